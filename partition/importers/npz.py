@@ -94,7 +94,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
         return {}
     try:
         meta = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(path, "not valid JSON") from None
     if not isinstance(meta, dict):
         raise DataError(path, "not a JSON object")

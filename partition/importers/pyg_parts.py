@@ -59,7 +59,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 def _meta(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(path, f"not a description of partitions: {error}") from None
     needed = {"num_parts", "node_types", "edge_types", "is_hetero"}
     if not isinstance(value, dict) or not needed <= set(value) or not isinstance(value["num_parts"], int):

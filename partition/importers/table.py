@@ -71,7 +71,7 @@ def _schema(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(path, "not valid JSON") from None
     known = {"nodes", "edges", "num_classes"}
     if not isinstance(value, dict) or not set(value) <= known or not isinstance(value.get("nodes"), dict):

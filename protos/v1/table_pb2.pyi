@@ -198,15 +198,17 @@ class SnapshotsReply(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("name", "phase", "snapshot", "load_id", "hold_s", "steps")
+    __slots__ = ("name", "phase", "snapshot", "load_id", "hold_s", "steps", "held")
     class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PREPARE: _ClassVar[SnapshotRequest.Phase]
         COMMIT: _ClassVar[SnapshotRequest.Phase]
         ABORT: _ClassVar[SnapshotRequest.Phase]
+        HOLD: _ClassVar[SnapshotRequest.Phase]
     PREPARE: SnapshotRequest.Phase
     COMMIT: SnapshotRequest.Phase
     ABORT: SnapshotRequest.Phase
+    HOLD: SnapshotRequest.Phase
     class StepsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -220,13 +222,15 @@ class SnapshotRequest(_message.Message):
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     name: str
     phase: SnapshotRequest.Phase
     snapshot: str
     load_id: int
     hold_s: float
     steps: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., phase: _Optional[_Union[SnapshotRequest.Phase, str]] = ..., snapshot: _Optional[str] = ..., load_id: _Optional[int] = ..., hold_s: _Optional[float] = ..., steps: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    held: bool
+    def __init__(self, name: _Optional[str] = ..., phase: _Optional[_Union[SnapshotRequest.Phase, str]] = ..., snapshot: _Optional[str] = ..., load_id: _Optional[int] = ..., hold_s: _Optional[float] = ..., steps: _Optional[_Mapping[str, int]] = ..., held: _Optional[bool] = ...) -> None: ...
 
 class SnapshotReply(_message.Message):
     __slots__ = ("tables", "bytes")

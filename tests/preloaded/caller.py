@@ -14,6 +14,7 @@ MODULES = (
     "atta.train.planning.loopback",
     "atta.partition.methods.metis_child",
     "tests.system.cooperative",
+    "tests.system.in_group",
 )
 """Trainers, what they start, and processes that stand for trainers."""
 

@@ -48,6 +48,11 @@ class Running:
         """Break all connections of the daemon at ``address`` and stop listening there."""
         self.run(_end(self._daemons.pop(address)))
 
+    def end(self, address: str) -> None:
+        """Let the daemon at ``address`` drain, as after SIGTERM, and wait until it has ended."""
+        daemon = self._daemons.pop(address)
+        self.run(_drain(daemon))
+
     def kill_all(self) -> None:
         """Kill every daemon."""
         for address in list(self._daemons):
@@ -58,12 +63,19 @@ class Running:
         return asyncio.run_coroutine_threadsafe(work, _loop()).result(120)
 
 
+async def _drain(daemon: Daemon) -> None:
+    daemon.drain()
+    await daemon.wait()
+
+
 async def _end(daemon: Daemon) -> None:
     for chore in daemon._chores:
         chore.cancel()
     await daemon._server.stop(grace=None)
     await daemon._engine.shutdown()
     daemon._serving.shutdown()
+    if daemon._journal is not None:
+        daemon._journal.close()
 
 
 @contextmanager

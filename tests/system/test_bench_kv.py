@@ -45,6 +45,7 @@ def check(document: dict[str, Any]) -> None:
                 assert ratio == pytest.approx(quotient)
 
 
+@pytest.mark.slow
 def test_every_figure_is_there(tmp_path: Path) -> None:
     document = bench(tmp_path, "--runs", "1", "--vs", "dgl")
     check(document)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 def test_a_tiny_graph_on_two_partitions(tmp_path: Path) -> None:
     target = tmp_path / "scale.json"
     words = ["--parts", "2", "--nodes", "600", "--edges", "6000", "--features", "8", "--method", "random"]

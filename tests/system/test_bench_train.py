@@ -106,7 +106,8 @@ def test_distdgl_learns_the_same(dataset: Path, tmp_path: Path) -> None:
     assert ratios["epoch_s"]["dgl"] > 0
 
 
-@pytest.mark.parametrize("how", ["kill", pytest.param("interrupt", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_nothing_is_left_behind(dataset: Path, how: str) -> None:
     words = ["--num-neighbors", "4,3", "--batch-size", "30", "--epochs", "1000000", "--runs", "1", "--netns", "off"]
     command = [sys.executable, "-m", "atta.cli.main", "bench", "train", "--data", str(dataset), *words]

@@ -57,6 +57,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "parts"
 
 
+@pytest.mark.slow
 def test_a_training_strategy(dataset: Path, tmp_path: Path) -> None:
     diff = GUIDES / "add-a-training-strategy.diff"
     assert re.findall(r"^\+[^+].*", diff.read_text().split("halving.py")[0], re.MULTILINE) == ['+    "halving",']

@@ -17,17 +17,21 @@ import pytest
 import torch
 
 from tests.system import cooperative as harness
+from tests.system.cases import marked, which
 from tests.system.cooperative import ACROSS, EXACT, RECOMPUTED, SINGLE, WORLD, WRONG, Case
 
 
 @pytest.fixture(scope="module")
-def results(preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def results(
+    preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
     """The results of each of the four trainers, by case."""
     folder = tmp_path_factory.mktemp("cooperative")
     command = [sys.executable, "-m", "tests.system.cooperative", str(folder)]
-    root = Path(__file__).parents[2]
+    cases, root = which(request), Path(__file__).parents[2]
     trainers = [
-        subprocess.Popen([*command, str(rank)], cwd=root, stderr=subprocess.PIPE, text=True) for rank in range(WORLD)
+        subprocess.Popen([*command, str(rank), cases], cwd=root, stderr=subprocess.PIPE, text=True)
+        for rank in range(WORLD)
     ]
     try:
         end = time.monotonic() + 150
@@ -68,7 +72,7 @@ def error(result: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) ->
     return max(float((result[n] - e).norm() / e.norm().clamp(min=1e-9)) for n, e in expected.items())
 
 
-@pytest.mark.parametrize("case", [*EXACT, *ACROSS], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked([*EXACT, *ACROSS], harness.QUICK))
 def test_gradient_is_that_of_the_whole_graph(results: list[dict[str, Any]], case: Case) -> None:
     loss, expected = reference(case)
     mine = results[0][case.name]
@@ -78,12 +82,12 @@ def test_gradient_is_that_of_the_whole_graph(results: list[dict[str, Any]], case
         assert all(torch.equal(other[case.name]["result"][n], g) for n, g in mine["result"].items())
 
 
-@pytest.mark.parametrize("case", SINGLE, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(SINGLE, harness.QUICK))
 def test_in_single_precision(results: list[dict[str, Any]], case: Case) -> None:
     assert error(results[0][case.name]["result"], reference(case)[1]) < 1e-4
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(WRONG, harness.QUICK))
 def test_mistakes_are_found(results: list[dict[str, Any]], case: Case) -> None:
     assert error(results[0][case.name]["result"], reference(case)[1]) > 5e-4
 
@@ -143,7 +147,7 @@ def test_bytes_that_cross_are_those_between_machines(results: list[dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in ACROSS if c.model in ("sage", "gcn") and not c.steps], ids=lambda c: c.name
+    "case", marked([c for c in ACROSS if c.model in ("sage", "gcn") and not c.steps], harness.QUICK)
 )
 def test_bytes_between_servers_are_those_of_the_rows_that_they_read(results: list[dict[str, Any]], case: Case) -> None:
     """Rows of hidden layers, and as much for their gradients; features are there from the beginning."""

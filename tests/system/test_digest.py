@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from atta.partition.graph import GraphWriter
 from atta.train import fit
 from atta.train.models import whole_model
 from tests.system import digest as harness
+from tests.system.cases import marked, which
 from tests.system.digest import (
     BASE,
     CHECKPOINTED,
@@ -46,13 +47,6 @@ from tests.waiting import eventually
 Results = list[dict[str, Any]]
 VERTICES, EDGES, CHANNELS, CLASSES = 120, 800, 5, 3
 ROOT = Path(__file__).parents[2]
-
-
-def marked(cases: Iterable[TableCase]) -> list[Any]:
-    """Cases as parameters of a test; those that are not quick are slow."""
-    return [
-        pytest.param(case, id=case.name, marks=[] if case in harness.QUICK else [pytest.mark.slow]) for case in cases
-    ]
 
 
 @dataclass(frozen=True)
@@ -127,13 +121,12 @@ def results(
     request: pytest.FixtureRequest,
 ) -> Results:
     """The results of each of the four trainers, by case."""
-    which = "quick" if "not slow" in str(request.config.getoption("-m")) else "all"
     folder = tmp_path_factory.mktemp("digest")
     Whole(between=False).write(folder / "graph")
     partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
     with (
         atta.local(folder / "parts", threads=1) as uncut,
-        trainers(folder, str(cluster.cluster_file), str(uncut.cluster_file), which) as started,
+        trainers(folder, str(cluster.cluster_file), str(uncut.cluster_file), which(request)) as started,
     ):
         end = time.monotonic() + 150
         while any(t.poll() is None for t in started) and not any(t.poll() for t in started):
@@ -226,7 +219,7 @@ def owners_of(results: Results, case: TableCase) -> torch.Tensor:
     return owners
 
 
-@pytest.mark.parametrize("case", marked([*PERIODS, *VARIANTS, SGD[0]]))
+@pytest.mark.parametrize("case", marked([*PERIODS, *VARIANTS, SGD[0]], harness.QUICK))
 def test_gradients_end_at_the_cut_and_rows_are_of_the_last_synchronisation(results: Results, case: TableCase) -> None:
     expected = InOneProcess(case, owners_of(results, case))
     for rank in range(WORLD):
@@ -277,7 +270,7 @@ def same(a: list[list[torch.Tensor]], b: list[list[torch.Tensor]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", marked(harness.CASES))
+@pytest.mark.parametrize("case", marked(harness.CASES, harness.QUICK))
 def test_all_trainers_have_the_same_weights_and_they_move(results: Results, case: TableCase) -> None:
     for rank in range(1, WORLD):
         assert same(weights(results, case), weights(results, case, rank))
@@ -323,7 +316,7 @@ def test_rows_that_backward_computes_again_are_published_once(results: Results) 
 # -- predictions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", marked(SATS[:2]))
+@pytest.mark.parametrize("case", marked(SATS[:2], harness.QUICK))
 def test_predictions_are_read_only_where_they_are_better(results: Results, case: TableCase) -> None:
     plain, epochs = SATS[2], results[0][case.name]["epochs"]
     # The predictor takes its first step in epoch 2, and is measured again in epoch 4, before backward's step.

@@ -79,6 +79,10 @@ def running(blocks: list[Block]) -> list[str]:
     return [block.text for block in blocks if not block.fragment]
 
 
+LONG = ("async.md", "stale.md")
+"""Documents whose commands `make test-all` runs; other tests run their like."""
+
+
 def with_blocks(kind: str) -> list[Path]:
     find = python_blocks if kind == "python" else command_blocks
     return [path for path in DOCUMENTS if running(find(path))]
@@ -150,7 +154,9 @@ def test_fragments_of_python_are_python(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("preloaded_trainers")
-@pytest.mark.parametrize("path", with_blocks("commands"), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name in LONG)) for path in with_blocks("commands")
+])  # fmt: skip
 def test_commands_run(path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     for line in "\n".join(running(command_blocks(path))).splitlines():

@@ -18,8 +18,9 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 import atta
+from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
-from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, table_pb2
+from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, table_pb2, weights_pb2
 from atta.wire import rpc
 from tests.system.conftest import SmallGraph
 from tests.system.hostile import Caller
@@ -136,6 +137,8 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     spec = json.dumps(MutableSpec("drawn", 10, row_shape=(3,), optimiser=OptimiserSpec.adam()).to_dict())
     dataset = cluster._connections[0].describe().dataset_id
     client, values = tables(cluster), np.ones((5, 4), np.float32).tobytes()
+    weights = ParameterSpec("w", (10,), 2, "arrival", VectorStep("sgd", 0.1), lease_s=1.0)
+    vector, of_member = values[:40], {"name": "w", "member": 0}
     push = table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, values=values)
     return {
         "SessionService.Open": [loader._request for loader in loaders],
@@ -154,6 +157,15 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "TableService.Locate": [table_pb2.LocateRequest(dataset_id=dataset, policy="edges:node__to__node", ids=rows)],
         "TableService.Save": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1)],
         "TableService.Load": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1, load_id=3)],
+        "ParameterService.Create": [
+            weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector)
+        ],
+        "ParameterService.Join": [weights_pb2.MemberRequest(**of_member)],
+        "ParameterService.Begin": [weights_pb2.BeginStepRequest(**of_member)],
+        "ParameterService.Push": [weights_pb2.PushGradientRequest(**of_member, values=vector)],
+        "ParameterService.Pull": [weights_pb2.PullWeightsRequest(name="w")],
+        "ParameterService.Renew": [weights_pb2.MemberRequest(**of_member)],
+        "ParameterService.Leave": [weights_pb2.MemberRequest(**of_member)],
         "ControlService.Report": [
             control_pb2.ReportRequest(keep_s=1, rows=[control_pb2.JobInfo(job="j", direction="forward")])
         ],

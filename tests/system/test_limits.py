@@ -116,6 +116,7 @@ def wide_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_interpreters")
 def test_sessions_of_many_shapes_leave_nothing(wide_rows: Path) -> None:
     """After many sessions of 50 shapes, the daemon's memory and descriptors are within 20 % of what they were."""

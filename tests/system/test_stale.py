@@ -17,6 +17,7 @@ from atta.kvstore.codecs import encoded_bytes
 from tests.masks import PLACES, Masks
 from tests.system import cooperative
 from tests.system import stale as harness
+from tests.system.cases import marked, which
 from tests.system.cooperative import CHANNELS, VERTICES, WORLD
 from tests.system.stale import CODECS, DRIVEN, EPOCHS, EXACT, EXCHANGE, FROZEN, NO_SLACK, StaleCase
 from tests.system.test_cooperative import error, reference
@@ -26,13 +27,16 @@ Results = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def results(preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(
+    preloaded_trainers: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Results:
     """The results of each of the four trainers, by case."""
     folder = tmp_path_factory.mktemp("stale")
     command = [sys.executable, "-m", "tests.system.stale", str(folder)]
-    root = Path(__file__).parents[2]
+    cases, root = which(request), Path(__file__).parents[2]
     trainers = [
-        subprocess.Popen([*command, str(rank)], cwd=root, stderr=subprocess.PIPE, text=True) for rank in range(WORLD)
+        subprocess.Popen([*command, str(rank), cases], cwd=root, stderr=subprocess.PIPE, text=True)
+        for rank in range(WORLD)
     ]
     try:
         end = time.monotonic() + 300
@@ -57,7 +61,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 # -- what is computed --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", EXACT, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(EXACT, harness.QUICK))
 def test_exchange_gives_the_gradient_of_the_whole_graph(results: Results, case: StaleCase) -> None:
     loss, expected = reference(case.base)
     mine = results[0][case.name]
@@ -66,7 +70,7 @@ def test_exchange_gives_the_gradient_of_the_whole_graph(results: Results, case: 
     assert all(same(other[case.name]["gradients"], mine["gradients"]) for other in results[1:])
 
 
-@pytest.mark.parametrize("case", NO_SLACK, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(NO_SLACK, harness.QUICK))
 def test_sancus_without_slack_is_exchange(results: Results, case: StaleCase) -> None:
     """Three bounds without slack, and a bound that the warm-up outlasts: bit for bit."""
     found, exact = results[0][case.name], results[0][EXCHANGE.name]
@@ -75,7 +79,11 @@ def test_sancus_without_slack_is_exchange(results: Results, case: StaleCase) -> 
     assert found["payload"] == exact["payload"]
 
 
-@pytest.mark.parametrize("case", FROZEN, ids=lambda c: c.name)
+def test_pipegcn_waits_for_no_message_of_its_own_epoch(results: Results) -> None:
+    assert all(result["ahead"] for result in results)
+
+
+@pytest.mark.parametrize("case", marked(FROZEN, harness.QUICK))
 def test_pipegcn_is_exact_after_two_epochs_per_layer(results: Results, case: StaleCase) -> None:
     """The weights stay as they are, so the rows of the epoch before become those of this one, layer by layer."""
     assert case.epochs == 2 * case.base.layers
@@ -118,7 +126,7 @@ class Plain:
         return {name: p.grad for name, p in self.model.named_parameters()}  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("case", harness.DROPPED, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(harness.DROPPED, harness.QUICK))
 def test_dropout_is_that_of_one_process(results: Results, case: StaleCase) -> None:
     """For any number of servers and trainers, in each epoch, of rows and of attention."""
     plain, mine = Plain(case), results[0][case.name]
@@ -167,7 +175,7 @@ class Stale(Plain):
         return (torch.cat([own, others]), own), self.cut
 
 
-@pytest.mark.parametrize("case", harness.STALE_DROPPED, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(harness.STALE_DROPPED, harness.QUICK))
 def test_stale_rows_have_the_masks_of_the_present_epoch(results: Results, case: StaleCase) -> None:
     mine, plain, frozen = results[0][case.name], Stale(case, frozen=False), Stale(case, frozen=True)
     ages = [{age[:2] for age in epoch.values()} for rank in results for epoch in rank[case.name]["ages"]]
@@ -207,7 +215,7 @@ def read_ages(results: Results, case: StaleCase) -> list[list[torch.Tensor]]:
     return [[epoch - rows for epoch, rows in enumerate(rank[f"driven {case.name}"]["read"], 1)] for rank in results]
 
 
-@pytest.mark.parametrize("case", DRIVEN, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(DRIVEN, harness.QUICK))
 def test_figures_tell_the_ages_of_rows(results: Results, case: StaleCase) -> None:
     for rank, ages in zip(results, read_ages(results, case), strict=True):
         for figures, found in zip(rank[f"driven {case.name}"]["figures"], ages, strict=True):
@@ -218,10 +226,7 @@ def test_figures_tell_the_ages_of_rows(results: Results, case: StaleCase) -> Non
                 assert (least, most, total) == (found.min(), found.max(), found.sum())
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in DRIVEN if c.system == "sancus" and "bound" in c.options and c.options["bound"] != "gap"],
-    ids=lambda c: c.name,
-)  # fmt: skip
+@pytest.mark.parametrize("case", marked([c for c in DRIVEN if c.options.get("bound", "gap") != "gap"], harness.QUICK))
 def test_sancus_keeps_its_bound_and_skips_the_rest(results: Results, case: StaleCase) -> None:
     eps, warmup = case.options["eps"], case.options["warmup"]
     ages = read_ages(results, case)
@@ -248,7 +253,7 @@ def test_the_gap_rule_sends_when_rows_have_changed_enough(results: Results) -> N
 # -- what travels and is kept ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", DRIVEN, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", marked(DRIVEN, harness.QUICK))
 def test_payload_and_copies_are_what_the_formulas_say(results: Results, case: StaleCase) -> None:
     row = 8 * harness.WIDTH
     for rank in results:
@@ -265,7 +270,7 @@ def test_payload_and_copies_are_what_the_formulas_say(results: Results, case: St
         assert [rank[f"driven {case.name}"]["received"] for rank in results] == [VERTICES // 2] * WORLD
 
 
-@pytest.mark.parametrize("case", CODECS, ids=lambda c: c.codec)
+@pytest.mark.parametrize("case", marked(CODECS, harness.QUICK))
 def test_codecs_send_the_bytes_that_they_promise(results: Results, case: StaleCase) -> None:
     plain = CODECS[0].name
     for rank in results:

@@ -71,7 +71,7 @@ def timeless(epochs: list[EpochReport]) -> list[EpochReport]:
     return [replace(epoch, rows=of_epoch, **fixed) for epoch, of_epoch in zip(epochs, rows, strict=True)]
 
 
-LONG = ("sancus", "adaptive", "pipegcn", "smooth", "differences", "digest", "weights")
+LONG = ("sancus", "adaptive", "gap", "pipegcn", "smooth", "differences", "digest", "weights")
 """Runs that others resemble."""
 
 
@@ -98,6 +98,7 @@ def test_exact_exchange_keeps_nothing(config: TrainConfig, tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "best.safetensors", "checkpoint.pt"]
 
 
+@pytest.mark.slow
 def test_files_of_ranks_that_do_not_fit_are_refused(config: TrainConfig, tmp_path: Path) -> None:
     config = replace(config, strategy="pipegcn", checkpoint=str(tmp_path), resume=True)
     fit(replace(config, epochs=2))

@@ -147,7 +147,7 @@ def test_exchange_is_the_whole_graph_and_computes_no_row_twice(config: TrainConf
         assert (epoch.remote_bytes > 0) == (epoch.epoch == 0)  # HALO features come once
 
 
-@pytest.mark.parametrize("trainers", [2, 4])
+@pytest.mark.parametrize("trainers", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_dropout_between_servers_is_that_of_one_process(config: TrainConfig, graph: Path, trainers: int) -> None:
     config = replace(config, strategy="exchange", trainers=trainers, trainers_per_server=trainers // 2)
     config = replace(config, dropout=0.5, epochs=6, eval_every=3)

@@ -33,6 +33,7 @@ PURE = (
     "atta.kvstore.parameters",
     "atta.wire.identity",
     "atta.wire.security.roles",
+    "atta.train.steps.pipeline.decisions",
     "atta.client.sessions.cursor",
     "atta.client.sessions.reattachment",
     "atta.samplers.dag",

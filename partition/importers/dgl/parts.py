@@ -141,7 +141,7 @@ class _Folder:
 def _config(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(path, f"not a partition configuration: {error}") from None
     needed = {"num_parts", "node_map", "edge_map", "ntypes", "etypes"}
     if not isinstance(value, dict) or not needed <= set(value):

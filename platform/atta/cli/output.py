@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,8 @@ import click
 
 from atta.errors import ConfigError
 from atta.observe.extras import need
-from atta.wire.parts import parse_parts
+from atta.wire.ordinal import AUTO, NODE_VARIABLES, PART_VARIABLES, own_number
+from atta.wire.parts import as_parts, parse_parts
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console
@@ -27,6 +29,7 @@ __all__ = [
     "DURATION",
     "INTS",
     "NAMES",
+    "NODE_RANK",
     "PARTS",
     "RATE",
     "SIZE",
@@ -121,21 +124,41 @@ NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
 class _Partitions(click.ParamType[range]):
-    """Consecutive partitions."""
+    """Consecutive partitions, or ``auto`` for the one that the environment tells."""
 
     name = "partitions"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        """Parse text such as ``0``, ``0-2`` or ``0,1,2``. Ranges pass through unchanged."""
+        """Parse text such as ``0``, ``0-2``, ``0,1,2`` or ``auto``. Ranges pass through unchanged."""
         if isinstance(value, range):
             return value
         try:
+            if value == AUTO:
+                return as_parts([own_number(os.environ, socket.gethostname(), PART_VARIABLES)])
             return parse_parts(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
 
 PARTS = _Partitions()
+
+
+class _NodeRank(click.ParamType[int]):
+    """The number of a machine, or ``auto`` for the one that the environment tells."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a number or ``auto``."""
+        if value != AUTO:
+            return int(click.INT.convert(value, param, ctx))
+        try:
+            return own_number(os.environ, socket.gethostname(), NODE_VARIABLES)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+NODE_RANK = _NodeRank()
 
 
 class _ToWrite(click.ParamType[str]):

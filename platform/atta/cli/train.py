@@ -6,9 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from atta.cli.options import config_option, settings_options
-from atta.cli.output import check_folder, json_option, quiet_option, write_json
+from atta.cli.output import NODE_RANK, check_folder, json_option, quiet_option, write_json
 from atta.observe.extras import need
 from atta.train.config import TrainConfig
 from atta.train.strategies import STRATEGIES, strategies_with
@@ -26,7 +27,13 @@ _BELONGS = {f.name: ", ".join(strategies_with(f.name)) for f in dataclasses.fiel
 @config_option
 @settings_options(TrainConfig, groups=_BELONGS)
 @click.option("--nnodes", type=int, default=1, show_default=True, help="Machines; give this command on each of them.")
-@click.option("--node-rank", type=int, default=0, show_default=True, help="Which of the machines this is.")
+@click.option(
+    "--node-rank",
+    type=NODE_RANK,
+    default="0",
+    show_default=True,
+    help="Which of the machines this is; auto: the number that Kubernetes, Slurm or the host's name gives it.",
+)
 @click.option(
     "--rdzv-endpoint", metavar="HOST:PORT", help="Where the machines meet: an address of machine 0, free there."
 )
@@ -52,7 +59,9 @@ def train(
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit
 
-    nodes = Nodes(nnodes, node_rank, rdzv_endpoint)
+    # An engine that numbers the machines also starts daemons and trainers in any order.
+    placed = click.get_current_context().get_parameter_source("node_rank") is not ParameterSource.DEFAULT
+    nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
     report = fit(TrainConfig(**settings, verbose=not quiet), nodes)

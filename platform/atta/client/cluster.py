@@ -113,7 +113,12 @@ class Cluster:
         return [c.trace(last_s) for c in self._connections]
 
     def stream(
-        self, request: session_pb2.OpenRequest, timeout_s: float | None = None, *, look: bool = False
+        self,
+        request: session_pb2.OpenRequest,
+        timeout_s: float | None = None,
+        *,
+        look: bool = False,
+        home: int | None = None,
     ) -> BatchStream:
         """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since.
 
@@ -121,20 +126,32 @@ class Cluster:
             request: what to sample. Fields that depend on the daemon are set here.
             timeout_s: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
             look: the daemon was lost. Look where it is now before asking: perhaps it has another address.
+            home: the partition whose daemon makes the batches; default: see ``home_daemon``.
 
         Raises:
             UnavailableError, DeadlineError: it does not answer.
             WrongDatasetError: another dataset or partition is served at its address.
         """
-        home = self.daemon_of(home_of(request.rank, request.world_size, self.num_parts))
+        daemon = self.home_daemon(request.rank, request.world_size) if home is None else self.daemon_of(home)
         request.dataset_id = self.dataset_id
         if look:
-            self._look_for(home, timeout_s)
+            self._look_for(daemon, timeout_s)
         try:
-            return self._open(home, request, timeout_s)
+            return self._open(daemon, request, timeout_s)
         except RestartedError:
-            self._meet_again(home, timeout_s)
-            return self._open(home, request, timeout_s)
+            self._meet_again(daemon, timeout_s)
+            return self._open(daemon, request, timeout_s)
+
+    def home_daemon(self, rank: int, world_size: int) -> int:
+        """The position of the daemon that makes a rank's batches, unless its loader says otherwise.
+
+        It is the daemon of the partition with the rank's seeds. If that one runs on another machine and others run on
+        this one, it is one of them: it hands batches over in shared memory. The batches are the same.
+        """
+        owner = self.daemon_of(home_of(rank, world_size, self.num_parts))
+        mine = machine_id()
+        here = [daemon for daemon, found in enumerate(self._descriptions) if found.machine == mine]
+        return owner if owner in here or not here else here[rank % len(here)]
 
     def _open(self, home: int, request: session_pb2.OpenRequest, timeout_s: float | None) -> BatchStream:
         request.shared_memory = self._descriptions[home].machine == machine_id()

@@ -27,7 +27,15 @@ class DaemonConfig:
     """
 
     data: Annotated[str, Option("Partitioned dataset (folder written by `atta partition`).")]
-    parts: Annotated[range, Option("Partition to serve, or consecutive ones: 0-2 or 0,1,2.", name="part", unit="parts")]
+    parts: Annotated[
+        range,
+        Option(
+            "Partition to serve, or consecutive ones: 0-2 or 0,1,2; auto: the number that Kubernetes, Slurm or the host's "
+            "name gives this process.",
+            name="part",
+            unit="parts",
+        ),
+    ]
     listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
     peers: Annotated[Mapping[int, str], NoOption("comes from the cluster file that --peers names")] = field(
         default_factory=dict
@@ -96,6 +104,30 @@ class DaemonConfig:
         str, Option("Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.", path="folder")
     ] = ""
     """Empty: none are kept."""
+    durability: Annotated[
+        str,
+        Option(
+            "When a push to a mutable table is acknowledged: applied; written, so that a killed daemon loses nothing; or "
+            "on the disk.",
+            choices=("none", "process", "disk"),
+        ),
+    ] = "none"
+    """``none``: tables are lost when the daemon dies, unless they were saved."""
+    tables_dir: Annotated[
+        str,
+        Option("Where the daemon keeps its tables with --durability.", path="folder", unset="DATA.tables"),
+    ] = ""
+    """Daemons of different partitions may share it."""
+    log_bytes: Annotated[
+        int,
+        Option(
+            "Changes of tables that are logged before all tables are written.",
+            name="log-size",
+            unit="bytes",
+            at_least=MIB,
+        ),
+    ] = 256 * MIB
+    """The log takes at most four times as much of the disk."""
     lease_s: Annotated[
         float,
         Option(

@@ -33,6 +33,7 @@ from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.jobs import JobBoard
+from atta.daemon.services.journal import open_journal
 from atta.daemon.services.others import add_health_and_reflection
 from atta.daemon.services.parameters import ParameterService
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom
@@ -108,8 +109,15 @@ class Daemon:
         tables = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
         self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
+        self._journal = open_journal(config, self._dataset, tables)
         self._tables = TableService(
-            self._dataset, opened.owner, tables, self._serving, snapshots=snapshots, answers=answers
+            self._dataset,
+            opened.owner,
+            tables,
+            self._serving,
+            snapshots=snapshots,
+            answers=answers,
+            journal=self._journal,
         )
         self._process = ProcessFigures()
         self._requests = RequestRoom(config.request_bytes)
@@ -192,6 +200,8 @@ class Daemon:
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
+        if self._journal is not None:
+            chores["write_log_of_tables"] = self._journal.run()
         self._begin_chores(**chores)
         log.info(
             "serving",
@@ -286,14 +296,16 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while len(self._sessions) and not self._orphaned and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
+        await saving
         for chore in self._chores:
             chore.cancel()
-        await saving
         await self._server.stop(grace=1.0)
         await self._engine.shutdown()
         if self._links is not None:
             await self._links.close()
         self._serving.shutdown()
+        if self._journal is not None:
+            self._journal.close()
         log.info("stopped")
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import secrets
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, Whole
+from atta.kvstore.durable.recorder import TableRecorder
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.files import read_saved, writing
+from atta.kvstore.snapshots.files import read_saved, write_saved, writing
 from atta.kvstore.snapshots.parts import MANIFEST, read_contents, write_contents
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
@@ -50,6 +54,8 @@ class Tables:
         self._closed = False
         self._dropped: tuple[weakref.ref[MutableTable], ...] = ()
         """Tables that are not here any more. Each stays in memory until the last request on it has been answered."""
+        self.recorder: TableRecorder | None = None
+        """Where changes of tables without a lease are recorded before they are made; None: nowhere."""
 
     @property
     def used_bytes(self) -> int:
@@ -85,7 +91,8 @@ class Tables:
             if existing is not None:
                 existing.asked()
                 _check_same(existing, spec, first_row, rows)
-                existing.whole = existing.whole or (whole and existing.table_id == table_id)
+                if whole and not existing.whole and existing.table_id == table_id:
+                    self._record(existing, Whole(existing.key), lambda _: setattr(existing, "whole", True))
                 return existing
             if whole:
                 return self.get(spec.name, table_id)  # raises UnknownNameError if it is not there
@@ -96,8 +103,13 @@ class Tables:
                 )
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
             table = MutableTable(spec, first_row, rows, table_id=table_id)
-            self._tables = {**self._tables, spec.name: table}
+            table.key = self._new_key(table)
+            self._record(table, Created(table.key, spec, first_row, rows, table_id), partial(self._add, table))
             return table
+
+    def _add(self, table: MutableTable, lsn: int) -> None:
+        table.lsn = lsn
+        self._tables = {**self._tables, table.spec.name: table}
 
     def get(self, name: str, table_id: int = 0) -> MutableTable:
         """The table of that name, for a client that opened it as ``table_id`` (0: the client has not opened it).
@@ -128,10 +140,13 @@ class Tables:
         """
         with self._changing:
             self._check_open()
-            tables = dict(self._tables)
-            found = tables.pop(name, None)
-            self._replace(tables)
-            return found is not None
+            table = self._tables.get(name)
+            if table is not None:
+                self._record(table, Deleted(table.key), lambda _: self._drop({name}))
+            return table is not None
+
+    def _drop(self, names: Set[str]) -> None:
+        self._replace({name: table for name, table in self._tables.items() if name not in names})
 
     def list(self) -> tuple[MutableTable, ...]:
         """All tables, in order of their names."""
@@ -159,7 +174,10 @@ class Tables:
                 # The new rows are made first, then appended to a copy of the old rows.
                 more, all_of_them = table.spec.nbytes(rows - table.rows), table.spec.nbytes(rows)
                 self._check_room(f"table {name}", more, for_a_while=all_of_them)
-            table.grow(rows)
+                table.check_grown(rows)
+                self._record(table, Grown(table.key, rows), lambda _: table.grow(rows), nbytes=all_of_them)
+            else:
+                table.grow(rows)
             return table
 
     def register(self, table: MutableTable, client: Client) -> None:
@@ -172,18 +190,24 @@ class Tables:
 
     def forget(self, client: Client) -> bool:
         """Drop a client that will not come again from all tables. Returns whether a table knew it."""
-        return sum(table.forget(client) for table in self._tables.values()) > 0
+        known = [table for table in self._tables.values() if table.forget(client)]
+        for table in known:
+            self._note(table, (client,))
+        return bool(known)
 
     def expire(self, now: float, idle_s: float) -> int:
         """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See
         ``Sequences.expire``."""
-        return sum(table.expire(now, idle_s) for table in self._tables.values())
+        gone = {table: table.expire(now, idle_s) for table in self._tables.values()}
+        for table, clients in gone.items():
+            self._note(table, clients)
+        return sum(map(len, gone.values()))
 
     def end_leases(self, now: float) -> tuple[str, ...]:
         """Drop the tables whose lease is over, and return their names; see ``MutableTable.lease_is_over``."""
         with self._changing:
             over = {name for name, table in self._leased().items() if table.lease_is_over(now)}
-            self._replace({name: table for name, table in self._tables.items() if name not in over})
+            self._drop(over)
             return tuple(sorted(over))
 
     def validate(self) -> None:
@@ -202,9 +226,18 @@ class Tables:
             for table in self._tables.values():
                 table.close()
 
-    def snapshot(self, folder: str | Path, *, snapshot_id: str = "", overwrite: bool = False) -> None:
+    def snapshot(
+        self,
+        folder: str | Path,
+        *,
+        snapshot_id: str = "",
+        overwrite: bool = False,
+        copied: Callable[[], None] | None = None,
+    ) -> None:
         """Write all tables without a lease into ``folder``, which appears complete or not at all. A push to a table is
         in the snapshot completely or not at all.
+
+        ``copied``: there are no pushes until this is called. All tables are copied first, if there is room.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
@@ -213,15 +246,28 @@ class Tables:
         """
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             tables = self.lasting()
-            for table in tables:
-                # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
-                # it cannot be copied either.
-                copy = not self._closed and table.nbytes <= self._room()
-                table.write_snapshot(table_folder(staging.path, table.spec.name, make=True), copy=copy)
-            write_contents(staging.path, snapshot_id, [table.spec.name for table in tables])
+            if copied is None or sum(table.nbytes for table in tables) > self._room():
+                self.write(staging.path, tables, snapshot_id=snapshot_id)
+                return
+            copies = [(table.spec.name, table.copied()) for table in tables]
+            copied()
+            for name, (saved, arrays) in copies:
+                write_saved(table_folder(staging.path, name, make=True), saved, arrays)
+            write_contents(staging.path, snapshot_id, [name for name, _ in copies])
 
-    def prepare(self, folder: str | Path) -> dict[str, MutableTable]:
+    def write(self, folder: Path, tables: Sequence[MutableTable], *, snapshot_id: str = "") -> None:
+        """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError."""
+        for table in tables:
+            # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
+            # it cannot be copied either.
+            copy = not self._closed and table.nbytes <= self._room()
+            table.write_snapshot(table_folder(folder, table.spec.name, make=True), copy=copy)
+        write_contents(folder, snapshot_id, [table.spec.name for table in tables])
+
+    def prepare(self, folder: str | Path, *, resume: bool = False) -> dict[str, MutableTable]:
         """Read and check the tables of a snapshot while the present tables stay in use. ``adopt`` exchanges them.
+
+        ``resume``: see ``MutableTable.load``.
 
         Raises:
             DataError: the folder is damaged or is not a snapshot; names the file.
@@ -240,7 +286,7 @@ class Tables:
             stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
             raise QuotaExceededError(f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}")
         self._check_memory(str(folder), total)
-        return {name: MutableTable.load(table_folder(folder, name)) for name in names}
+        return {name: MutableTable.load(table_folder(folder, name), resume=resume) for name in names}
 
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
         """Replace all tables without a lease by ``tables``. A table with a lease stays, also if one has its name.
@@ -252,12 +298,44 @@ class Tables:
             self._check_open()
             for name, table in tables.items():
                 table.loaded(load_id, steps.get(name, 0))
-            self._replace({**tables, **self._leased()})
+                table.key = self._new_key(table)
+
+            def exchange(_: int) -> None:
+                self._replace({**tables, **self._leased()})
+
+            if self.recorder is None:
+                exchange(0)
+            else:
+                self.recorder.replace(tables, exchange)
+
+    def recovered(self, tables: Mapping[str, MutableTable]) -> None:
+        """Hold the tables that the log had; raises QuotaExceededError if they are too large."""
+        total = sum(table.nbytes for table in tables.values())
+        if total > self.quota_bytes:
+            raise QuotaExceededError(
+                f"the tables that were kept have {total} bytes, the quota is {self.quota_bytes}; start with more --tables"
+            )
+        self._tables = dict(tables)
 
     def restore(self, folder: str | Path) -> None:
         """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes
         nothing."""
         self.adopt(self.prepare(folder), 0, {})
+
+    def _new_key(self, table: MutableTable) -> int:
+        """A number for the log; 0: the table is not kept."""
+        return 0 if self.recorder is None or table.spec.lease_s is not None else 1 + secrets.randbits(62)
+
+    def _record(self, table: MutableTable, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
+        if self.recorder is None or not table.key:
+            apply(0)
+        else:
+            self.recorder.record(entry, apply, nbytes=nbytes)
+
+    def _note(self, table: MutableTable, clients: Iterable[Client]) -> None:
+        known = tuple(client for client in clients if isinstance(client, int))
+        if self.recorder is not None and table.key and known:
+            self.recorder.note(Forgotten(table.key, known))
 
     def _replace(self, tables: dict[str, MutableTable]) -> None:
         gone = set(self._tables.values()) - set(tables.values())

@@ -196,7 +196,7 @@ def load_profile(path: str | Path) -> Profile:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(path, f"cannot read the profile: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(path, f"is no JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise DataError(path, f'is no profile: "format" must be "{FORMAT}"')

@@ -13,9 +13,9 @@ from atta.samplers.dag.instance import OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig, policy_named
-from atta.simulate.overlap import Overlap
+from atta.simulate.batches.overlap import Overlap
+from atta.simulate.batches.reach import Reach, edges_per_vertex
 from atta.simulate.profile import HopSize, Linear, Profile, Remote
-from atta.simulate.reach import Reach, edges_per_vertex
 
 __all__ = ["BatchModel", "Scenario"]
 

@@ -87,7 +87,7 @@ def _read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
         return list(document["traceEvents"]), int(document.get("otherData", {}).get("cores", 1))
     except OSError as error:
         raise DataError(path, f"cannot read the trace: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(path, "is no trace: write one with `atta trace`") from error
 
 

@@ -12,8 +12,10 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, check_bounds, renamed
 from atta.train.settings import (
     DEEP_MODELS,
+    TYPED_MODELS,
     AsyncDigestSettings,
     CooperativeSettings,
+    DorylusSettings,
     MinibatchSettings,
     PipeGcnSettings,
     SancusSettings,
@@ -32,7 +34,13 @@ _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRA
 @renamed
 @dataclass(frozen=True)
 class TrainConfig(
-    CooperativeSettings, SancusSettings, PipeGcnSettings, SatSettings, AsyncDigestSettings, MinibatchSettings
+    CooperativeSettings,
+    SancusSettings,
+    PipeGcnSettings,
+    SatSettings,
+    AsyncDigestSettings,
+    DorylusSettings,
+    MinibatchSettings,
 ):
     """The settings of a run, with those of all strategies. Raises ConfigError for settings that make no sense.
 
@@ -87,8 +95,12 @@ class TrainConfig(
                 raise ConfigError(f"{option}: belongs to --strategy {' or '.join(others)}, not {self.strategy}")
 
     def _check_model(self) -> None:
-        if self.model == "gat" and self.hidden % self.heads:
-            raise ConfigError(f"--hidden {self.hidden}: gat divides it among --heads {self.heads}, which does not go")
+        if self.model in ("gat", "hetero-gat", "hgt") and self.hidden % self.heads:
+            raise ConfigError(
+                f"--hidden {self.hidden}: {self.model} divides it among --heads {self.heads}, which does not go"
+            )
+        if self.model in TYPED_MODELS and self.strategy != "minibatch":
+            raise ConfigError(f"--model {self.model}: belongs to --strategy minibatch, not {self.strategy}")
         if self.checkpoint_layers and self.model not in DEEP_MODELS:
             raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
 

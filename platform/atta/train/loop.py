@@ -55,6 +55,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         task: what the model learns.
         objective: its loss and figures, with the weights of this run.
         watched: the figure that decides which epoch is the best.
+        node_type: of the vertices that it learns about.
         channels, outputs: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
@@ -75,11 +76,14 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.display = Display(config.verbose and self.rank == 0)
         self.task, self.channels, self.outputs, self.splits = found.task, found.channels, found.outputs, found.splits
+        self.node_type = found.node_type
         self.objective, self.watched = self._objective(), watched_by(self.config)
 
     def _objective(self) -> Objective:
         """Count the targets of the training vertices, refuse those that cannot be learnt, and weigh classes."""
-        mine = count_targets_of(self.cluster, "train", self.task, self.outputs, rank=self.rank, world=self.world)
+        mine = count_targets_of(
+            self.cluster, "train", self.task, self.outputs, node_type=self.node_type, rank=self.rank, world=self.world
+        )
         counts = of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
         if left_out := self.task.check(counts, self.outputs):
             self.display.line(left_out)

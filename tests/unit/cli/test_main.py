@@ -112,3 +112,13 @@ def test_version() -> None:
     from atta.observe.version import __version__
 
     assert run("--version").stdout.strip() == f"atta, version {__version__}"
+
+
+@pytest.mark.parametrize("text", ["", "no key\n"])
+def test_a_worker_without_a_key_says_who_starts_workers(text: str) -> None:
+    command = [sys.executable, "-m", "atta.cli.main", "worker", "127.0.0.1:1"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "atta: error: standard input holds no key; trainers start their workers, with a key of the job\n"
+    )

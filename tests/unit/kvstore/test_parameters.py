@@ -230,7 +230,24 @@ def test_there_are_at_most_so_many_jobs() -> None:
 
 
 def test_a_description_survives_json() -> None:
-    assert ParameterSpec.from_dict(json.loads(json.dumps(SUMMED.to_dict()))) == SUMMED
+    assert ParameterSpec.from_json(json.dumps(SUMMED.to_dict())) == SUMMED
+
+
+@pytest.mark.parametrize("text", ["", "nul", "[1,", "9" * 5000, "[" * 16_000, '{"a":' * 3000])
+def test_a_description_that_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^weights: the description is not JSON$"):
+        ParameterSpec.from_json(text)
+
+
+def test_a_long_description_is_not_echoed() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^weights: the description has 17000 characters, at most 16384 are possible$"
+    ):
+        ParameterSpec.from_json("x" * 17_000)
+    text = json.dumps({**SUMMED.to_dict(), "layers": [int("9" * 4000)] * 3})
+    with pytest.raises(ConfigError) as caught:
+        ParameterSpec.from_json(text)
+    assert len(str(caught.value)) < 5000
 
 
 @pytest.mark.parametrize(
@@ -244,15 +261,16 @@ def test_a_description_survives_json() -> None:
         ({"bound": -1}, "bound -1"),
         ({"bound": None}, "need a bound"),
         ({"lease_s": 0}, "lease of 0 s"),
+        ({"lease_s": 10**400}, "lease in seconds"),
         ({"lease_s": "soon"}, "'soon'"),
         ({"max_updates": -1}, "max_updates -1"),
         ({"dtype": "<i4"}, "'<i4'"),
         ({"name": "a b"}, "a b"),
-        ({"colour": 1}, "is not a description"),
+        ({"colour": 1}, "other fields than"),
         ({"optimiser": {"kind": "adagrad", "lr": 1.0}}, "'adagrad'"),
-        ({"optimiser": {"kind": "adam"}}, "does not describe"),
+        ({"optimiser": {"kind": "adam"}}, "'lr'"),
         ({"optimiser": {"kind": "adam", "lr": 1.0, "betas": [1.0, 0.5]}}, "betas"),
-        ({"optimiser": None}, "is not a description"),
+        ({"optimiser": None}, "other fields than"),
     ],
 )
 def test_descriptions_that_make_no_sense_are_refused(change: dict[str, Any], cause: str) -> None:

@@ -15,8 +15,11 @@ import pytest
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
-from atta.daemon.services.tables import TableService, span_of
+from atta.daemon.services.tables import TableService
 from atta.errors import ConfigError, QuotaExceededError, StaleRowError
+from atta.kvstore import tables as tables_module
+from atta.kvstore.mutable.owners import span_of
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
@@ -207,3 +210,47 @@ def test_a_daemon_of_several_partitions_owns_their_rows() -> None:
     assert spans == [range(3), range(3, 8)]
     spans = [span_of(MutableSpec("t", 10), dataset, owner) for owner in range(2)]
     assert spans == [range(3), range(3, 10)], "what the partitions would own, each with a daemon of its own"
+
+
+def test_a_save_holds_pushes_until_the_tables_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, written = threading.Event(), threading.Event()
+    copied, write = MutableTable.copied, tables_module.write_saved
+
+    def slow_copy(table: MutableTable) -> Any:
+        assert copy.wait(60)
+        return copied(table)
+
+    def slow_disk(*args: Any) -> None:
+        assert written.wait(60)
+        write(*args)
+
+    async def story() -> None:
+        monkeypatch.setattr(MutableTable, "copied", slow_copy)
+        monkeypatch.setattr(tables_module, "write_saved", slow_disk)
+        service = await started(Tables(1 << 20), tmp_path)
+        phases = table_pb2.SnapshotRequest
+
+        def ask(phase: Any, **more: Any) -> Any:
+            return service.save(phases(name="one", snapshot="0" * 16, phase=phase, hold_s=60, **more), CONTEXT)
+
+        await ask(phases.HOLD)
+        push = asyncio.ensure_future(added(service, 0, 10))
+        saving = asyncio.ensure_future(ask(phases.PREPARE, held=True))
+        assert await asyncio.wait_for(pulled(service, 10), 30) == 0
+        assert not push.done()
+        copy.set()
+        assert (await asyncio.wait_for(push, 30)).applied  # while the disk is slow
+        assert not saving.done()
+        written.set()
+        await saving
+        await ask(phases.COMMIT)
+        await ask(phases.HOLD)
+        await ask(phases.ABORT)
+        assert (await asyncio.wait_for(added(service, 1, 10), 30)).applied
+        with pytest.raises(ConfigError, match="a load holds no pushes"):
+            await service.load(phases(name="one", phase=phases.HOLD), CONTEXT)
+
+    asyncio.run(story())
+    restored = Tables(1 << 20)
+    restored.restore(tmp_path / "one" / "part-0000")
+    assert not restored.get("rows").pull(np.arange(10)).values.any()

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.daemon.services.table_snapshots import TableSnapshots, lineage
-from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
+from atta.daemon.services.table_snapshots import PushHold, TableSnapshots, lineage
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.initial import Constant
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
@@ -249,3 +249,45 @@ def test_snapshots_of_before_they_had_ids_are_read(tmp_path: Path) -> None:
         owner.hold(2)
     save(fresh, NEW)
     assert load(fresh, 2) == [2.0] * PARTS
+
+
+def test_pushes_wait_from_a_hold_to_the_copy() -> None:
+    now = 0.0
+    hold = PushHold(0, lambda: now)
+    assert not hold.closed
+    hold.begin(OLD, 10)
+    hold.begin(OLD, 10)
+    now = 9.0
+    assert hold.closed
+    with pytest.raises(QuotaExceededError, match="another save of tables is under way"):
+        hold.begin(NEW, 10)
+    with pytest.raises(UnknownNameError, match="pushes went on"):
+        hold.keep(NEW)
+    hold.release(NEW)
+    hold.keep(OLD)
+    now = 1e6
+    assert hold.closed, "the copy may take its time"
+    hold.release(OLD)
+    assert not hold.closed
+    hold.begin(NEW, 10)
+    now += 11
+    assert not hold.closed
+    with pytest.raises(UnknownNameError, match="pushes went on before all daemons had copied their tables; save again"):
+        hold.keep(NEW)
+    with pytest.raises(ConfigError, match="cannot be held"):
+        hold.begin(OLD, -1)
+
+
+def test_a_save_that_lost_its_hold_writes_nothing(tmp_path: Path) -> None:
+    (owner, _) = owners(tmp_path, 3)
+    with pytest.raises(UnknownNameError, match="save again"):
+        owner.snapshots.prepare_save("s", NEW, 60.0, held=True)
+    owner.snapshots.hold.begin(NEW, 10)
+    owner.snapshots.prepare_save("s", NEW, 60.0, held=True)
+    assert not owner.snapshots.hold.closed
+    owner.snapshots.prepare_save("s", NEW, 60.0, held=True)  # a repetition, after pushes went on
+    owner.snapshots.commit_save("s", NEW)
+    assert owner.snapshots.ids("s") == [NEW]
+    owner.snapshots.hold.begin(OTHER, 10)
+    owner.snapshots.abort_save("s", OTHER)
+    assert not owner.snapshots.hold.closed

@@ -17,7 +17,7 @@ from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, stream_key
 from atta.train.cooperative import CooperativeModel, DeepGNN, TrainerBatch, TrainingGraph, worker_view
 from atta.train.cooperative.exchange import RowDropout
-from atta.train.cooperative.exchange.masks import edge_keys, keep_mask
+from atta.train.steps.masks import edge_keys, keep_mask
 from tests import masks as oracle
 
 VERTICES = 40

@@ -14,7 +14,7 @@ from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, settings_of
 from atta.train import Nodes, TrainConfig
-from atta.train.settings import TrainSettings
+from atta.train.settings import DorylusSettings, TrainSettings
 from atta.train.strategies import STRATEGIES, strategies_with
 
 SOURCES = Path(__file__).parents[3] / "platform/atta"
@@ -23,7 +23,7 @@ READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async"]
 
 
 def test_records_are_complete() -> None:
-    assert list(STRATEGIES) == ["minibatch", "full", "cooperative", *READING]
+    assert list(STRATEGIES) == ["minibatch", "full", "cooperative", *READING, "dorylus"]
     for name, strategy in STRATEGIES.items():
         assert strategy.name == name
         assert issubclass(TrainConfig, strategy.settings)
@@ -37,25 +37,39 @@ def test_every_setting_belongs_to_all_strategies_or_to_some() -> None:
     assert not every & own
     assert strategies_with("batch_size") == ["minibatch"]
     assert strategies_with("eas") == ["full", "cooperative"]
-    assert strategies_with("trainers_per_server") == ["full", "cooperative", *READING]
+    assert strategies_with("trainers_per_server") == ["full", "cooperative", *READING, "dorylus"]
     assert strategies_with("rows") == READING
     assert strategies_with("stale_across") == READING[1:]
     assert strategies_with("eps") == ["sancus"]
     assert strategies_with("sync_every") == ["digest", "sat", "digest-async"]
     assert strategies_with("window") == ["sat"]
     assert strategies_with("max_delay") == ["digest-async"]
+    assert strategies_with("staleness") == ["dorylus"]
     assert strategies_with("epochs") == []
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_sees_its_own_settings_only(name: str) -> None:
-    needed = {"cooperative": {"co_batches": 2}, "digest-async": {"trainers_per_server": 1}}.get(name, {})
+    needed = {
+        "cooperative": {"co_batches": 2},
+        "digest-async": {"trainers_per_server": 1},
+        "dorylus": {"trainers_per_server": 1},
+    }.get(name, {})
     config = TrainConfig(data="x", strategy=name, trainers=4, layers=3, **needed)  # type: ignore[arg-type]
     own = config.own
     assert type(own) is STRATEGIES[name].settings
     assert {f: getattr(config, f) for f in vars(own)} == vars(own)
     assert own.depth == 3
     assert (own.strategy, own.trainers) == (name, 4)
+
+
+def test_staleness_in_deep_models_is_warned_of() -> None:
+    for staleness, layers, warns in ((0, 3, False), (1, 2, False), (1, 3, True), (2, None, True)):
+        config = TrainConfig(data="x", strategy="dorylus", staleness=staleness, layers=layers)
+        own = config.own
+        assert isinstance(own, DorylusSettings)
+        assert (own.warning is not None) == warns
+        assert not warns or f"--staleness {staleness} with 3 layers" in str(own.warning)
 
 
 def test_settings_without_an_option_say_why() -> None:

@@ -42,7 +42,7 @@ def described(folder: str | Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(path, f"cannot be read as a description of predictions: {error}") from None
     if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("files"), int):
         raise DataError(path, "is no description of predictions")

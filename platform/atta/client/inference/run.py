@@ -24,7 +24,7 @@ from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.graph.strings import NAME, string_width
 from atta.partition.schema import Schema
-from atta.samplers.seed_plan import local_count, local_counts
+from atta.samplers.seed_plan import home_of, local_count, local_counts
 
 __all__ = ["Inference", "InferenceTask", "feature_width", "target_count"]
 
@@ -241,6 +241,7 @@ class Inference:
             batch_size=self._task.batch_size or self._block_size(stage),
             rank=step.share,
             world_size=self.plan.shares,
+            home=home_of(step.share, self.plan.shares, self._cluster.num_parts),  # the shares keep all daemons busy
             pad=False,
             seed=self._task.seed,
             tables=[self._task.features] if stage.features else [],

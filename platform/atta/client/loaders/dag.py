@@ -71,6 +71,7 @@ class DagLoader:
         epochs: int | None = None,
         share: float = 1.0,
         reconnect: float = 60.0,
+        home: int | None = None,
         **torch_options: Any,
     ) -> None:
         """See ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``.
@@ -86,6 +87,7 @@ class DagLoader:
         if not rank < world_size:
             raise ConfigError(f"rank {rank} of {world_size} trainers")
         self._cluster = cluster
+        self._home = None if home is None else whole("home", home, 0, cluster.num_parts - 1)
         self._transform = transform
         self._epoch, self.epochs = 0, None if epochs is None else whole("epochs", epochs, 0)
         self._reconnect_s = number("reconnect", reconnect, "seconds, at least 0", above=-math.ulp(0.0))
@@ -210,7 +212,7 @@ class DagLoader:
         request = session_pb2.OpenRequest()
         request.CopyFrom(self._request)
         request.epoch, request.start_batch = place.epoch, place.batch
-        return self._cluster.stream(request, timeout_s, look=look)
+        return self._cluster.stream(request, timeout_s, look=look, home=self._home)
 
     def _made(self, raw: Any) -> Any:
         batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)

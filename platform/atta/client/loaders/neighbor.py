@@ -78,8 +78,9 @@ class NeighborLoader(DagLoader):
                 for evaluation); ``edge_ids``; ``transform`` (called on every MiniBatch); ``codec`` (fp16, bf16 or int8:
                 float32 rows cross the network between daemons in fewer bytes and with less precision; rows at home and
                 labels stay exact); ``job`` (a name for logs); ``share`` (of the daemons' workers, relative to other
-                loaders that keep them busy: 2.0 gets twice as much as 1.0); ``epochs`` and
-                ``reconnect`` (see ``DagLoader``). Arguments of PyTorch's loaders that mean nothing here, such as
+                loaders that keep them busy: 2.0 gets twice as much as 1.0); ``home`` (the
+                partition whose daemon makes the batches; default: that of the rank's seeds, or one on this machine);
+                ``epochs`` and ``reconnect`` (see ``DagLoader``). Arguments of PyTorch's loaders that mean nothing here, such as
                 ``num_workers``, are ignored with a warning.
 
         Raises:

@@ -81,7 +81,7 @@ class ServerLoader(DagLoader):
             inner = numbered_batches(cluster.ids, self.node_type, inner)
             rounds = [[ids if rank == part else others for rank in range(cluster.num_parts)] for ids in inner]
             seeds = sized_seeds(schema, self.node_type, [ids for ranks in rounds for ids in ranks])
-        super().__init__(cluster, dag, input_nodes=seeds, rank=part, world_size=cluster.num_parts, **options)
+        super().__init__(cluster, dag, input_nodes=seeds, rank=part, world_size=cluster.num_parts, home=part, **options)
 
     def _made(self, raw: RawBatch) -> Any:
         arrays = raw.arrays

@@ -29,6 +29,9 @@ __all__ = ["ClusterTables", "RemoteTable", "Ticket"]
 _PREPARE = table_pb2.SnapshotRequest.PREPARE
 _COMMIT = table_pb2.SnapshotRequest.COMMIT
 _ABORT = table_pb2.SnapshotRequest.ABORT
+_HOLD = table_pb2.SnapshotRequest.HOLD
+HOLD_S = 10.0
+"""How long pushes wait at most until all daemons begin to copy their tables."""
 _LOOKS_S = (0.05, 0.2, 0.75, 0.0)
 """Pauses in seconds after each look at a table that differs between daemons: a load or a deletion may be under way."""
 
@@ -93,18 +96,20 @@ class ClusterTables:
     def save(self, name: str) -> list[str]:
         """Let every daemon write all its tables into its snapshot ``name``; returns the names of the tables.
 
-        An older snapshot of that name stays until the new one is complete on all daemons.
+        An older snapshot of that name stays until the new one is complete on all daemons. The parts are one cut: pushes
+        wait until all daemons have copied their tables, so a push is missing only if all later ones are.
 
         Raises:
             ConfigError: the name is not possible, or a daemon keeps no snapshots.
             QuotaExceededError: another save is under way.
+            UnknownNameError: the daemons did not begin to copy their tables in time, so pushes went on.
             RemoteError: a daemon cannot write it (names the file), does not answer, or holds other tables than the
                 others.
         """
         ask = partial(
             table_pb2.SnapshotRequest, name=name, snapshot=secrets.token_hex(8), hold_s=2 * self._patience_s()
         )
-        return sorted(self._on_all("TableService.Save", ask))
+        return sorted(self._on_all("TableService.Save", ask, hold=True))
 
     def load(self, name: str) -> list[str]:
         """Replace the tables of all daemons by those of their snapshots ``name``; returns the names of the tables.
@@ -213,10 +218,15 @@ class ClusterTables:
             )
         return common[0]
 
-    def _on_all(self, method: str, ask: partial[Any]) -> set[str]:
-        """Let all daemons prepare, then commit; returns the names of the tables. If one fails to prepare, all abort."""
+    def _on_all(self, method: str, ask: partial[Any], *, hold: bool = False) -> set[str]:
+        """Let all daemons prepare, then commit; returns the names of the tables. If one fails to prepare, all abort.
+
+        ``hold``: let all hold pushes first.
+        """
         try:
-            replies = self._all(method, ask(phase=_PREPARE))
+            if hold:
+                self._all(method, ask(phase=_HOLD, hold_s=HOLD_S))
+            replies = self._all(method, ask(phase=_PREPARE, held=hold))
             names = self._check_alike([reply.tables for reply in replies])
         except BaseException:
             self._abort(method, ask(phase=_ABORT))

@@ -7,7 +7,6 @@ All of it runs on the event loop, so steps of the optimiser are made one after t
 from __future__ import annotations
 
 import asyncio
-import json
 
 import numpy as np
 import structlog
@@ -57,10 +56,7 @@ class ParameterService:
 
     async def create(self, request: Bulk, context: Context) -> weights_pb2.WeightsState:
         """``ParameterService.Create``."""
-        try:
-            spec = ParameterSpec.from_dict(json.loads(request.message.spec))
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"weights: the description is not JSON: {error}") from error
+        spec = ParameterSpec.from_json(request.message.spec)
         values = _vector(spec, request.payloads.get(CREATE_VALUES, b""))
         return _state(self._jobs.create(spec, values, _now()))
 

@@ -4,23 +4,24 @@ The client asks all daemons to *prepare*, then to *commit*. To prepare a save is
 prepare a load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What
 lies on disk is described in ``atta.kvstore.snapshots.parts``.
 
+Before a save all daemons *hold* pushes, until each has copied its tables. At the moment when all hold, no push is under
+way, so the copies belong to that moment: they are one cut.
+
 One request at a time is worked on, on a thread of its own: a slow disk must not delay rows, and a disk that hangs must
 not keep the daemon from ending.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
 from atta.kvstore.mutable.table import MutableTable
@@ -29,7 +30,7 @@ from atta.kvstore.spec import check_name
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import part_folder
 
-__all__ = ["MAX_HOLD_S", "SHUTDOWN", "TableSnapshots", "aside"]
+__all__ = ["MAX_HOLD_S", "SHUTDOWN", "PushHold", "TableSnapshots"]
 
 SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
@@ -38,8 +39,6 @@ MAX_HOLD_S = 3600.0
 
 MAX_SNAPSHOTS = 64
 """A daemon keeps snapshots of at most so many names, apart from ``SHUTDOWN``."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,48 @@ class _Loading:
     until: float
 
 
+class PushHold:
+    """Whether pushes wait for a save. Changed by the event loop and by the thread that saves."""
+
+    def __init__(self, part: int, clock: Callable[[], float]) -> None:
+        self._part, self._clock = part, clock
+        self._snapshot_id, self._until = "", 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Whether pushes wait now."""
+        return self._clock() < self._until
+
+    def begin(self, snapshot_id: str, hold_s: float) -> None:
+        """Let pushes wait for ``hold_s`` seconds at most, unless ``keep`` comes; repeating it changes nothing.
+
+        Raises:
+            QuotaExceededError: they wait for another save.
+        """
+        check_hold(hold_s)
+        if not self.closed:
+            self._snapshot_id, self._until = snapshot_id, self._clock() + min(hold_s, MAX_HOLD_S)
+        if self._snapshot_id != snapshot_id:
+            raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
+
+    def keep(self, snapshot_id: str) -> None:
+        """Let pushes wait until ``release``.
+
+        Raises:
+            UnknownNameError: they do not wait for this save, or not any more.
+        """
+        if self._snapshot_id != snapshot_id or not self.closed:
+            raise UnknownNameError(
+                f"part {self._part}: pushes went on before all daemons had copied their tables; save again"
+            )
+        self._until = math.inf
+
+    def release(self, snapshot_id: str) -> None:
+        """Let pushes go on that wait for this save."""
+        if self._snapshot_id == snapshot_id:
+            self._until = 0.0
+
+
 class TableSnapshots:
     """The snapshots of one daemon. The methods read and write a disk; only one of them works at a time."""
 
@@ -64,6 +105,7 @@ class TableSnapshots:
     ) -> None:
         """``folder``: holds the snapshots; None: none are kept. ``clock``: in seconds."""
         self._tables, self._part, self._folder, self._clock = tables, part, folder, clock
+        self.hold = PushHold(part, clock)
         self._working = threading.Lock()
         self._saving: _Saving | None = None
         self._loading: _Loading | None = None
@@ -79,14 +121,18 @@ class TableSnapshots:
         with self._working:
             return list(self._parts_of(name).complete())
 
-    def prepare_save(self, name: str, snapshot_id: str, hold_s: float) -> tuple[MutableTable, ...]:
+    def prepare_save(
+        self, name: str, snapshot_id: str, hold_s: float, *, held: bool = False
+    ) -> tuple[MutableTable, ...]:
         """Write all tables beside the snapshot of that name; repeating it changes nothing.
 
-        Other saves are refused until this one is committed or aborted, or ``hold_s`` seconds have passed.
+        Other saves are refused until this one is committed or aborted, or ``hold_s`` seconds have passed. ``held``:
+        pushes wait for this save, and go on when the tables have been copied.
 
         Raises:
             DataError: a file cannot be written; names it, and nothing is left behind.
             QuotaExceededError: another save is under way.
+            UnknownNameError: with ``held``: pushes have gone on already.
         """
         check_hold(hold_s)
         with self._working:
@@ -95,11 +141,22 @@ class TableSnapshots:
             self._check_names(name)
             if self._saving is None:
                 parts.trim()
-                self._tables.snapshot(parts.beside(snapshot_id), snapshot_id=snapshot_id)
+                self._write(parts.beside(snapshot_id), snapshot_id, held=held)
                 self._saving = _Saving(name, snapshot_id, self._until(hold_s))
             if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
                 raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
             return self._tables.lasting()
+
+    def _write(self, folder: Path, snapshot_id: str, *, held: bool) -> None:
+        if not held:
+            self._tables.snapshot(folder, snapshot_id=snapshot_id)
+            return
+        self.hold.keep(snapshot_id)
+        release = partial(self.hold.release, snapshot_id)
+        try:
+            self._tables.snapshot(folder, snapshot_id=snapshot_id, copied=release)
+        finally:
+            release()
 
     def commit_save(self, name: str, snapshot_id: str) -> None:
         """Let what was prepared take the place of the snapshot; repeating it changes nothing.
@@ -116,7 +173,8 @@ class TableSnapshots:
                 raise UnknownNameError(f"part {self._part}: what was prepared was held for too long; save again")
 
     def abort_save(self, name: str, snapshot_id: str) -> None:
-        """Remove what was prepared, unless it has been committed."""
+        """Remove what was prepared, unless it has been committed, and let pushes go on."""
+        self.hold.release(snapshot_id)
         with self._working:
             if self._saving is not None and (self._saving.name, self._saving.snapshot_id) == (name, snapshot_id):
                 self._parts_of(name).abort(snapshot_id)
@@ -225,18 +283,3 @@ def check_hold(hold_s: float) -> None:
     """Raise ConfigError unless something can be held for this many seconds."""
     if not 0 <= hold_s < math.inf:
         raise ConfigError(f"what is prepared cannot be held for {hold_s} s")
-
-
-async def aside(function: Callable[..., T], *args: object) -> T:
-    """Call ``function(*args)`` on a thread of its own that does not keep the process from ending."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            future.set_result(function(*args))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="atta-snapshots", daemon=True).start()
-    return await asyncio.wrap_future(future)

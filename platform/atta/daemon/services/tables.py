@@ -1,13 +1,5 @@
 """Mutable tables as clients reach them: this daemon's range of rows of each, created, pulled, pushed and saved by name.
 
-Who owns which rows follows from a table's policy and is the same on every daemon:
-
-| policy | row | owner |
-|---|---|---|
-| ``range`` | any number | equal ranges per partition; rows that a table grows by belong to the last daemon |
-| ``nodes:TYPE`` | a vertex: its internal number | whose core vertex it is |
-| ``edges:TYPE`` | an edge: its place among its owner's edges | whose core vertex it leads to |
-
 ``Locate`` turns the users' ids of vertices and edges into rows.
 """
 
@@ -30,20 +22,24 @@ from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
 from atta.daemon.services.handling import Context, Handler, check_named
+from atta.daemon.services.journal import Journal
 from atta.daemon.services.rooms import AnswerRoom
-from atta.daemon.services.table_snapshots import TableSnapshots, aside
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.daemon.services.table_snapshots import TableSnapshots
+from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore import codecs
+from atta.kvstore.mutable.owners import EdgeIndex, span_of
+from atta.kvstore.mutable.requests import Push
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
-from atta.partition.dataset import Dataset, part_folder
+from atta.observe.machine.threads import aside
+from atta.partition.dataset import Dataset
 from atta.protos.v1 import table_pb2
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS, prefix
 from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk
 
-__all__ = ["TableService", "span_of"]
+__all__ = ["TableService"]
 
 log = structlog.get_logger("atta.daemon")
 CLIENT_IDLE_S = 1800.0
@@ -55,54 +51,7 @@ LEASE_LOOK_S = 5.0
 GATE_POLL_S = 0.002
 """How often a push that has to wait looks whether it may go on."""
 _PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
-
-
-def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
-    """The rows of a table that ``part`` owns when the table is created.
-
-    Raises:
-        UnknownNameError: the policy names an unknown type.
-        ConfigError: the table does not have one row per vertex or edge of that type.
-    """
-    kind, _, name = spec.policy.partition(":")
-    if kind == "range":
-        partitions, group = dataset.partitions.num_parts, dataset.groups[part]
-        return range(spec.rows * group.start // partitions, spec.rows * group.stop // partitions)
-    offsets = node_offsets(dataset, name) if kind == "nodes" else edge_offsets(dataset, name)
-    if spec.rows != offsets[-1]:
-        raise ConfigError(f"table {spec.name}: {spec.rows} rows, but there are {offsets[-1]} {kind} of type {name!r}")
-    return range(int(offsets[part]), int(offsets[part + 1]))
-
-
-def node_offsets(dataset: Dataset, node_type: str) -> np.ndarray:
-    """int64 [parts + 1]: where the core vertices of each part begin."""
-    return np.asarray(dataset.book.offsets[dataset.schema.check_node_type(node_type)], dtype=np.int64)
-
-
-def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
-    """int64 [parts + 1]: where the edges of each part begin; from the lengths of their files."""
-    dataset.schema.check_edge_type(edge_type)
-    names = [f"{part_folder(p)}/edges/{edge_type}/indices.npy" for p in range(dataset.partitions.num_parts)]
-    counts = [dataset.files[name].shape[0] for name in names]
-    firsts = [group.start for group in dataset.groups] + [len(counts)]
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)[firsts]
-
-
-class _EdgeIndex:
-    """Finds the edges of a part by users' edge ids. It is made when first used, and takes 12 or 16 bytes per edge."""
-
-    def __init__(self, dataset: Dataset, part: int, edge_type: str) -> None:
-        edge_ids = np.asarray(dataset.part(part).csc(edge_type).edge_ids)
-        self._order = np.argsort(edge_ids, kind="stable").astype(np.int64)
-        self._sorted = edge_ids[self._order]
-        self._first = int(edge_offsets(dataset, edge_type)[part])
-
-    def rows(self, ids: np.ndarray) -> np.ndarray:
-        """int64 [n]: the row of each edge; -1 if the edge belongs to another part."""
-        if not len(self._sorted):
-            return np.full(len(ids), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == ids, self._order[at] + self._first, -1)
+_HOLD = table_pb2.SnapshotRequest.HOLD
 
 
 class TableService(DataService):
@@ -117,15 +66,18 @@ class TableService(DataService):
         *,
         snapshots: Path | None,
         answers: AnswerRoom,
+        journal: Journal | None = None,
     ) -> None:
-        """``snapshots``: the folder that holds them; None: none are kept."""
+        """``snapshots``: the folder that holds them; None: none are kept. ``journal``: None: changes are not logged."""
         super().__init__(dataset.dataset_id, pool, f"part {parts_text(dataset.groups[part])}", answers=answers)
         self._dataset, self._part, self._tables = dataset, part, tables
         # Daemons that serve other groups of partitions own other rows, so a snapshot is of the same groups.
         self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots)
-        self._edges: dict[str, _EdgeIndex] = {}
+        self._edges: dict[str, EdgeIndex] = {}
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0
+        self._pushing = 0  # pushes under way that do not wait
+        self._journal = journal
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``table.proto``."""
@@ -143,6 +95,7 @@ class TableService(DataService):
             "table_rows_pulled": self._pulled,
             "table_rows_pushed": self._pushed,
             "table_clients": float(self._tables.clients),
+            **({} if self._journal is None else self._journal.stats()),
         }
 
     def _table(self, name: str, table_id: int = 0) -> MutableTable:
@@ -163,7 +116,7 @@ class TableService(DataService):
 
     async def delete(self, request: table_pb2.DeleteTableRequest, context: Context) -> table_pb2.DeleteTableReply:
         """``TableService.Delete``."""
-        return table_pb2.DeleteTableReply(existed=self._tables.delete(request.name))
+        return table_pb2.DeleteTableReply(existed=await self.in_pool(self._tables.delete, request.name))
 
     async def list(self, request: table_pb2.ListMutableRequest, context: Context) -> table_pb2.ListMutableReply:
         """``TableService.List``."""
@@ -201,7 +154,7 @@ class TableService(DataService):
         self._dataset.schema.check_edge_type(name)
         with self._indexing:
             if name not in self._edges:
-                self._edges[name] = _EdgeIndex(self._dataset, self._part, name)
+                self._edges[name] = EdgeIndex(self._dataset, self._part, name)
         return self._edges[name].rows(ids)
 
     async def pull(self, request: table_pb2.PullRowsRequest, context: Context) -> AsyncIterator[Bulk | bytes]:
@@ -222,18 +175,33 @@ class TableService(DataService):
         """``TableService.Register``: the client gets a random number, so that no other client ever has the same."""
         table, client = self._table(request.name, request.table_id), secrets.randbits(64)
         self._tables.register(table, client)
+        if self._journal is not None and table.key:
+            await self._journal.register(table, client)
         return table_pb2.RegisterReply(client=client, table=_info(table))
 
     async def push(self, request: Bulk, context: Context) -> table_pb2.PushRowsReply:
         """``TableService.Push``."""
         message, payloads = request.message, request.payloads
         # A push that must wait does so here, where it occupies neither the event loop nor a thread.
-        while not (table := self._table(message.name, message.table_id)).takes_pushes:
+        while (table := self._table(message.name, message.table_id)) and not self._takes_pushes(table):
             await asyncio.sleep(GATE_POLL_S)
-        values = payloads.get(PUSH_VALUES, b"")
-        applied = await self.run(len(values), _apply, table, message, payloads.get(PUSH_ROWS, b""), values)
-        self._pushed += len(payloads.get(PUSH_ROWS, b"")) // 8 if applied else 0
+        self._pushing += 1
+        try:
+            rows, values = payloads.get(PUSH_ROWS, b""), payloads.get(PUSH_VALUES, b"")
+            applied = await self._push(table, message, rows, values)
+        finally:
+            self._pushing -= 1
+        self._pushed += len(rows) // 8 if applied else 0
         return table_pb2.PushRowsReply(applied=applied)
+
+    def _takes_pushes(self, table: MutableTable) -> bool:
+        return table.takes_pushes and (not self._snapshots.hold.closed or table.spec.lease_s is not None)
+
+    async def _push(self, table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
+        if self._journal is None or not table.key:
+            return bool(await self.run(len(values), _apply, table, message, rows, values))
+        push = await self.run(len(values), _checked, table, message, rows, values)
+        return await self._journal.push(table, push, message.client, message.sequence, message.settled)
 
     async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
         """``TableService.Forget``: the clients will send nothing more."""
@@ -253,7 +221,7 @@ class TableService(DataService):
         """Until cancelled: drop the tables of jobs that have died."""
         while True:
             await asyncio.sleep(every_s)
-            for name in self._tables.end_leases(asyncio.get_running_loop().time()):
+            for name in await self.in_pool(self._tables.end_leases, asyncio.get_running_loop().time()):
                 log.warning("lease ran out", table=name, part=self._part)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -266,15 +234,30 @@ class TableService(DataService):
         """``TableService.Save``."""
         keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
         _check_phase(request.phase)
+        if request.phase == _HOLD:
+            await self._hold_pushes(snapshot_id, request.hold_s)
+            return table_pb2.SnapshotReply()
         if request.phase == _PREPARE:
-            return _saved(await aside(keeper.prepare_save, name, snapshot_id, request.hold_s))
+            prepare = partial(keeper.prepare_save, held=request.held)
+            return _saved(await aside(prepare, name, snapshot_id, request.hold_s))
         await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
         return table_pb2.SnapshotReply()
+
+    async def _hold_pushes(self, snapshot_id: str, hold_s: float) -> None:
+        """Let pushes wait for a save, and wait until none is under way."""
+        hold = self._snapshots.hold
+        hold.begin(snapshot_id, hold_s)
+        while self._pushing:
+            if not hold.closed:
+                raise QuotaExceededError(f"part {self._part}: pushes under way did not end in {hold_s:g} s; save again")
+            await asyncio.sleep(GATE_POLL_S)
 
     async def load(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         """``TableService.Load``."""
         keeper, load_id = self._snapshots, request.load_id
         _check_phase(request.phase)
+        if request.phase == _HOLD:
+            raise ConfigError("a load holds no pushes")
         if request.phase == _PREPARE:
             found = await aside(keeper.prepare_load, request.name, request.snapshot, load_id, request.hold_s)
             self._check_spans(request.name, found)
@@ -300,11 +283,17 @@ class TableService(DataService):
     async def finish(self, *, within_s: float = FINISH_S) -> None:
         """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept. Raises nothing."""
         try:
-            await asyncio.wait_for(aside(self._snapshots.finish), within_s)
+            await asyncio.wait_for(self._finish(), within_s)
         except TimeoutError:
             log.error("tables not saved", part=self._part, error=f"not done within {within_s:g} s")
         except Exception as error:
             log.error("tables not saved", part=self._part, error=str(error))
+
+    async def _finish(self) -> None:
+        await aside(self._tables.close)
+        if self._journal is not None:
+            await self._journal.finish()
+        await aside(self._snapshots.finish)
 
 
 def _check_phase(phase: int) -> None:
@@ -342,13 +331,9 @@ def _encoded(codec: str, values: np.ndarray) -> np.ndarray:
 
 
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
-    spec = table.spec
-    row_ids = as_array(rows, wide=True)
-    if message.codec:
-        values = _decoded(spec, len(row_ids), message.codec, values)
     return table.push(
-        row_ids,
-        values,
+        as_array(rows, wide=True),
+        _plain(table.spec, message, rows, values),
         message.op,
         client=message.client,
         sequence=message.sequence,
@@ -356,6 +341,17 @@ def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, v
         version=message.version if message.versioned else None,
         step=message.step or None,
     )
+
+
+def _checked(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Push:
+    plain = _plain(table.spec, message, rows, values)
+    version = message.version if message.versioned else None
+    return table.checked(as_array(rows, wide=True), plain, message.op, version=version, step=message.step or None)
+
+
+def _plain(spec: MutableSpec, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Any:
+    """The values of a push without their codec."""
+    return _decoded(spec, len(as_array(rows, wide=True)), message.codec, values) if message.codec else values
 
 
 def _decoded(spec: MutableSpec, rows: int, codec: str, values: Any) -> np.ndarray:

@@ -13,14 +13,15 @@ anew, so a late copy of a push from before the load does not change the loaded t
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
 
-__all__ = ["MAX_CLIENTS", "WINDOW", "Client", "Sequences"]
+__all__ = ["MAX_CLIENTS", "WINDOW", "Claim", "Client", "Sequences"]
 
 WINDOW = 4096
 """A push may come at most this many numbers after the first one that is still missing."""
@@ -29,6 +30,14 @@ MAX_CLIENTS = 65536
 
 Client = int | str
 _MAX_NAME = 256
+
+
+class Claim(enum.Enum):
+    """What is known of a push: it is new and its number is taken now, it was applied, or it is being applied."""
+
+    FRESH = enum.auto()
+    APPLIED = enum.auto()
+    BUSY = enum.auto()
 
 
 @dataclass(slots=True)
@@ -124,24 +133,56 @@ class Sequences:
         """
         _check(client, sequence)
         _check(client, settled)
-        seen = self._claim(client, sequence, min(settled, sequence))
-        if seen is None:
+        with self._changed:
+            while (claim := self._claim(client, sequence, min(settled, sequence))) is Claim.BUSY:
+                self._changed.wait()
+        if claim is Claim.APPLIED:
             yield False
             return
         try:
             yield True
         except BaseException:
-            self._finish(sequence, seen, applied=False)
+            self.finish(client, sequence, applied=False)
             raise
-        self._finish(sequence, seen, applied=True)
+        self.finish(client, sequence, applied=True)
+
+    def claim(self, client: Client, sequence: int, settled: int = 0) -> Claim:
+        """As ``once``, without waiting. If it is FRESH, ``finish`` must follow."""
+        _check(client, sequence)
+        _check(client, settled)
+        with self._changed:
+            return self._claim(client, sequence, min(settled, sequence))
+
+    def finish(self, client: Client, sequence: int, *, applied: bool) -> None:
+        """A claimed push has been applied, or its number is unused again."""
+        with self._changed:
+            seen = self._clients.get(client)
+            if seen is not None and sequence in seen.busy:  # else the client was forgotten meanwhile
+                seen.busy.remove(sequence)
+                if applied:
+                    seen.add(sequence)
+            self._changed.notify_all()
+
+    def replay(self, client: Client, sequence: int, settled: int) -> None:
+        """A push was applied, as a log says that has every push once. The client may have been forgotten since."""
+        with self._changed:
+            seen = self._clients.get(client)
+            if seen is not None:
+                seen.skip_to(min(settled, sequence))
+                seen.add(sequence)
+
+    def restore(self, client: Client) -> None:
+        """Know a client that registered, as a log says, unless it is known."""
+        with self._changed:
+            self._clients.setdefault(client, _ClientPushes())
 
     def forget(self, client: Client) -> bool:
         """Drop a client. Its later pushes are refused. Returns whether it was known."""
         with self._changed:
             return self._clients.pop(client, None) is not None
 
-    def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many.
+    def expire(self, now: float, idle_s: float) -> tuple[Client, ...]:
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns them.
 
         Call it regularly: silence is measured to the interval between calls.
         """
@@ -154,7 +195,7 @@ class Sequences:
                     gone.append(client)
             for client in gone:
                 del self._clients[client]
-            return len(gone)
+            return tuple(gone)
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant does not hold."""
@@ -169,9 +210,17 @@ class Sequences:
         with self._changed:
             return [[client, seen.expected, sorted(seen.ahead)] for client, seen in self._clients.items()]
 
+    def over(self) -> list[Client]:
+        """The clients of whom only retries are recognised."""
+        with self._changed:
+            return [client for client, seen in self._clients.items() if seen.over]
+
     @classmethod
-    def from_json(cls, value: object) -> Sequences:
-        """Read what ``to_json`` wrote, to recognise retries of these clients; raises ValueError or TypeError."""
+    def from_json(cls, value: object, *, over: Container[Client] | None = None) -> Sequences:
+        """Read what ``to_json`` wrote, to recognise retries of these clients; raises ValueError or TypeError.
+
+        ``over``: the other clients may go on pushing; None: no client may.
+        """
         made = cls()
         if not isinstance(value, list):
             raise ConfigError(f"clients: {value!r} is not a list")
@@ -181,37 +230,27 @@ class Sequences:
                 _check(client, sequence)
                 if not expected < sequence < expected + WINDOW:
                     raise ConfigError(f"client {client!r}: number {sequence} cannot be ahead of {expected}")
-            made._clients[client] = _ClientPushes(expected, set(ahead), over=True)
+            made._clients[client] = _ClientPushes(expected, set(ahead), over=over is None or client in over)
         return made
 
-    def _claim(self, client: Client, sequence: int, settled: int) -> _ClientPushes | None:
-        with self._changed:
-            while True:
-                seen = self._clients.get(client)
-                if seen is None:
-                    raise UnknownClientError(f"client {client!r} is not known, or not any more")
-                seen.active = True
-                if seen.has(sequence):
-                    return None
-                if seen.over:
-                    raise UnknownClientError(f"a snapshot was loaded since client {client!r} registered")
-                seen.skip_to(settled)
-                if sequence not in seen.busy:
-                    break
-                self._changed.wait()
-            if sequence >= seen.expected + WINDOW:
-                raise QuotaExceededError(
-                    f"client {client!r}: push {sequence} is {WINDOW} or more ahead of push {seen.expected}, which is missing"
-                )
-            seen.busy.add(sequence)
-            return seen
-
-    def _finish(self, sequence: int, seen: _ClientPushes, *, applied: bool) -> None:
-        with self._changed:
-            seen.busy.remove(sequence)
-            if applied:
-                seen.add(sequence)
-            self._changed.notify_all()
+    def _claim(self, client: Client, sequence: int, settled: int) -> Claim:
+        seen = self._clients.get(client)
+        if seen is None:
+            raise UnknownClientError(f"client {client!r} is not known, or not any more")
+        seen.active = True
+        if seen.has(sequence) and sequence not in seen.busy:
+            return Claim.APPLIED
+        if seen.over:
+            raise UnknownClientError(f"a snapshot was loaded since client {client!r} registered")
+        seen.skip_to(settled)
+        if sequence in seen.busy:
+            return Claim.BUSY
+        if sequence >= seen.expected + WINDOW:
+            raise QuotaExceededError(
+                f"client {client!r}: push {sequence} is {WINDOW} or more ahead of push {seen.expected}, which is missing"
+            )
+        seen.busy.add(sequence)
+        return Claim.FRESH
 
 
 def _check(client: object, sequence: object) -> None:

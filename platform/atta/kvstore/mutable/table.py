@@ -8,67 +8,22 @@ these, because arrays are exchanged, not resized. A closed table takes no more p
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, StaleRowError
 from atta.kvstore.mutable import kernels
+from atta.kvstore.mutable.arrays import ShardArrays
 from atta.kvstore.mutable.gate import Gate
-from atta.kvstore.mutable.optimisers import apply_step, initial_state
+from atta.kvstore.mutable.optimisers import apply_step
 from atta.kvstore.mutable.requests import Pulled, Push, Values, local_rows
-from atta.kvstore.mutable.sequences import Client, Sequences
+from atta.kvstore.mutable.sequences import Claim, Client, Sequences
 from atta.kvstore.snapshots.files import MANIFEST, Saved, load_arrays, read_saved, write_saved
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.staging import Staging, recover
 
 __all__ = ["MutableTable"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by
-    name."""
-
-    values: np.ndarray
-    versions: np.ndarray | None
-    state: dict[str, np.ndarray]
-
-    @classmethod
-    def fresh(cls, spec: MutableSpec, first_row: int, rows: int) -> _Contents:
-        values = np.empty((rows, *spec.row_shape), dtype=spec.dtype)
-        spec.init.fill(values, first_row)
-        versions = np.full(rows, -1, dtype=np.int64) if spec.versioned else None
-        return cls(values, versions, initial_state(spec.optimiser, values.shape))
-
-    @classmethod
-    def of(cls, arrays: dict[str, np.ndarray]) -> _Contents:
-        state = {name: array for name, array in arrays.items() if name not in ("values", "versions")}
-        return cls(arrays["values"], arrays.get("versions"), state)
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        versions = {} if self.versions is None else {"versions": self.versions}
-        return {"values": self.values, **versions, **self.state}
-
-    def validate(self, spec: MutableSpec) -> None:
-        """Raise AssertionError if an invariant does not hold: all arrays have the same number of rows, and the shapes
-        and dtypes of the spec."""
-        values = (len(self.values), *spec.row_shape)
-        assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
-        assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
-        assert (self.versions is not None) == spec.versioned, "versions do not fit the table's description"
-        if self.versions is not None:
-            assert self.versions.shape == values[:1], f"versions are {self.versions.shape} for {values[0]} rows"
-            assert int(self.versions.min(initial=0)) >= -1, "a version is below -1"
-        wanted = () if spec.optimiser is None else tuple(spec.optimiser.state_names)
-        assert set(self.state) == set(wanted), f"the optimiser has {sorted(self.state)}, not {sorted(wanted)}"
-        for name, array in self.state.items():
-            assert array.shape == values, f"the optimiser's {name} is {array.shape} for values of {values}"
-
-    def followed_by(self, more: _Contents) -> _Contents:
-        return _Contents.of({name: np.concatenate([array, more.arrays[name]]) for name, array in self.arrays.items()})
 
 
 class MutableTable:
@@ -89,9 +44,11 @@ class MutableTable:
         """Whether all shards of the table are known to have been created."""
         self.load_id = 0
         """Number of the load that brought the table; 0: it was created here."""
+        self.key, self.lsn = 0, 0
+        """How the daemon's log names the table (0: the table is not in a log), and the last record that it has."""
         self.created_rows = spec.rows if rows is None else rows
         self._check_rows(self.created_rows)
-        self._contents = _Contents.fresh(spec, first_row, self.created_rows)
+        self._contents = ShardArrays.fresh(spec, first_row, self.created_rows)
         self._start()
 
     def _start(self) -> None:
@@ -104,8 +61,11 @@ class MutableTable:
         self._asked, self._heard = True, 0.0
 
     @classmethod
-    def load(cls, folder: str | Path) -> MutableTable:
+    def load(cls, folder: str | Path, *, resume: bool = False) -> MutableTable:
         """The table whose snapshot lies in ``folder``.
+
+        ``resume``: the table goes on as it was, with its clients and its place in the log. Otherwise it begins anew;
+        see ``Sequences``.
 
         Raises:
             DataError: the folder is not a snapshot, or is damaged; names the file.
@@ -113,9 +73,10 @@ class MutableTable:
         recover(folder)
         saved, records = read_saved(Path(folder))
         table = cls.__new__(cls)
-        table.spec, table.first_row, table.load_id = saved.spec, saved.first_row, 0
+        table.spec, table.first_row = saved.spec, saved.first_row
+        table.load_id, table.key, table.lsn = (saved.load_id, saved.key, saved.lsn) if resume else (0, 0, 0)
         table._start()
-        table._become(saved, _Contents.of(load_arrays(Path(folder), saved, records)))
+        table._become(saved, ShardArrays.of(load_arrays(Path(folder), saved, records)), resume=resume)
         return table
 
     @property
@@ -260,24 +221,59 @@ class MutableTable:
             QuotaExceededError: too many earlier pushes of the client are missing, or the table is closed.
         """
         with self._gate.shared():
-            if self._closed:
-                raise QuotaExceededError(f"table {self.spec.name}: the daemon is stopping and takes no more pushes")
-            push = Push.checked(self.spec, self.span, rows, values, op, version=version, step=step)
+            self._check_open()
+            push = self.checked(rows, values, op, version=version, step=step)
             with self._sequences.once(client, sequence, settled) as fresh:
                 if fresh:
                     self._apply(push)
                 return fresh
 
+    def checked(
+        self, rows: np.ndarray, values: Values, op: str, *, version: int | None = None, step: int | None = None
+    ) -> Push:
+        """The push, if the table can take it; see ``push``. Raises ConfigError."""
+        return Push.checked(self.spec, self.span, rows, values, op, version=version, step=step)
+
+    def claim(self, client: Client, sequence: int, settled: int) -> Claim:
+        """Begin a push in two steps: between them its record is written. FRESH: ``finish`` it, or ``give_back`` its
+        number.
+
+        Raises the errors of ``push``.
+        """
+        self._check_open()
+        return self._sequences.claim(client, sequence, settled)
+
+    def finish(self, push: Push, client: Client, sequence: int, lsn: int) -> None:
+        """Apply a push that was claimed, as record ``lsn``. Pushes are finished one at a time, in this order."""
+        with self._gate.shared():
+            self._apply(push)
+            self._sequences.finish(client, sequence, applied=True)
+            self.lsn = lsn
+
+    def give_back(self, client: Client, sequence: int) -> None:
+        """The push that was claimed is not applied: its number is unused again."""
+        self._sequences.finish(client, sequence, applied=False)
+
+    def replay(self, push: Push, client: Client, sequence: int, settled: int, lsn: int) -> None:
+        """Apply a push again whose record was read from the log."""
+        self._sequences.replay(client, sequence, settled)
+        self._apply(push)
+        self.lsn = lsn
+
     def register(self, client: Client) -> None:
         """Let a client push; see ``Sequences.register``."""
         self._sequences.register(client)
+
+    def know(self, client: Client) -> None:
+        """Let a client push that registered, as a log says."""
+        self._sequences.restore(client)
 
     def forget(self, client: Client) -> bool:
         """Drop a client that will not come again. Its pushes are refused from now on. False: it was not known."""
         return self._sequences.forget(client)
 
-    def expire(self, now: float, idle_s: float) -> int:
-        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns how many. See
+    def expire(self, now: float, idle_s: float) -> tuple[Client, ...]:
+        """Forget clients that were silent for more than ``idle_s`` seconds before ``now``; returns them. See
         ``Sequences.expire``."""
         return self._sequences.expire(now, idle_s)
 
@@ -290,17 +286,18 @@ class MutableTable:
             ConfigError: fewer rows than now, or more than the spec allows.
         """
         with self._gate.exclusive():
-            if rows < self.rows:
-                raise ConfigError(
-                    f"table {self.spec.name}: has {self.span.stop} rows and does not shrink to {self.first_row + rows}"
-                )
-            if self.first_row + rows > self.spec.limit:
-                raise ConfigError(
-                    f"table {self.spec.name}: cannot grow to {self.first_row + rows} rows; it may have {self.spec.limit}"
-                )
+            self.check_grown(rows)
             if rows > self.rows:
-                more = _Contents.fresh(self.spec, self.span.stop, rows - self.rows)
+                more = ShardArrays.fresh(self.spec, self.span.stop, rows - self.rows)
                 self._contents = self._contents.followed_by(more)
+
+    def check_grown(self, rows: int) -> None:
+        """Raise ConfigError unless the shard may have this many rows from now on."""
+        name, first = self.spec.name, self.first_row
+        if rows < self.rows:
+            raise ConfigError(f"table {name}: has {self.span.stop} rows and does not shrink to {first + rows}")
+        if first + rows > self.spec.limit:
+            raise ConfigError(f"table {name}: cannot grow to {first + rows} rows; it may have {self.spec.limit}")
 
     def snapshot(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the table, as it is between two pushes, into ``folder``, which appears complete or not at all.
@@ -323,16 +320,23 @@ class MutableTable:
         Raises:
             DataError: the table cannot be written; names the file.
         """
+        if copy:
+            write_saved(folder, *self.copied())
+            return
         with self._gate.exclusive():
-            saved = Saved(
-                self.spec, self.first_row, self.rows, self.created_rows, self._step,
-                self._sequences.to_json(), self.table_id, self.whole,
-            )  # fmt: skip
-            arrays = self._contents.arrays
-            if not copy:
-                return write_saved(folder, saved, arrays)
-            arrays = {name: array.copy() for name, array in arrays.items()}
-        return write_saved(folder, saved, arrays)
+            write_saved(folder, self._saved(), self._contents.arrays)
+
+    def copied(self) -> tuple[Saved, dict[str, np.ndarray]]:
+        """What a snapshot holds, copied in memory between two pushes."""
+        with self._gate.exclusive():
+            return self._saved(), {name: array.copy() for name, array in self._contents.arrays.items()}
+
+    def _saved(self) -> Saved:
+        return Saved(
+            self.spec, self.first_row, self.rows, self.created_rows, self._step,
+            self._sequences.to_json(), self.table_id, self.whole,
+            self._sequences.over(), self.load_id, self.key, self.lsn,
+        )  # fmt: skip
 
     def restore(self, folder: str | Path) -> None:
         """Return to a snapshot of this table: rows, versions, optimiser and known pushes. Later pushes are undone.
@@ -347,10 +351,10 @@ class MutableTable:
             raise DataError(
                 folder / MANIFEST, f"is not a snapshot of table {self.spec.name} from row {self.first_row} on"
             )
-        self._become(saved, _Contents.of(load_arrays(folder, saved, records)))
+        self._become(saved, ShardArrays.of(load_arrays(folder, saved, records)))
 
-    def _become(self, saved: Saved, contents: _Contents) -> None:
-        sequences = Sequences.from_json(saved.clients)
+    def _become(self, saved: Saved, contents: ShardArrays, *, resume: bool = False) -> None:
+        sequences = Sequences.from_json(saved.clients, over=set(saved.over) if resume else None)
         with self._gate.exclusive():
             self._contents = contents
             self._sequences = sequences
@@ -381,6 +385,10 @@ class MutableTable:
                 rows=push.rows,
                 grads=push.values,
             )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise QuotaExceededError(f"table {self.spec.name}: the daemon is stopping and takes no more pushes")
 
     def _check_rows(self, rows: int) -> None:
         first, limit = self.first_row, self.spec.limit

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from atta.errors import ConfigError
+from atta.kvstore.initial import is_finite
 from atta.kvstore.spec import check_name
 
 __all__ = ["JOB_LEASES", "MAX_BOUND", "MAX_MEMBERS", "Applies", "ParameterSpec", "VectorStep"]
@@ -17,6 +18,8 @@ MAX_BOUND = 1 << 20
 MAX_LAYERS = 1024
 JOB_LEASES = 4
 """A job of which nothing is heard for this many leases is dropped."""
+MAX_TEXT = 16_384
+"""Longest description of weights, in characters of JSON."""
 MAX_SIZE = 12 << 20
 """At most this many weights: a vector travels in one message."""
 Applies = Literal["arrival", "summed"]
@@ -130,6 +133,17 @@ class ParameterSpec:
         return asdict(self)
 
     @classmethod
+    def from_json(cls, text: str) -> ParameterSpec:
+        """Read ``to_dict`` as JSON; raises ConfigError."""
+        if len(text) > MAX_TEXT:
+            raise ConfigError(f"weights: the description has {len(text)} characters, at most {MAX_TEXT} are possible")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ConfigError("weights: the description is not JSON") from None
+        return cls.from_dict(value)
+
+    @classmethod
     def from_dict(cls, value: object) -> ParameterSpec:
         """Read what ``to_dict`` made, perhaps after a trip through JSON; raises ConfigError."""
         try:
@@ -138,17 +152,19 @@ class ParameterSpec:
             if "betas" in step:
                 step["betas"] = tuple(step["betas"])
             return cls(**{**found, "layers": tuple(found["layers"]), "optimiser": VectorStep(**step)})
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"weights: {value!r} does not describe the weights of a job: {error}") from error
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"weights: the description is not of the weights of a job: {error}") from error
 
 
 def _known(kind: type[Any], value: object) -> dict[str, Any]:
     names = {one.name for one in fields(kind)}
     if not isinstance(value, Mapping) or not set(value) <= names:
-        raise ConfigError(f"weights: {value!r} is not a description with {', '.join(sorted(names))}")
+        raise ConfigError(f"weights: the description has other fields than {', '.join(sorted(names))}")
     return dict(value)
 
 
 def _check_number(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if not is_finite(value) or value < 0:
         raise ConfigError(f"{what}: {value!r} is not a finite number from 0")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.kvstore.mutable.sequences import Sequences
+from atta.kvstore.mutable.sequences import Client, Sequences
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.files import (
     FileRecord,
@@ -55,6 +55,8 @@ class Saved:
         clients: as ``Sequences.to_json`` describes them.
         table_id: the same in all shards of the table; 0 in snapshots of earlier versions.
         whole: whether all shards are known to have been created.
+        over: as ``Sequences.over`` says. This and what follows is for a daemon that goes on with its own tables.
+        load_id, key, lsn: as the table has them.
     """
 
     spec: MutableSpec
@@ -65,6 +67,10 @@ class Saved:
     clients: list[Any]
     table_id: int = 0
     whole: bool = True
+    over: Sequence[Client] = ()
+    load_id: int = 0
+    key: int = 0
+    lsn: int = 0
 
 
 def array_shapes(spec: MutableSpec, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -123,11 +129,13 @@ def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
         clients = value["clients"]
         Sequences.from_json(clients)
         table_id, whole = _count(value.get("table_id", 0)), bool(value.get("whole", True))
+        over = list(value.get("over", ()))
+        place = (_count(value.get(name, 0)) for name in ("load_id", "key", "lsn"))
         shapes = array_shapes(spec, rows)
         records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(path, f"malformed: {error}") from None
-    return Saved(spec, first_row, rows, created_rows, step, clients, table_id, whole), records
+    return Saved(spec, first_row, rows, created_rows, step, clients, table_id, whole, over, *place), records
 
 
 def load_arrays(folder: Path, saved: Saved, records: Mapping[str, FileRecord]) -> dict[str, np.ndarray]:

@@ -29,6 +29,7 @@ from atta.train.settings.loggers import parse_logger
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
+from atta.wire.names import await_names
 
 __all__ = ["fit"]
 
@@ -84,16 +85,23 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
     run unless the configuration names running ones.
     """
     import atta
+    from atta.client.cluster import resolve_target
 
     if config.cluster is not None:
-        # On several machines nobody knows whether daemons or trainers start first.
-        with atta.connect(config.cluster, wait=nodes.count > 1, deadline_s=MEETING_S) as running:
+        if nodes.early:
+            meeting = [nodes.endpoint] if nodes.endpoint is not None else []
+            await_names([*resolve_target(config.cluster).values(), *meeting], MEETING_S, _tell)
+        with atta.connect(config.cluster, wait=nodes.early, deadline_s=MEETING_S) as running:
             found = handed(running), running.schema
         yield found
         return
     assert config.data is not None
     with atta.local(config.data, threads=config.threads) as started:
         yield handed(started), started.schema
+
+
+def _tell(sentence: str) -> None:
+    print(f"atta: {sentence}", file=sys.stderr, flush=True)
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:

@@ -27,6 +27,8 @@ class Nodes:
         count: number of nodes.
         rank: number of this machine, from 0.
         endpoint: ``host:port`` of node 0, a free port there; None on a single node.
+        wait: whether daemons and hosts may still be starting. With several nodes they always may: nobody knows who
+            starts first.
 
     Raises:
         ConfigError: the settings make no sense.
@@ -35,6 +37,7 @@ class Nodes:
     count: int = 1
     rank: int = 0
     endpoint: str | None = None
+    wait: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -70,6 +73,11 @@ class Nodes:
                 f"--trainers {config.trainers}: is the number on all machines, which --nnodes {self.count} must divide"
             )
         return here
+
+    @property
+    def early(self) -> bool:
+        """Whether this machine may be earlier than daemons and other machines, and so waits for them."""
+        return self.wait or self.count > 1
 
     @contextlib.contextmanager
     def interface_named(self) -> Iterator[None]:

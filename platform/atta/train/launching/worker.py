@@ -33,9 +33,15 @@ __all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
 
 
 def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | None = None) -> list[EpochReport]:
-    """Train as one rank; the environment describes the process group. Returns the figures of all epochs.
+    """Train as one rank. Returns the figures of all epochs.
 
-    ``tls``: the files to bring to the daemons; None: they have no TLS.
+    A process group that exists already is used as it is, and left open. Otherwise the environment describes one, as
+    torchrun does, and it ends with the training.
+
+    Args:
+        config: of the run; the same on all ranks.
+        addresses: of the daemon of each partition.
+        tls: the files to bring to the daemons; None: they have no TLS.
     """
     import torch
     import torch.distributed as dist
@@ -47,10 +53,13 @@ def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | 
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")), trainers)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    joined = dist.is_initialized()
+    if not joined:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     with connect_handed({"addresses": addresses, "tls": tls}) as cluster:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
-    dist.destroy_process_group()
+    if not joined:
+        dist.destroy_process_group()
     return epochs
 
 

@@ -53,6 +53,8 @@ class EpochReport:
         metrics: every figure of validation and test by name, such as ``val_accuracy`` or ``test_mae``, those of the task
             first.
         learning_rate: of this epoch; None if an earlier version trained it.
+        pipeline: figures of intervals and workers by name, of all trainers together (docs/async.md); empty for strategies
+            without them.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """
 
@@ -75,6 +77,7 @@ class EpochReport:
     eval_bytes: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     learning_rate: float | None = None
+    pipeline: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> EpochReport:

@@ -4,9 +4,10 @@
 settings they read, so they do not depend on which strategies there are. A strategy's record names its class.
 """
 
-from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TrainSettings
+from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TYPED_MODELS, TrainSettings
 from atta.train.settings.exchange import ExchangeSettings, StaleSettings
 from atta.train.settings.minibatch import MinibatchSettings
+from atta.train.settings.pipeline import DorylusSettings
 from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
 from atta.train.settings.stale import AsyncDigestSettings, DigestSettings, PipeGcnSettings, SancusSettings, SatSettings
 
@@ -15,9 +16,11 @@ __all__ = [
     "DEVICES",
     "MODELS",
     "MOST_LAYERS",
+    "TYPED_MODELS",
     "AsyncDigestSettings",
     "CooperativeSettings",
     "DigestSettings",
+    "DorylusSettings",
     "ExchangeSettings",
     "FullSettings",
     "MinibatchSettings",

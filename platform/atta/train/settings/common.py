@@ -9,11 +9,12 @@ from atta.observe.settings import NoOption, Option
 
 __all__ = [
     "DEEP_MODELS", "DEVICES", "LEARNING_TASKS", "LR_SCHEDULES", "MODELS", "MOST_LAYERS", "MOST_PROCESSES",
-    "ONE_PER_CORE", "REGRESSION_LOSSES", "TrainSettings",
+    "ONE_PER_CORE", "REGRESSION_LOSSES", "TYPED_MODELS", "TrainSettings",
 ]  # fmt: skip
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
+TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
 DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression")
 REGRESSION_LOSSES = ("mse", "mae")
@@ -31,7 +32,8 @@ class TrainSettings:
 
     data: Annotated[str | None, Option("Partitioned dataset; its daemons are started for the run.")] = None
     cluster: Annotated[str | None, Option("Cluster file (or addresses) of daemons that run already.")] = None
-    model: Annotated[str, Option("The last two are deep ones.", choices=MODELS)] = "sage"
+    model: Annotated[str, Option("resgcn+ and deepergcn are deep; the ones after them are for typed graphs.",
+                                 choices=(*MODELS, *TYPED_MODELS))] = "sage"  # fmt: skip
     strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
     task: Annotated[str, Option("What table y holds; auto: as its type and shape say.", choices=LEARNING_TASKS)] = (
         "auto"
@@ -58,7 +60,7 @@ class TrainSettings:
         bool, Option("Deep models: recompute activations in backward instead of keeping them, to save memory.")
     ] = False
     hidden: Annotated[int, Option("Width of hidden layers.", at_least=1)] = 256
-    heads: Annotated[int, Option("Attention heads (gat).", at_least=1)] = 4
+    heads: Annotated[int, Option("Attention heads (gat, hetero-gat, hgt).", at_least=1)] = 4
     lr: Annotated[float, Option("Learning rate of Adam.")] = 0.01
     lr_schedule: Annotated[
         str,

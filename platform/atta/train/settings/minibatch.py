@@ -39,6 +39,18 @@ class MinibatchSettings(TrainSettings):
     eval_num_neighbors: Annotated[
         tuple[int, ...] | None, Option("Fan-outs of validation and test.", unset="--num-neighbors")
     ] = None
+    target: Annotated[
+        str | None,
+        Option("Typed graphs: the node type to learn.", metavar="TYPE", unset="the one with labels"),
+    ] = None
+    num_neighbors_by_type: Annotated[
+        str | None,
+        Option(
+            "Typed graphs: fan-outs of some edge types, such as writes=10,5;cites=15,10.",
+            metavar="TYPE=FAN_OUTS;...",
+            unset="--num-neighbors",
+        ),
+    ] = None
     eval_batch_size: Annotated[
         int | None, Option("Seeds per batch of validation and test.", unset="--batch-size", at_least=1)
     ] = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -33,21 +32,38 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
-        self.begin_with(build_model(config, self.channels, self.outputs))
+        self.begin_with(self.build())
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
-        self.train_loader = self._loader("train", config.fan_outs, config.batch_size, train=True)
+        self.train_loader = self._loader("train", config.batch_size, train=True)
         if not len(self.train_loader):
             raise ConfigError("the dataset has no training vertices")
 
-    def _loader(self, split: str, fan_outs: Sequence[int], batch_size: int, *, train: bool) -> atta.NeighborLoader:
+    def build(self) -> torch.nn.Module:
+        """The model, with new weights."""
+        return build_model(self.config, self.channels, self.outputs)
+
+    def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        """[batch_size, outputs]: the model's output for the seeds of a batch, given as PyG's data."""
+        scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+        return scores
+
+    def seeds_in(self, data: Any) -> Any:
+        """The part of PyG's data that has ``y`` of the seeds and ``batch_size``."""
+        return data
+
+    def loader_options(self, *, train: bool) -> dict[str, Any]:
+        """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
+        fan_outs = self.config.fan_outs if train else self.config.eval_fan_outs
+        return {"num_neighbors": list(fan_outs), "tables": ["x"]}
+
+    def _loader(self, split: str, batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(
             self.cluster,
-            list(fan_outs),
-            split,
+            input_nodes=(self.node_type, split),
             batch_size=batch_size,
             shuffle=train,
             pad=train,
@@ -55,11 +71,11 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
             world_size=self.world,
             seed=self.config.seed,
             seed_policy=self.config.seed_policy,
-            tables=["x"],
             seed_tables=["y"],
             edge_ids=False,
             job=f"train-{split}-{os.getpid()}",
             epochs=self.config.epochs if train else None,
+            **self.loader_options(train=train),
         )
 
     def train_epoch(self, epoch: int) -> EpochReport:
@@ -78,7 +94,8 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         start = time.perf_counter()
         with self.display.batches(f"epoch {epoch}", batches) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
-                targets = self.task.targets(data.y)
+                of_seeds = self.seeds_in(data)
+                targets = self.task.targets(of_seeds.y)
                 part = next(parts)
                 with nullcontext() if part.last else self.parallel.no_sync():
                     loss = timed_step(
@@ -92,7 +109,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
                 loss_sum += loss * known
                 known_sum += known
                 add_daemon_time(watch, batch.stats)
-                seeds += data.batch_size
+                seeds += of_seeds.batch_size
                 edges += batch.num_edges
                 remote_bytes += batch.stats.get("remote_bytes", 0.0)
                 advance()
@@ -116,7 +133,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     def _loss(self, data: Any, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-            outputs = _scores(self.parallel, data)
+            outputs = self.scores(self.parallel, data)
         return self.objective.mean_loss(outputs.float(), targets)
 
     def tallies(self) -> dict[str, list[float]]:
@@ -127,18 +144,13 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     def _tally(self, split: str) -> list[float]:
         """The tally of a split; one rank predicts each vertex, and ranks add up their tallies."""
         config = self.config
-        loader = self._loader(split, config.eval_fan_outs, config.eval_batch_size or config.batch_size, train=False)
+        loader = self._loader(split, config.eval_batch_size or config.batch_size, train=False)
         self.parallel.eval()
         tally = self.objective.empty_tally(self.device)
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {split}", len(loader)) as advance:
             for _, data in on_device(batches, self.device, Stopwatch(self.device)):
-                tally += self.objective.tally(_scores(self.model, data), self.task.targets(data.y))
+                targets = self.task.targets(self.seeds_in(data).y)
+                tally += self.objective.tally(self.scores(self.model, data), targets)
                 advance()
         return self._sum(tally.tolist())
-
-
-def _scores(model: torch.nn.Module, data: Any) -> torch.Tensor:
-    """[batch_size, outputs]: the model's output for the seeds."""
-    scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
-    return scores

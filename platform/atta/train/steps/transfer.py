@@ -67,7 +67,7 @@ def _ahead(batches: Iterator[MiniBatch], device: torch.device, stopwatch: Stopwa
             yield pending  # the caller queues the computation of the previous batch, which overlaps with this copy
         compute = torch.cuda.current_stream(device)
         compute.wait_stream(side)
-        for value in coming.data.to_dict().values():
+        for value in (value for store in coming.data.stores for value in store.values()):
             if isinstance(value, torch.Tensor):
                 # It was allocated on the side stream. The allocator must know that another stream uses it too.
                 value.record_stream(compute)

@@ -20,6 +20,7 @@ _FILES = (
     "digest",
     "sat",
     "digest_async",
+    "dorylus",
 )
 
 STRATEGIES: dict[str, TrainingStrategy] = {

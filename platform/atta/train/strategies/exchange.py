@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
-from atta.train.settings import ExchangeSettings
+from atta.train.settings import ExchangeSettings, ServerSettings
 from atta.train.strategies.forecasts import exchange_forecasts
 from atta.train.strategies.full import check_servers
 from atta.train.strategies.strategy import TrainingStrategy, no_forecasts
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
     from atta.train.stale.decisions.common import Decisions
 
-__all__ = ["STRATEGY", "reading_rows"]
+__all__ = ["STRATEGY", "check_server_parts", "reading_rows"]
 
 
-def _check_parts(settings: ExchangeSettings, parts: int) -> None:
+def check_server_parts(settings: ServerSettings, parts: int) -> None:
     """Refuse servers that do not have a partition each; raises ConfigError, which says what would go."""
     if settings.servers != parts:
         servers = f"{settings.servers} server{'s' * (settings.servers > 1)}"
@@ -74,7 +74,7 @@ def reading_rows(
         check=check,
         evaluation=_evaluation,
         counted="training vertices",
-        check_parts=_check_parts,
+        check_parts=check_server_parts,
         forecasts=forecasts,
     )
 

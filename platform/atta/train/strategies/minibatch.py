@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
-from atta.train.settings import MinibatchSettings
+from atta.train.settings import TYPED_MODELS, MinibatchSettings
+from atta.train.settings.typed import parse_fan_outs
 from atta.train.strategies.strategy import TrainingStrategy
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    if settings.model in TYPED_MODELS:
+        from atta.train.steps.typed import TypedTrainer
+
+        return TypedTrainer(settings, cluster, device)
     from atta.train.steps.minibatch import MinibatchTrainer
 
     return MinibatchTrainer(settings, cluster, device)
@@ -37,6 +42,16 @@ def _check(settings: MinibatchSettings) -> None:
     ):
         if hops is not None:
             _check_fan_outs(option, hops, depth)
+    _check_types(settings)
+
+
+def _check_types(settings: MinibatchSettings) -> None:
+    given = {"--target": settings.target, "--num-neighbors-by-type": settings.num_neighbors_by_type}
+    for option, value in given.items():
+        if value is not None and settings.model not in TYPED_MODELS:
+            raise ConfigError(f"{option}: goes with --model {', '.join(TYPED_MODELS)}, not {settings.model}")
+    if settings.num_neighbors_by_type is not None:
+        parse_fan_outs(settings.num_neighbors_by_type, settings.depth)
 
 
 def _check_fan_outs(option: str, hops: tuple[int, ...], depth: int) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
-from atta.train.settings import TrainSettings
+from atta.train.settings import TYPED_MODELS, TrainSettings
 from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.regression import with_loss
+from atta.train.tasks.target import check_types, target_of
 
 __all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
 
@@ -23,12 +25,15 @@ class TaskOnGraph:
 
     Attributes:
         task: the record.
-        channels: columns of the features, the width of the model's input.
+        node_type: of the vertices that it is about.
+        channels: columns of the features, the width of the model's input; 0 for typed graphs, where each type has its
+            own.
         outputs: width of the model's output.
         splits: those of ``val`` and ``test`` that have members.
     """
 
     task: LearningTask
+    node_type: str
     channels: int
     outputs: int
     splits: list[str]
@@ -40,14 +45,13 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     Raises:
         ConfigError: the dataset cannot be trained on, or table ``y`` does not go with the task.
     """
-    node_type = schema.node_types[0]
+    node_type = target_of(schema, settings)
     tables = schema.node_tables[node_type]
-    if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
-        raise ConfigError("the models of atta train take graphs with one node type and one edge type")
-    if "x" not in tables or "y" not in tables:
-        raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
-    if len(tables["x"].row_shape) != 1:
-        raise ConfigError(f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}")
+    if settings.model in TYPED_MODELS:
+        channels = 0
+        check_types(schema, settings, node_type)
+    else:
+        channels = _channels(tables)
     task = _chosen(settings, tables["y"])
     if task.weights is None and settings.class_weights != "none":
         raise ConfigError(f"--class-weights {settings.class_weights}: --task {task.name} has no classes to weigh")
@@ -56,7 +60,16 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
             f"--regression-loss {settings.regression_loss}: belongs to --task regression, not {task.name}"
         )
     splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
-    return TaskOnGraph(task, tables["x"].row_shape[0], task.outputs(tables["y"], schema.num_classes), splits)
+    return TaskOnGraph(task, node_type, channels, task.outputs(tables["y"], schema.num_classes), splits)
+
+
+def _channels(tables: Mapping[str, TableSpec]) -> int:
+    """Columns of the features of a graph with one node type."""
+    if "x" not in tables or "y" not in tables:
+        raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
+    if len(tables["x"].row_shape) != 1:
+        raise ConfigError(f"training needs one row of features per vertex, x has rows of shape {tables['x'].row_shape}")
+    return tables["x"].row_shape[0]
 
 
 def task_named(settings: TrainSettings, name: str | None = None) -> LearningTask:

@@ -24,15 +24,14 @@ def targets_in(rows: np.ndarray, task: LearningTask, outputs: int) -> TargetCoun
 
 
 def count_targets_of(
-    cluster: atta.Cluster, split: str, task: LearningTask, outputs: int, *, rank: int, world: int
+    cluster: atta.Cluster, split: str, task: LearningTask, outputs: int, *, node_type: str, rank: int, world: int
 ) -> TargetCounts:
-    """Count the targets of this rank's share of a split. Each vertex is in one rank's share.
+    """Count the targets of this rank's share of a split of a node type. Each vertex is in one rank's share.
 
     Raises RemoteError if a daemon does not answer.
     """
-    spec = cluster.schema.node_tables[cluster.schema.node_types[0]]["y"]
+    spec = cluster.schema.node_tables[node_type]["y"]
     total = numbers_of(targets_in(np.zeros((0, *spec.row_shape), spec.dtype), task, outputs))
-    node_type = cluster.schema.node_types[0]
     if cluster.schema.splits[node_type].get(split):
         targets_alone = neighbor_spec(cluster.schema, Hops([]), seed_type=node_type, tables={node_type: ["y"]})
         loader = DagLoader(

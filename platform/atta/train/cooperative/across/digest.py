@@ -82,15 +82,12 @@ class DigestTrainer(ExchangeTrainer):
     def fit(self) -> list[EpochReport]:
         """See ``EpochLoop``. At the end the tables are dropped."""
         try:
-            epochs = super().fit()
+            return super().fit()
         except BaseException:
             # If the first trainer dropped the tables now, others would report missing tables as the cause.
             if hasattr(self, "tables"):
                 self.tables.let_go()
             raise
-        if hasattr(self, "tables"):
-            self.stale.close()
-        return epochs
 
     def rank_state(self) -> dict[str, Any]:
         """See ``EpochLoop``. Trainers that step by themselves have moments of their own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ class MessageWay:
 
     Both ends know when an owner sends, because they count its versions alike. With a bound on the change of rows only
     the owner knows, and all trainers tell each other before each layer, in a byte each.
+
+    Messages that nobody reads in their epoch stay under way while the next one computes, until their layer is read.
+    Gradients among them leave after the epoch, so that they do not delay the sum of the weights' gradients.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class MessageWay:
         self._owners = owners
         self._epoch = 0
         self._started: set[int] = set()
-        self._later: list[_Messages] = []
+        self._later: dict[int, _Messages] = {}  # by layer; they are read in a later epoch
         self._versions: dict[int, list[int]] = {}
         self._tables: dict[int, ReplicaTable] = {}
         self._copies: dict[int, torch.Tensor] = {}
@@ -96,31 +99,36 @@ class MessageWay:
         rule = self._decisions.reads(self._epoch, self._direction)
         keeps = self._decisions.keeps(self._direction) is not None
         if layer in self._started and keeps:
-            return _Read(self, layer, rows, rule, None)
-        again = layer in self._started
+            return _Read(self, layer, rows, rule, [])
+        again, due = layer in self._started, self._later.pop(layer, None)
+        earlier = [] if due is None else [due]
         self._started.add(layer)
         sending = self._publishers(layer, rows)
-        messages = self._send(layer, rows, outgoing(rows) if sending[self._rank] else None, sending)
+        messages = self._packed(layer, rows, outgoing(rows) if sending[self._rank] else None, sending)
         if not again:
             self._count(layer, sending)
         if keeps and (rule is None or rule.newest < self._epoch):
-            self._later.append(messages)
-            return _Read(self, layer, rows, rule, None)
-        return _Read(self, layer, rows, rule, messages)
+            self._later[layer] = messages
+            if self._direction == "forward":
+                messages.post()
+            return _Read(self, layer, rows, rule, earlier)
+        messages.post()
+        return _Read(self, layer, rows, rule, [*earlier, messages])
 
     def flush(self) -> None:
-        """See ``Way``."""
-        later, self._later = self._later, []
-        for messages in later:
-            self._keep(messages)
+        """See ``Way``: what is read in its epoch was waited for when it was read."""
 
     def commit(self) -> None:
-        """See ``Way``."""
-        for table in self._tables.values():
-            table.commit(self._epoch)
+        """See ``Way``. Layers with messages under way follow when these have come."""
+        for messages in self._later.values():
+            messages.post()
+        for layer, table in self._tables.items():
+            if layer not in self._later:
+                table.commit(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """See ``Way``."""
+        """See ``Way``; waits for the messages that are under way."""
+        self._take_in()
         tables = {
             layer: (table.shape.widths[layer, self._direction], table.state()) for layer, table in self._tables.items()
         }
@@ -142,17 +150,17 @@ class MessageWay:
         self._packing.load_state(state["packing"])
 
     def close(self) -> None:
-        """Nothing is left outside this process."""
+        """See ``Way``: no message is left under way."""
+        self._take_in()
 
-    def arrived(self, layer: int, like: torch.Tensor, rule: Rule | None, messages: _Messages | None) -> torch.Tensor:
-        """The rows that are used, [n, d]; ``messages`` come first, if any."""
+    def arrived(self, layer: int, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]) -> torch.Tensor:
+        """The rows that are used, [n, d]; the ``due`` messages are waited for first, the oldest of them first."""
         key = (layer, self._direction)
         if self._decisions.keeps(self._direction) is None:
-            assert messages is not None
-            pieces = [rows for _, rows in self._unpacked(messages)]
+            pieces = [rows for messages in due for _, rows in self._unpacked(messages)]
             self._figures.read(key, Ages(len(self._rows), 0, 0, 0) if len(self._rows) else Ages())
             return torch.cat(pieces) if pieces else like.new_empty((0, *like.shape[1:]))
-        if messages is not None:
+        for messages in due:
             self._keep(messages)
         if rule is None:
             return like.new_zeros((len(self._rows), *like.shape[1:]))
@@ -186,7 +194,7 @@ class MessageWay:
         self._versions[layer] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
         return sending
 
-    def _send(self, layer: int, like: torch.Tensor, outgoing: Outgoing | None, sending: list[bool]) -> _Messages:
+    def _packed(self, layer: int, like: torch.Tensor, outgoing: Outgoing | None, sending: list[bool]) -> _Messages:
         into: dict[int, torch.Tensor] = {}
         out: list[torch.Tensor] = []
         operations = []
@@ -201,26 +209,33 @@ class MessageWay:
                 operations.append(dist.P2POp(dist.isend, message, rank, self._group))
                 self._figures.sent[layer, self._direction] += message.nbytes
                 self._figures.crossed[layer, self._direction] += message.nbytes * self._elsewhere[member]
-        works = list(dist.batch_isend_irecv(operations)) if operations else []
-        return _Messages(layer, self._epoch, like[:0].detach(), into, out, works)
+        return _Messages(layer, self._epoch, like[:0].detach(), into, out, operations)
 
     def _count(self, layer: int, sending: list[bool]) -> None:
         count = self._figures.broadcasts if sending[self._rank] else self._figures.skipped
         count[layer, self._direction] += 1
 
     def _unpacked(self, messages: _Messages) -> list[tuple[int, torch.Tensor]]:
-        for work in messages.works:
-            work.wait()
+        messages.wait()
         key = (messages.layer, self._direction)
         return [
             (owner, self._packing.unpack((*key, owner), message, messages.like, messages.version))
             for owner, message in messages.into.items()
         ]
 
-    def _keep(self, messages: _Messages) -> None:
+    def _take_in(self) -> None:
+        """Wait for the messages of an epoch that has been committed."""
+        later, self._later = self._later, {}
+        for messages in later.values():
+            self._keep(messages).commit(messages.version)
+
+    def _keep(self, messages: _Messages) -> ReplicaTable:
         table = self._table(messages.layer, messages.like)
         for owner, rows in self._unpacked(messages):
             table.publish(messages.layer, self._direction, self._rows[self._owners == owner], rows, messages.version)
+        if messages.version < self._epoch:  # of an epoch that has been committed
+            table.commit(messages.version)
+        return table
 
     def _table(self, layer: int, like: torch.Tensor) -> ReplicaTable:
         if layer not in self._tables:
@@ -260,23 +275,36 @@ def message_way(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Messages:
-    """Messages of one layer under way; ``out`` holds what is being sent until it has left."""
+    """Messages of one layer; ``out`` holds what is being sent until it has left."""
 
     layer: int
     version: int
     like: torch.Tensor
     into: dict[int, torch.Tensor]
     out: list[torch.Tensor]
-    works: list[Any]
+    operations: list[dist.P2POp]
+    works: list[Any] = field(default_factory=list)
+
+    def post(self) -> None:
+        """Send and receive, unless that is under way. All trainers post their messages in the same order."""
+        operations, self.operations = self.operations, []
+        if operations:
+            self.works = list(dist.batch_isend_irecv(operations))
+
+    def wait(self) -> None:
+        """Wait until all have come and left."""
+        assert not self.operations, "the messages were never posted"
+        for work in self.works:
+            work.wait()
 
 
 class _Read:
     def __init__(
-        self, way: MessageWay, layer: int, like: torch.Tensor, rule: Rule | None, messages: _Messages | None
+        self, way: MessageWay, layer: int, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]
     ) -> None:
-        self._way, self._layer, self._like, self._rule, self._messages = way, layer, like[:0].detach(), rule, messages
+        self._way, self._layer, self._like, self._rule, self._due = way, layer, like[:0].detach(), rule, due
 
     def finish(self) -> torch.Tensor:
-        return self._way.arrived(self._layer, self._like, self._rule, self._messages)
+        return self._way.arrived(self._layer, self._like, self._rule, self._due)

@@ -59,7 +59,7 @@ class StaleSource(Source):
         self.backward.begin(epoch)
 
     def flush(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """See ``Way.flush``."""
         self.forward.flush()
         self.backward.flush()
 

@@ -71,6 +71,8 @@ class ExchangeTrainer(ServerTrainer):
     def fit(self) -> list[EpochReport]:
         """See ``EpochLoop``."""
         epochs = super().fit()
+        if hasattr(self, "stale"):  # no step, no source
+            self.stale.close()
         self._reporter.end()
         return epochs
 

@@ -40,16 +40,16 @@ class Way(Protocol):
         """
 
     def flush(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until what others read of this epoch, now or as soon as it is committed, is where they find it."""
 
     def commit(self) -> None:
         """End the epoch. All trainers must have flushed it before."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint saves after an epoch. Tensors are not copied."""
+        """What a checkpoint saves after an epoch. Tensors are not copied. All trainers call it."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Become what ``state`` saved."""
 
     def close(self) -> None:
-        """Give back what the way has taken outside this process."""
+        """Give back what the way has taken outside this process. Only between epochs."""

@@ -21,9 +21,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, stream_key
-from atta.train.cooperative.exchange.masks import edge_keys, keep_mask
 from atta.train.cooperative.graph import Longs
 from atta.train.cooperative.views import WorkerView
+from atta.train.steps.masks import edge_keys, keep_mask
 
 __all__ = ["RowDropout", "Undropped"]
 

@@ -19,7 +19,7 @@ from atta.errors import ConfigError
 from atta.train.settings.stale import PREDICTORS
 from atta.train.stale.prediction.graph import PublishedGraph
 
-__all__ = ["LinearPredictor", "LstmPredictor", "Reduce", "RowPredictor", "predicted", "predictor"]
+__all__ = ["LinearPredictor", "LstmPredictor", "Reduce", "RowPredictor", "predicted", "predictor", "solved"]
 
 Reduce = Callable[[list[torch.Tensor]], None]
 """Replaces tensors, in place, by their means over all trainers."""
@@ -132,11 +132,9 @@ class LinearPredictor(nn.Module):
         error = (fresh.detach().double() - own[-1]).flatten()
         square, product = changes @ changes.T, changes @ error
         reduce([square, product])
-        damping = self._damping * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
         if float(square.diagonal().sum()) > 0:
-            self.weights.copy_(
-                torch.linalg.lstsq(square + damping.to(square.device), product.unsqueeze(1)).solution[:, 0]
-            )
+            damping = self._damping * square.diagonal().mean()
+            self.weights.copy_(solved(square + damping * torch.eye(len(square)).to(square), product))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint saves."""
@@ -145,6 +143,20 @@ class LinearPredictor(nn.Module):
     def load_state(self, state: dict[str, Any]) -> None:
         """Become what ``state`` saved."""
         self.load_state_dict(state["weights"])
+
+
+def solved(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    """[k]: x with ``square @ x = product``, for a positive definite ``square`` [k, k], by elimination.
+
+    The last bits of LAPACK's solution depend on where its buffers lie, so a run that is resumed would differ.
+    """
+    rows = torch.cat([square, product.unsqueeze(1)], 1).cpu()
+    for pivot in range(len(rows)):
+        rows[pivot] /= rows[pivot, pivot].clone()
+        others = rows[:, pivot].clone()
+        others[pivot] = 0
+        rows -= others.unsqueeze(1) * rows[pivot]
+    return rows[:, -1].to(square.device)
 
 
 def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredictor | LinearPredictor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, TO_WRITE, json_option, printer, quiet_option, write_json
+from atta.cli.simulate.pipeline import OPTIONS, pipeline_options, run_pipeline
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig
 
@@ -113,7 +114,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="With --measure: epochs to measure after a warm-up.",
+    help="Epochs to measure with --measure, after a warm-up, or to simulate with --strategy.",
 )
 @click.option(
     "--data", help="With --measure CLUSTER: the dataset that it serves, to measure shares at home hop by hop."
@@ -121,6 +122,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
 @click.option(
     "--split", default="train", show_default=True, help="With --measure: the split whose vertices are the seeds."
 )
+@pipeline_options
 @json_option
 @quiet_option
 def simulate(
@@ -138,8 +140,20 @@ def simulate(
     \b
     Example: atta simulate --measure data/pl-2p --out profile.json
              atta simulate --profile profile.json --machines 8 --link 1gbit --rtt 2ms --train-ms 20 --sweep cores=1,2,4
+             atta simulate --strategy dorylus --machines 4 --workers 100 --jitter 50ms --kill 0.1 --epochs 20
     """
     measuring = {name: options.pop(name) for name in ("epochs", "split", "data")}
+    pipeline = {name: options.pop(name.replace("-", "_")) for name in OPTIONS}
+    if options.pop("strategy") is not None:
+        common = {"machines": options["machines"], "threads": options["threads"], "seed": options["seed"]}
+        if source is not None or profile_file is not None or trace_file is not None:
+            raise click.UsageError("--strategy needs no profile: leave out --measure, --profile and --trace")
+        run_pipeline(
+            {**pipeline, **common, "rtt_s": options["rtt"], "epochs": measuring["epochs"]}, json_file, quiet=quiet
+        )
+        return
+    if given := [f"--{name}" for name, value in pipeline.items() if value is not None]:
+        raise click.UsageError(f"{', '.join(given)}: goes with --strategy dorylus")
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from atta.samplers.hashing import mix64
-from atta.train.cooperative.graph import Longs
 
 __all__ = ["edge_keys", "keep_mask"]
 
+Longs = npt.NDArray[np.int64]
 _GOLDEN = 0x9E3779B97F4A7C15
 _TOGETHER = {"cpu": 1 << 15}
 """Number of hashes that are computed at a time. On a CPU they stay in the cache of a core."""

@@ -1,0 +1,158 @@
+"""Writes one file of a log, a group of records at a time, and reads such a file."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from atta.errors import DataError
+from atta.kvstore.durable.frames import FILE_HEADER_BYTES, Buffer, LogHeader, LogPosition, LogReader, Record, frame
+from atta.partition.disk.files import check_regular
+
+__all__ = ["LogFile", "LogRead", "cut_off"]
+
+_BUFFERS = 1000
+"""Most buffers in one call of the operating system, which allows 1,024."""
+
+
+class LogFile:
+    """The file that grows. One thread uses it at a time."""
+
+    def __init__(self, path: Path, header: LogHeader) -> None:
+        """Make a file without records, on the disk; raises OSError. A file of that name without records is replaced."""
+        self.path, self.position, self.nbytes = path, header.before, FILE_HEADER_BYTES
+        self.first_lsn, self._forced = header.before.lsn + 1, header.forced
+        self._broken: OSError | None = None
+        begun = path.with_name(f"{path.name}.begun")
+        self._fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _write(self._fd, [header.encode()], 0)
+            os.fsync(self._fd)
+            begun.rename(path)
+            sync_folder(path.parent)
+        except BaseException:
+            os.close(self._fd)
+            begun.unlink(missing_ok=True)
+            raise
+
+    def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
+        """Write a group of records, each with the buffers of its body, and return the position before it.
+
+        After an error nothing of the group is in the file. If not even that is certain, every later call fails too.
+
+        Raises:
+            OSError: the group cannot be written, for example because the disk is full.
+        """
+        if self._broken is not None:
+            raise self._broken
+        before, position, buffers = self.position, self.position, []
+        for parts in bodies:
+            head, position = frame(parts, position, before.lsn)
+            buffers += [head, *parts]
+        try:
+            size = _write(self._fd, buffers, self.nbytes)
+        except OSError:
+            self._undo()
+            raise
+        if self._forced:
+            try:
+                os.fdatasync(self._fd)
+            except OSError as error:  # nobody knows what is on the disk; a second attempt would claim success
+                self._broken = error
+                raise
+        self.position, self.nbytes = position, self.nbytes + size
+        return before
+
+    def close(self) -> None:
+        """Close the file. Calling it twice does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _undo(self) -> None:
+        try:
+            os.ftruncate(self._fd, self.nbytes)
+        except OSError as error:
+            self._broken = error
+
+
+class LogRead:
+    """A file of a log, mapped to be read. Iterating yields its records; see ``LogReader``."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataError naming the file: it is missing, or its header is damaged or of another version."""
+        check_regular(path)
+        try:
+            with path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+        except OSError as error:
+            raise DataError(path, error.strerror or str(error)) from None
+        try:
+            self.header = LogHeader.decode(data)
+        except ValueError as error:
+            raise DataError(path, str(error)) from None
+        self.path, self.nbytes = path, len(data)
+        self._reader = LogReader(data, self.header)
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records in order; raises DataError at damage, naming the file and the place."""
+        yield from self._reader
+        if self._reader.damage:
+            raise DataError(
+                self.path,
+                f"{self._reader.damage}, at byte {self._reader.end} of {self.nbytes}. What follows may have been "
+                "acknowledged. To go on without it, cut the file off there",
+            )
+
+    @property
+    def position(self) -> LogPosition:
+        """Of the last record read."""
+        return self._reader.position
+
+    @property
+    def end(self) -> int:
+        """Where the records read end, in bytes."""
+        return self._reader.end
+
+    @property
+    def torn_bytes(self) -> int:
+        """After iterating: bytes of a torn tail."""
+        return self._reader.torn_bytes
+
+
+def cut_off(path: Path, size: int) -> None:
+    """Shorten a file to ``size`` bytes, on the disk; raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_folder(path: Path) -> None:
+    """Force the names in a folder to the disk; raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, buffers: Sequence[Buffer], at: int) -> int:
+    """Write all buffers from byte ``at`` on and return their size; raises OSError."""
+    waiting = [memoryview(buffer).cast("B") for buffer in buffers if memoryview(buffer).nbytes]
+    written, first = 0, 0
+    while first < len(waiting):
+        more = os.pwritev(fd, waiting[first : first + _BUFFERS], at + written)
+        if more <= 0:
+            raise OSError(f"wrote {more} bytes")
+        written += more
+        while first < len(waiting) and more >= waiting[first].nbytes:
+            more -= waiting[first].nbytes
+            first += 1
+        if more:
+            waiting[first] = waiting[first][more:]
+    return written

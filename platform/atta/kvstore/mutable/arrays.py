@@ -1,0 +1,61 @@
+"""The arrays of a table's shard: values, versions and the optimiser's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from atta.kvstore.mutable.optimisers import initial_state
+from atta.kvstore.spec import MutableSpec
+
+__all__ = ["ShardArrays"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardArrays:
+    """The rows in memory: ``values`` [rows, *row shape], ``versions`` int64 [rows], ``state`` of the optimiser by
+    name."""
+
+    values: np.ndarray
+    versions: np.ndarray | None
+    state: dict[str, np.ndarray]
+
+    @classmethod
+    def fresh(cls, spec: MutableSpec, first_row: int, rows: int) -> ShardArrays:
+        """What ``rows`` rows from global row ``first_row`` on hold before anything is written."""
+        values = np.empty((rows, *spec.row_shape), dtype=spec.dtype)
+        spec.init.fill(values, first_row)
+        versions = np.full(rows, -1, dtype=np.int64) if spec.versioned else None
+        return cls(values, versions, initial_state(spec.optimiser, values.shape))
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray]) -> ShardArrays:
+        """From the arrays by their names in a snapshot."""
+        state = {name: array for name, array in arrays.items() if name not in ("values", "versions")}
+        return cls(arrays["values"], arrays.get("versions"), state)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by their names in a snapshot."""
+        versions = {} if self.versions is None else {"versions": self.versions}
+        return {"values": self.values, **versions, **self.state}
+
+    def validate(self, spec: MutableSpec) -> None:
+        """Raise AssertionError if an invariant does not hold: all arrays have the same number of rows, and the shapes
+        and dtypes of the spec."""
+        values = (len(self.values), *spec.row_shape)
+        assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
+        assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
+        assert (self.versions is not None) == spec.versioned, "versions do not fit the table's description"
+        if self.versions is not None:
+            assert self.versions.shape == values[:1], f"versions are {self.versions.shape} for {values[0]} rows"
+            assert int(self.versions.min(initial=0)) >= -1, "a version is below -1"
+        wanted = () if spec.optimiser is None else tuple(spec.optimiser.state_names)
+        assert set(self.state) == set(wanted), f"the optimiser has {sorted(self.state)}, not {sorted(wanted)}"
+        for name, array in self.state.items():
+            assert array.shape == values, f"the optimiser's {name} is {array.shape} for values of {values}"
+
+    def followed_by(self, more: ShardArrays) -> ShardArrays:
+        """A copy of these rows with ``more`` rows behind them."""
+        return ShardArrays.of({name: np.concatenate([array, more.arrays[name]]) for name, array in self.arrays.items()})

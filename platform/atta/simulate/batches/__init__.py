@@ -1,0 +1,1 @@
+"""What batches have in common, and how many vertices they reach."""

@@ -1,0 +1,147 @@
+"""Models of typed graphs, made of PyG's layers: ``rgcn``, ``hetero-sage``, ``hetero-gat`` and ``hgt``.
+
+All have the same frame. A linear encoder per node type brings features to one width; types without features come with
+rows of that width (learnable embeddings). Then come the layers, and a linear decoder for the vertices of the target
+type. Each layer computes only what later layers read (see ``SampledModel``).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GATConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
+from torch_geometric.nn.module_dict import ModuleDict
+
+from atta.errors import ConfigError
+from atta.train.settings import TrainSettings
+from atta.train.tasks.reach import EdgeTriple, TypeReach
+
+__all__ = ["TypedModel"]
+
+Rows = Mapping[str, torch.Tensor]
+Edges = Mapping[EdgeTriple, torch.Tensor]
+
+
+class TypedModel(torch.nn.Module):
+    """A model of a typed graph that reads sampled batches.
+
+    Attributes:
+        reach: the types that each layer reads and computes.
+        encoders: a linear layer per type with features.
+        layers: see ``_layer``.
+        decoder: linear, for the target type.
+    """
+
+    def __init__(self, config: TrainSettings, reach: TypeReach, outputs: int) -> None:
+        """Raises ConfigError for a node type whose name PyG's layers do not take."""
+        super().__init__()
+        self.reach, self.dropout = reach, config.dropout
+        widths = {t: width for t in reach.read(0) if (width := reach.widths[t]) is not None}
+        self.encoders: Any = ModuleDict({t: torch.nn.Linear(width, config.hidden) for t, width in widths.items()})
+        self.layers = torch.nn.ModuleList(_layer(config, reach, number) for number in range(reach.depth))
+        self.decoder = torch.nn.Linear(config.hidden, outputs)
+
+    def forward(
+        self,
+        x: Rows,
+        edge_index: Edges,
+        nodes_per_hop: Mapping[str, Sequence[int]],
+        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
+    ) -> torch.Tensor:
+        """Scores of the seeds [seeds, outputs].
+
+        x: rows by node type: features, or [vertices, hidden] of a type without; hop by hop, as ``to_pyg`` has them.
+        edge_index: [2, edges] int64 by edge type, hop by hop. nodes_per_hop: [hops + 1] by node type; edges_per_hop:
+        [hops] by edge type. Types that are not read may be missing.
+        """
+        reach = self.reach
+        h = {t: F.relu(self.encoders[t](x[t])) if t in self.encoders else x[t] for t in reach.read(0)}
+        for number, layer in enumerate(self.layers):
+            hops = reach.depth - number
+            computed = {t: sum(nodes_per_hop[t][:hops]) for t in reach.computed(number)}
+            edges = {e: edge_index[e][:, : sum(edges_per_hop[e][:hops])] for e in reach.edges(number)}
+            h = {t: F.dropout(rows, self.dropout, self.training) for t, rows in layer(h, computed, edges).items()}
+        scores: torch.Tensor = self.decoder(h[reach.target])
+        return scores
+
+
+def _layer(config: TrainSettings, reach: TypeReach, number: int) -> torch.nn.Module:
+    """Layer ``number``: called with rows by type, how many of each type it computes, and edges; returns these rows."""
+    width, edge_types = config.hidden, reach.edges(number)
+    if config.model == "rgcn":
+        return _Relational(width, reach.read(number), edge_types)
+    if config.model == "hgt":
+        return _Transformer(width, config.heads, reach.read(number), edge_types)
+    convs: dict[EdgeTriple, torch.nn.Module] = {
+        e: SAGEConv((width, width), width, root_weight=False)
+        if config.model == "hetero-sage"
+        else GATConv((width, width), width // config.heads, config.heads, add_self_loops=False)
+        for e in edge_types
+    }
+    return _PerEdgeType(width, convs, reach.computed(number))
+
+
+class _PerEdgeType(torch.nn.Module):
+    """A convolution per edge type, added up at its destinations, and a linear layer per type for a vertex' own row."""
+
+    def __init__(self, width: int, convs: Mapping[EdgeTriple, torch.nn.Module], computed: Sequence[str]) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # types that no edge ends at have their own row, so they are updated too
+            self.conv = HeteroConv(dict(convs), aggr="sum")
+        self.own: Any = ModuleDict({t: torch.nn.Linear(width, width) for t in computed})
+
+    def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
+        ends = {e: (x[e[0]], x[e[2]][: computed[e[2]]]) for e in edges}
+        seen = self.conv(ends, edges)
+        own = {t: self.own[t](x[t][:rows]) for t, rows in computed.items()}
+        return {t: F.relu(own[t] + seen[t] if t in seen else own[t]) for t in computed}
+
+
+class _Relational(torch.nn.Module):
+    """R-GCN (Schlichtkrull et al., ESWC 2018): the vertices of all types are those of one graph with relations."""
+
+    def __init__(self, width: int, read: Sequence[str], edge_types: Sequence[EdgeTriple]) -> None:
+        super().__init__()
+        self._read, self._edge_types = tuple(read), tuple(edge_types)
+        self.conv = RGCNConv(width, width, len(edge_types))
+
+    def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
+        read_at = _offsets({t: len(x[t]) for t in self._read})
+        computed_at = _offsets(computed)
+        moved = [torch.stack([edges[e][0] + read_at[e[0]], edges[e][1] + computed_at[e[2]]]) for e in self._edge_types]
+        relation = torch.cat([torch.full((m.shape[1],), number, device=m.device) for number, m in enumerate(moved)])
+        rows = torch.cat([x[t] for t in self._read]), torch.cat([x[t][:n] for t, n in computed.items()])
+        out = F.relu(self.conv(rows, torch.cat(moved, 1), relation))
+        return dict(zip(computed, out.split(list(computed.values())), strict=True))
+
+
+class _Transformer(torch.nn.Module):
+    """HGT (Hu et al., WWW 2020). A type that no edge ends at keeps its rows."""
+
+    def __init__(self, width: int, heads: int, read: Sequence[str], edge_types: Sequence[EdgeTriple]) -> None:
+        super().__init__()
+        try:
+            self.conv = HGTConv(width, width, (list(read), list(edge_types)), heads)
+        except KeyError as error:  # torch refuses names of modules such as "a.b"
+            raise ConfigError(f"--model hgt: PyG's layer takes no node type of this name: {error.args[0]}") from None
+        ends = {e[2] for e in edge_types}
+        for node_type in set(read) - ends:  # PyG makes these weights and does not use them; DDP would wait for them
+            self.conv.out_lin.lins[node_type].requires_grad_(False)
+            self.conv.skip[node_type].requires_grad_(False)
+
+    def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
+        seen = self.conv(dict(x), dict(edges))
+        return {t: (x[t] if seen.get(t) is None else seen[t])[:rows] for t, rows in computed.items()}
+
+
+def _offsets(counts: Mapping[str, int]) -> dict[str, int]:
+    """Where each type begins if all stand one after another."""
+    found, total = {}, 0
+    for name, count in counts.items():
+        found[name], total = total, total + count
+    return found

@@ -1,0 +1,61 @@
+"""A worker: it connects to a trainer, computes one task after another, and keeps nothing (``atta worker``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from atta.errors import ConfigError, RemoteError
+from atta.train.steps.pipeline.layers import LayerForm, LossOfRows, computed
+from atta.train.steps.pipeline.links.sockets import call
+from atta.train.tasks import TASKS
+from atta.train.tasks.regression import with_loss
+
+__all__ = ["loss_of", "loss_setting", "work_for"]
+
+
+def work_for(address: str, key: bytes, number: int) -> None:
+    """Compute tasks of the trainer at ``address`` until it needs no more, or ends. ``number``: that the trainer gave it.
+
+    Raises:
+        ConfigError: the trainer refuses this worker.
+        RemoteError: nobody answers there, or it does not know the key.
+    """
+    torch.set_num_threads(1)
+    connection = call(address, key, {"role": "worker", "number": number})
+    try:
+        loss = loss_of(connection.setting)
+        while True:
+            about, arrays = connection.receive()
+            if "end" in about:
+                return
+            told: dict[str, Any] = {"work": about["work"]}
+            results: dict[str, Any] = {}
+            try:
+                results = computed(about["part"], LayerForm.from_dict(about["layer"]), about, arrays, loss)
+            except (ConfigError, RuntimeError, IndexError) as error:
+                told["error"] = str(error)
+            connection.send(told, results)
+    except RemoteError:
+        return  # the trainer has ended
+    finally:
+        connection.close()
+
+
+def loss_setting(task: str, regression_loss: str, weights: torch.Tensor | None) -> dict[str, Any]:
+    """What a worker must know of the loss. ``weights``: of classes [outputs]."""
+    return {"task": task, "regression_loss": regression_loss, "weights": None if weights is None else weights.tolist()}
+
+
+def loss_of(setting: Mapping[str, Any]) -> LossOfRows:
+    """The sum of losses, from ``loss_setting``."""
+    task = with_loss(setting["regression_loss"]) if setting["task"] == "regression" else TASKS[setting["task"]]
+    given = setting["weights"]
+
+    def loss(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        weights = None if given is None else torch.tensor(given, dtype=torch.float32).to(rows.dtype)
+        return task.loss(rows, targets, weights)
+
+    return loss

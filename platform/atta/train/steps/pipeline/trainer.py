@@ -1,0 +1,248 @@
+"""The trainer of ``dorylus``: what one rank does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import queue
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import atta
+from atta.client.parameters import JobWeights
+from atta.errors import AttaError, ConfigError
+from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.train.cooperative import count_targets
+from atta.train.cooperative.across.exact import exact_batch
+from atta.train.cooperative.across.meeting import HaloRows, meet, told
+from atta.train.cooperative.sharing.shares import TrainerShare
+from atta.train.cooperative.trainer import ServerTrainer, StepInput
+from atta.train.reports.epochs import SERVER_PHASES, EpochReport
+from atta.train.settings import CooperativeSettings, DorylusSettings
+from atta.train.steps.pipeline.decisions.division import interval_rows
+from atta.train.steps.pipeline.decisions.hand_out import HandOut
+from atta.train.steps.pipeline.decisions.pool import PoolSize
+from atta.train.steps.pipeline.decisions.progress import PipelineProgress, mode_named
+from atta.train.steps.pipeline.engine import Happening, IntervalEngine, IntervalTargets, TrainerIntervals
+from atta.train.steps.pipeline.layers import Longs
+from atta.train.steps.pipeline.links.desk import TaskDesk
+from atta.train.steps.pipeline.links.peers import PeerLinks
+from atta.train.steps.pipeline.links.pool import ProcessPool
+from atta.train.steps.pipeline.links.weights import DaemonWeights
+from atta.train.steps.pipeline.links.worker import loss_setting
+from atta.train.steps.pipeline.rows import Travels, meet_intervals
+from atta.train.steps.pipeline.split import forms_of, gather_plan
+from atta.train.steps.timing import Stopwatch
+
+__all__ = ["IntervalTrainer"]
+
+_LEASE_S = 300.0
+"""The daemon drops the weights when it has heard nothing of the job for four times as long."""
+_WORKERS_PER_CORE = 4
+
+
+class IntervalTrainer(ServerTrainer):
+    """Trains a partition in intervals. Trainers meet before the first epoch and after the last one.
+
+    Then the weights that were saved at ends of epochs are evaluated, by exact forward passes of all trainers.
+    """
+
+    def __init__(self, config: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> None:
+        """Raises the errors of ``ServerTrainer``, and ConfigError for a GPU."""
+        if device.type != "cpu":
+            raise ConfigError("--device: dorylus computes on CPUs; give --device cpu")
+        names = {field.name for field in dataclasses.fields(CooperativeSettings)}
+        common = {name: value for name, value in vars(config).items() if name in names}
+        super().__init__(CooperativeSettings(**common), cluster, device, halo=True)
+        self.options = config
+        self.optimiser = VectorStep("adam", config.lr, config.weight_decay)
+        self.forms = forms_of(self.model)
+        self._found: HaloRows | None = None
+        self._saved: dict[int, np.ndarray] = {}
+
+    def fit(self) -> list[EpochReport]:
+        """Train, then evaluate the saved weights; returns a report of each epoch.
+
+        Raises:
+            ConfigError: there are more intervals than vertices, or the daemon has no room for the weights.
+            AttaError: workers fail, or a daemon or trainer does not answer.
+        """
+        if self.options.warning:
+            self.display.line(self.options.warning)
+        watch = Stopwatch(self.device)
+        self.data.prepare(0, watch, self._needed)
+        batch = self._kept(watch).batch
+        assert self._found is not None, "the share has been made"
+        engine = self._train(self._found, count_targets(batch, self.groups))
+        return self._reports(engine)
+
+    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
+        start = watch.now()
+        self._found = meet(share.view, self.groups.place, self.device)
+        batch = exact_batch(self._found, self.groups, self.device)
+        watch.add("copy", start, watch.now())
+        return StepInput(TrainerShare(self._found.view, share.splits), batch)
+
+    def _train(self, found: HaloRows, count: int) -> IntervalEngine:
+        """All epochs. When it returns, all trainers have ended theirs, and the last weights are saved."""
+        view, options = found.view, self.options
+        intervals = interval_rows(view.edge_index, len(view.own), options.intervals)
+        plan = gather_plan(self.forms[0].kind, view, intervals)
+        travels = meet_intervals(found, plan, self.rank, self.world)
+        features = torch.from_numpy(np.concatenate([view.features, view.halo_features]))
+        data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], _targets(found, intervals))
+        progress = PipelineProgress(
+            len(self.forms), len(intervals), epochs=self.config.epochs, mode=mode_named(options.mode),
+            staleness=options.staleness, rank=self.rank, forward=travels.rows_from, backward=travels.sums_from,
+        )  # fmt: skip
+        happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
+        hand_out = HandOut(timeout_s=options.timeout_s, max_relaunch=options.max_relaunch)
+        with self._job() as job, ExitStack() as links:
+            key = self._told_bytes(secrets.token_bytes(32))
+            setting = loss_setting(self.task.name, self.config.regression_loss, self.objective.weights)
+            desk = TaskDesk(_host(), key, hand_out, happenings, setting=setting)
+            links.callback(desk.close)
+            pool = ProcessPool(desk, self._pool_size(), key, happenings)
+            links.callback(pool.close)
+            peers = PeerLinks(self._readers(travels, desk.address), key, self.rank, happenings)
+            links.callback(peers.close)
+            weights = DaemonWeights(job, self.rank * len(intervals), happenings)
+            links.callback(weights.close)
+
+            def figures() -> dict[str, float]:
+                counts = {"relaunched": hand_out.relaunched, "lost": hand_out.lost, "ignored": hand_out.ignored}
+                return {"workers": pool.size, "started": pool.started, **counts}
+
+            engine = IntervalEngine(
+                progress, self.forms, data, (pool, weights, peers), happenings, about={"seed": self.config.seed,
+                "divisor": count}, began=self._keep, figures=figures,
+            )  # fmt: skip
+            engine.run()
+            progress.validate()
+            dist.barrier()  # until here others may need this trainer's rows
+            if self.rank == 0:
+                last = job.pull()
+                assert last.values is not None, "the present weights are always there"
+                self._saved[self.config.epochs] = last.values
+            dist.barrier()
+        return engine
+
+    @contextlib.contextmanager
+    def _job(self) -> Iterator[JobWeights]:
+        """The weights of the job, which the first trainer creates and drops."""
+        number = int.from_bytes(self._told_bytes(secrets.token_bytes(8)), "little")
+        parameters = parameters_to_vector(self.model.parameters()).detach().numpy()
+        spec = ParameterSpec(
+            f"weights-{number:016x}", tuple(form.size for form in self.forms),
+            members=self.options.intervals * self.world, applies="summed", optimiser=self.optimiser,
+            dtype=parameters.dtype.str, bound=self.options.staleness, lease_s=_LEASE_S, max_updates=self.config.epochs,
+        )  # fmt: skip
+        job = self.cluster.weights(spec)
+        if self.rank == 0:
+            job.create(parameters)
+        try:
+            dist.barrier()
+            yield job
+        finally:
+            if self.rank == 0:
+                with contextlib.suppress(AttaError):  # what is wrong has been raised; silent jobs are dropped
+                    job.drop()
+
+    def _told_bytes(self, mine: bytes) -> bytes:
+        """The bytes of the first trainer; all trainers call this."""
+        numbers = np.frombuffer(mine, np.uint8).astype(np.int64) if self.rank == 0 else None
+        return told(numbers, 0, self.device).astype(np.uint8).tobytes()
+
+    def _readers(self, travels: Travels, address: str) -> dict[int, str]:
+        """Where the trainers listen that read rows of this one; all trainers call this."""
+        mine = np.frombuffer(address.encode(), np.uint8).astype(np.int64)
+        heard = [told(mine if rank == self.rank else None, rank, self.device) for rank in range(self.world)]
+        readers = {rank for rank, _ in (*travels.rows_to, *travels.sums_to)}
+        return {rank: heard[rank].astype(np.uint8).tobytes().decode() for rank in sorted(readers)}
+
+    def _pool_size(self) -> PoolSize:
+        trainers = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world)))
+        share = max(1, _WORKERS_PER_CORE * len(os.sched_getaffinity(0)) // trainers)
+        return PoolSize(
+            self.options.intervals, limit=self.options.most_workers or share, threads=torch.get_num_threads()
+        )
+
+    def _keep(self, version: int, values: np.ndarray) -> None:
+        """Keep the weights after an epoch that is evaluated."""
+        if self.rank == 0 and version and version % self.config.eval_every == 0:
+            self._saved.setdefault(version, values)
+
+    def _reports(self, engine: IntervalEngine) -> list[EpochReport]:
+        """A report of each epoch. Epochs whose weights were saved are evaluated."""
+        batch = self._kept(Stopwatch(self.device)).batch
+        count = count_targets(batch, self.groups)
+        edges = self._sum([batch.graph.edge_index.shape[1]])[0]
+        saved = set(told(np.array(sorted(self._saved), np.int64) if self.rank == 0 else None, 0, self.device).tolist())
+        reports, ended, before = [], 0.0, dict.fromkeys(engine.marks[0], 0.0)
+        for epoch in range(self.config.epochs):
+            end, now = self._max(engine.ended[epoch]), engine.marks[epoch]
+            took, ended = max(end - ended, 1e-9), end
+            new = {
+                name: now[name] - before[name] for name in ("sent_bytes", "relaunched", "lost", "ignored", "started")
+            }
+            before = now
+            names = [*new, "workers"]
+            sums = dict(zip(names, self._sum([*new.values(), now["workers"]]), strict=True))
+            sent = sums.pop("sent_bytes")
+            report = EpochReport(
+                epoch,
+                took,
+                loss=self._sum([engine.losses[epoch]])[0] / count,
+                seeds_per_s=count / took,
+                edges_per_s=edges / took,
+                remote_bytes=0.0,
+                breakdown=dict.fromkeys(SERVER_PHASES, 0.0),
+                steps=1,
+                exchanged_bytes=sent,
+                crossed_bytes=sent,
+                peak_memory_bytes=self._peaks(),
+                learning_rate=self.config.lr,
+                pipeline={**sums, "oldest_row": self._max(now["oldest_row"])},
+            )
+            if epoch + 1 in saved:
+                report = self._evaluated(report)
+            reports.append(report)
+            self.display.line(report.line())
+        return reports
+
+    def _evaluated(self, report: EpochReport) -> EpochReport:
+        version, start = report.epoch + 1, time.perf_counter()
+        vector = torch.empty_like(parameters_to_vector(self.model.parameters()).detach())
+        if self.rank == 0:
+            vector.copy_(torch.from_numpy(np.array(self._saved[version])))
+        dist.broadcast(vector, 0)
+        vector_to_parameters(vector, self.model.parameters())
+        metrics = self._metrics()
+        seconds = self._max(time.perf_counter() - start)
+        return dataclasses.replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
+
+
+def _targets(found: HaloRows, intervals: list[Longs]) -> list[IntervalTargets]:
+    """The training vertices of each interval."""
+    view = found.view
+    trains = np.zeros(len(view.own), np.bool_)
+    trains[view.targets] = True
+    return [IntervalTargets(np.flatnonzero(trains[rows]), view.labels[rows[trains[rows]]]) for rows in intervals]
+
+
+def _host() -> str:
+    """The address of this machine at which other trainers reach it: where it reaches the first of them from."""
+    first = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((first, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"

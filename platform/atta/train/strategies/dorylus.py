@@ -1,0 +1,72 @@
+"""``dorylus``: each trainer divides its vertices into intervals, whose tasks overlap; stateless workers compute layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atta.errors import ConfigError
+from atta.train.settings import DorylusSettings
+from atta.train.strategies.exchange import check_server_parts
+from atta.train.strategies.full import check_servers
+from atta.train.strategies.strategy import TrainingStrategy
+
+if TYPE_CHECKING:
+    import torch
+
+    import atta
+    from atta.train.steps.pipeline.trainer import IntervalTrainer
+
+__all__ = ["STRATEGY"]
+
+_MODELS = ("gcn", "sage", "gat")
+
+
+def _trainer(settings: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> IntervalTrainer:
+    from atta.train.steps.pipeline.trainer import IntervalTrainer
+
+    return IntervalTrainer(settings, cluster, device)
+
+
+def _check(settings: DorylusSettings) -> None:
+    check_servers(settings)
+    refused = {
+        "--checkpoint": settings.checkpoint is not None,
+        "--patience": settings.patience is not None,
+        "--early-stop": settings.early_stop is not None,
+        "--lr-schedule": settings.lr_schedule != "none",
+        "--clip-grad-norm": settings.clip_grad_norm is not None,
+        "--device cuda": settings.device == "cuda",
+    }
+    for option, given in refused.items():
+        if given:
+            raise ConfigError(f"{option}: does not go with dorylus, whose workers compute layers, on CPUs")
+    if settings.model not in _MODELS:
+        raise ConfigError(
+            f"--model {settings.model}: dorylus cannot split it into gather and apply; take {', '.join(_MODELS)}"
+        )
+    if settings.staleness and settings.mode != "async":
+        raise ConfigError(
+            f"--staleness {settings.staleness}: goes with --mode async; {settings.mode} reads rows of this epoch only"
+        )
+    for read in (settings.most_workers, settings.timeout_s):  # what makes no sense is refused where it is read
+        assert read is None or read > 0
+    if settings.server_size > 1:
+        raise ConfigError("--trainers-per-server above 1: dorylus has one trainer per partition; give 1")
+
+
+def _evaluation(settings: DorylusSettings) -> str:
+    """What validation and test vertices are predicted from."""
+    return "whole graph"
+
+
+STRATEGY = TrainingStrategy(
+    name="dorylus",
+    sentence="all vertices in intervals whose tasks overlap; stateless workers compute layers",
+    settings=DorylusSettings,
+    trainer=_trainer,
+    check=_check,
+    evaluation=_evaluation,
+    counted="training vertices",
+    check_parts=check_server_parts,
+)
+"""Intervals, bounded staleness and workers (Dorylus)."""

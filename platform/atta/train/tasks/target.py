@@ -1,0 +1,72 @@
+"""The node type that a model learns about: ``--target``, and which models go with which graphs."""
+
+from __future__ import annotations
+
+from atta.errors import ConfigError
+from atta.partition.schema import Schema
+from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSettings
+from atta.train.settings.typed import fan_outs_by_type, parse_fan_outs
+from atta.train.tasks.reach import TypeReach
+
+__all__ = ["check_types", "fan_outs_of", "is_typed", "target_of"]
+
+
+def is_typed(schema: Schema) -> bool:
+    """Whether a graph has several node types or edge types."""
+    return len(schema.node_types) > 1 or len(schema.edge_types) > 1
+
+
+def target_of(schema: Schema, settings: TrainSettings) -> str:
+    """The node type whose table ``y`` is learnt.
+
+    Raises:
+        UnknownNameError: ``--target`` names no type.
+        ConfigError: the model does not go with the graph, the type has no targets, or several types have them.
+    """
+    typed = settings.model in TYPED_MODELS
+    if is_typed(schema) and not typed:
+        raise ConfigError(
+            f"--model {settings.model}: takes graphs with one node type and one edge type, this one has "
+            f"{len(schema.node_types)} and {len(schema.edge_types)}: use --model {', '.join(TYPED_MODELS)}"
+        )
+    if typed and not is_typed(schema):
+        raise ConfigError(
+            f"--model {settings.model}: takes typed graphs, this one has one node type and one edge type: use --model "
+            f"{', '.join(MODELS)}"
+        )
+    given = getattr(settings, "target", None)
+    if not typed or given is not None:
+        return schema.node_types[0] if given is None else _with_targets(schema, given)
+    able = [t for t in schema.node_types if "y" in schema.node_tables[t]]
+    if not able:
+        raise ConfigError("no node type has table y: there is nothing to learn")
+    trained = [t for t in able if schema.splits[t].get("train")]
+    chosen = trained or able
+    if len(chosen) > 1:
+        raise ConfigError(f"--target: name the node type to learn, one of {', '.join(chosen)}")
+    return chosen[0]
+
+
+def fan_outs_of(schema: Schema, settings: MinibatchSettings) -> dict[str, tuple[int, ...]]:
+    """Fan-outs of training by edge type.
+
+    Raises:
+        UnknownNameError, ConfigError: ``--num-neighbors-by-type`` names an edge type that does not exist, or one twice.
+    """
+    given = parse_fan_outs(settings.num_neighbors_by_type or "", settings.depth)
+    return fan_outs_by_type(schema.edge_types, given, settings.fan_outs)
+
+
+def check_types(schema: Schema, settings: TrainSettings, target: str) -> None:
+    """Refuse a typed graph on which the settings make no sense. Raises ConfigError and UnknownNameError."""
+    TypeReach.of(schema, target, settings.depth)
+    if isinstance(settings, MinibatchSettings):
+        fan_outs_of(schema, settings)
+
+
+def _with_targets(schema: Schema, name: str) -> str:
+    schema.check_node_type(name)
+    if "y" not in schema.node_tables[name]:
+        able = [t for t in schema.node_types if "y" in schema.node_tables[t]]
+        raise ConfigError(f"--target {name}: has no table y to learn from; {', '.join(able) or 'no type'} has")
+    return name

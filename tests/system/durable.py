@@ -1,0 +1,53 @@
+"""A daemon of its own process that keeps its tables, is killed, and is started again at the same address."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import atta
+from tests.system.conftest import free_port
+
+MAIN = "from atta.cli.main import main; main()"
+
+
+class Durable:
+    """``start`` it first."""
+
+    def __init__(self, data: Path, folder: Path, *options: str) -> None:
+        self.address, self.folder = f"127.0.0.1:{free_port()}", folder
+        self._options = ["--data", str(data), "--part", "0", "--listen", self.address, "--threads", "1", "--no-verify",
+                         "--buffer", "64MiB", "--cache", "0", "--tables-dir", str(folder), *options]  # fmt: skip
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it. It answers soon."""
+        command = [sys.executable, "-c", MAIN, "serve", *self._options]
+        self._child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    def connect(self) -> atta.Cluster:
+        """Wait until it answers. Requests are repeated for two minutes while nobody does."""
+        cluster = atta.connect([self.address], deadline_s=120, wait=True)
+        for connection in cluster._connections:
+            connection._patience_s = 120
+        return cluster
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+
+@contextlib.contextmanager
+def durable(data: Path, folder: Path, *options: str) -> Iterator[Durable]:
+    """A daemon that has been started; it is killed at the end."""
+    daemon = Durable(data, folder, *options)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.kill()

@@ -1,0 +1,181 @@
+"""``dorylus`` with real daemons, trainers and workers: pipe is exchange, and workers that die change no bit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector
+
+import atta
+from atta.errors import AttaError, ConfigError
+from atta.partition import partition_graph
+from atta.train import TrainConfig, fit
+from atta.train.reports.epochs import EpochReport
+from atta.train.steps.pipeline.links.pool import ProcessPool
+from atta.train.steps.pipeline.trainer import IntervalTrainer
+from atta.train.strategies import STRATEGIES
+from tests.system.test_digest_async import graph  # noqa: F401 - a fixture
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """This process is the only trainer."""
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def parts_of(graph: Path, parts: int) -> Path:  # noqa: F811
+    folder = graph.parent / f"parts-{parts}"
+    if not folder.exists():
+        partition_graph(graph, folder, parts=parts, method="random", seed=0)
+    return folder
+
+
+def config(**changed: object) -> TrainConfig:
+    settings: dict[str, object] = {
+        "strategy": "dorylus", "model": "gcn", "hidden": 8, "layers": 2, "epochs": 4, "lr": 0.05, "device": "cpu",
+        "verbose": False, "threads": 1, "trainers_per_server": 1,
+    }  # fmt: skip
+    if (settings | changed)["strategy"] == "dorylus":
+        settings |= {"intervals": 4, "mode": "pipe", "workers": "1"}
+    return TrainConfig(**(settings | changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "model", ["gcn", pytest.param("sage", marks=pytest.mark.slow), pytest.param("gat", marks=pytest.mark.slow)]
+)
+def test_pipe_with_two_trainers_is_exchange(preloaded_trainers: None, graph: Path, model: str) -> None:  # noqa: F811
+    """With dropout and Adam, on two partitions; the losses of four epochs follow from all weights before."""
+    folder = str(parts_of(graph, 2))
+    found = fit(config(data=folder, trainers=2, model=model, layers=3))
+    wanted = fit(config(data=folder, trainers=2, model=model, layers=3, strategy="exchange"))
+    np.testing.assert_allclose([e.loss for e in found.epochs], [e.loss for e in wanted.epochs], rtol=1e-4)
+    assert [e.metrics["val_accuracy"] for e in found.epochs] == [e.metrics["val_accuracy"] for e in wanted.epochs]
+    assert all(e.crossed_bytes > 0 for e in found.epochs)
+    last = found.epochs[-1].pipeline
+    assert (last["oldest_row"], last["lost"], last["workers"]) == (0, 0, 2)
+    assert found.to_json()["epochs"][0]["pipeline"]["started"] == 2
+
+
+def train_alone(cluster: atta.Cluster, **changed: object) -> tuple[bytes, list[EpochReport]]:
+    """The weights' bytes after training in this process, and the reports."""
+    asked = config(cluster=str(cluster.cluster_file), **changed)
+    trainer = STRATEGIES[asked.strategy].trainer(asked.own, cluster, torch.device("cpu"))
+    assert isinstance(trainer, IntervalTrainer)
+    reports = trainer.fit()
+    return parameters_to_vector(trainer.model.parameters()).detach().numpy().tobytes(), reports
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_or_slow_change_no_bit(
+    alone: None, graph: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+        wanted, _ = train_alone(cluster, epochs=300)
+        pools: list[ProcessPool] = []
+        fill = ProcessPool._fill
+
+        def noted(pool: ProcessPool) -> None:
+            pools.append(pool)
+            fill(pool)
+
+        monkeypatch.setattr(ProcessPool, "_fill", noted)
+        killed: list[int] = []
+
+        def kill() -> None:
+            """Stop a worker for a second, then kill another one."""
+            if eventually(lambda: bool(pools) and len(pools[0]._desk.connected) == 2, 60):
+                slow, lost = (pools[0]._processes[number].pid for number in pools[0]._desk.connected)
+                os.kill(slow, signal.SIGSTOP)
+                time.sleep(1.2)  # more than the timeout; workers that take four times as long are killed
+                with contextlib.suppress(ProcessLookupError):  # on a busy machine it may have taken too long
+                    os.kill(slow, signal.SIGCONT)
+                os.kill(lost, signal.SIGKILL)
+                killed.append(lost)
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        found, reports = train_alone(cluster, epochs=300, workers="2")
+        killer.join(60)
+        assert killed
+        assert found == wanted
+        assert reports[-1].test_accuracy is not None
+        assert cluster.stats()[0]["weights"] == 0, "the job has dropped its weights"
+        assert pools[0].started >= 3
+        assert sum(report.pipeline["relaunched"] for report in reports) >= 1
+        assert all(process.poll() is not None for process in pools[0]._processes.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_async_learns_and_workers_follow(preloaded_trainers: None, graph: Path, model: str) -> None:  # noqa: F811
+    found = fit(
+        config(
+            data=str(parts_of(graph, 2)), trainers=2, mode="async", epochs=40, dropout=0.0, model=model, heads=2,
+            eval_every=10,
+        )
+    )  # fmt: skip
+    last = found.epochs[-1]
+    assert last.test_accuracy is not None
+    assert last.test_accuracy > 0.6
+    assert last.pipeline["oldest_row"] == 1
+    assert [e.epoch for e in found.epochs if e.metrics] == [9, 19, 29, 39]
+
+
+@pytest.mark.slow
+def test_more_intervals_than_vertices_are_refused(preloaded_trainers: None, graph: Path) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match="--intervals 500: a trainer has only 120 vertices"):
+        fit(config(data=str(parts_of(graph, 1)), intervals=500))
+
+
+@pytest.mark.slow
+def test_a_task_without_a_result_ends_the_run(alone: None, graph: Path) -> None:  # noqa: F811
+    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+        with pytest.raises(AttaError, match="had no result after 0 relaunches"):
+            train_alone(cluster, worker_timeout="1e-6", max_relaunch=0, epochs=500)
+        assert cluster.stats()[0]["weights"] == 0, "the job has dropped its weights"
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_worker(graph: Path, own_interpreters: None) -> None:  # noqa: F811
+    asked = f"train --data {parts_of(graph, 2)} --strategy dorylus --trainers 2 --trainers-per-server 1 --model gcn " \
+        "--layers 2 --hidden 8 --epochs 1000000 --intervals 4 --workers 1 --device cpu"  # fmt: skip
+    command = subprocess.Popen([sys.executable, "-m", "atta.cli.main", *asked.split()], stderr=subprocess.PIPE)
+    try:
+        parent = psutil.Process(command.pid)
+
+        def workers() -> list[psutil.Process]:
+            return [one for one in parent.children(recursive=True) if "worker" in one.cmdline()]
+
+        assert eventually(lambda: len(workers()) == 2, 90)
+        time.sleep(3)
+        family = parent.children(recursive=True)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(60) == 130
+        assert eventually(lambda: not any(one.is_running() for one in family), 15)
+        assert command.stderr is not None
+        assert command.stderr.read().decode().strip().splitlines()[-1] == "atta: interrupted"
+    finally:
+        command.kill()
+        command.wait()
+
+
+@pytest.mark.slow
+def test_training_that_diverges_ends_with_the_cause(preloaded_trainers: None, graph: Path) -> None:  # noqa: F811
+    with pytest.raises(AttaError, match="infinity or NaN"):
+        fit(config(data=str(parts_of(graph, 1)), lr=1e30, epochs=50))

@@ -1,0 +1,164 @@
+"""Training on typed graphs with real daemons and trainers, beside the same layers on the whole graph in one process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import atta
+from atta.cli import main as root
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
+from atta.train import TrainConfig, fit
+from atta.train.models.typed import TypedModel
+from atta.train.tasks.reach import TypeReach
+from tests.hetero import over_all_vertices
+
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
+CLASSES, PAPERS, AUTHORS, TERMS, TRAIN = 4, 400, 160, 60, 120
+EDGES = (("author", "writes", "paper"), ("paper", "by", "author"), ("term", "in", "paper"))
+
+
+@dataclass
+class World:
+    """A typed graph whose papers' own features say nothing; authors and terms tell the class.
+
+    ``clusters``: cluster files, with features of all types, and without those of authors and terms.
+    """
+
+    x: dict[str, torch.Tensor]
+    y: torch.Tensor
+    edges: dict[tuple[str, str, str], torch.Tensor]
+    clusters: dict[str, str]
+    folders: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    rng, folder = np.random.default_rng(4), tmp_path_factory.mktemp("typed")
+    counts = {"author": AUTHORS, "paper": PAPERS, "term": TERMS}
+    classes = {t: rng.integers(0, CLASSES, n) for t, n in counts.items()}
+    widths = {"author": 5, "paper": 3, "term": 6}
+    x = {t: rng.standard_normal((n, widths[t])).astype(np.float32) for t, n in counts.items()}
+    for t in ("author", "term"):
+        x[t][np.arange(counts[t]), classes[t]] += 1.5
+    ends = {}
+    for t, degree in (("author", 4), ("term", 3)):
+        paper = np.repeat(np.arange(PAPERS), degree)
+        source = rng.integers(0, counts[t], len(paper))
+        for at in np.flatnonzero(rng.random(len(paper)) < 0.7):
+            source[at] = rng.choice(np.flatnonzero(classes[t] == classes["paper"][paper[at]]))
+        ends[t] = np.stack([source, paper])
+    edges = dict(zip(EDGES, (ends["author"], ends["author"][::-1], ends["term"]), strict=True))
+    splits = {"train": np.arange(TRAIN), "val": np.arange(TRAIN, 200), "test": np.arange(200, PAPERS)}
+    folders = {}
+    for name, featured in (("features", ("author", "paper", "term")), ("embeddings", ("paper",))):
+        with GraphWriter(folder / name / "graph") as out:
+            for t, n in counts.items():
+                tables = {"x": x[t]} if t in featured else {}
+                own = {"tables": {**tables, "y": classes[t]}, "splits": splits} if t == "paper" else {"tables": tables}
+                out.add_nodes(t, n, **own)  # type: ignore[arg-type]
+            for e, pair in edges.items():
+                out.add_edges("__".join(e), *pair)
+        folders[name] = folder / name / "parts"
+        partition_graph(folder / name / "graph", folders[name], parts=2, method="random", seed=0)
+    with (
+        atta.local(folders["features"], threads=1) as features,
+        atta.local(folders["embeddings"], threads=1) as embeddings,
+    ):
+        yield World(
+            {t: torch.from_numpy(rows) for t, rows in x.items()},
+            torch.from_numpy(classes["paper"]),
+            {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()},
+            {"features": str(features.cluster_file), "embeddings": str(embeddings.cluster_file)},
+            folders,
+        )
+
+
+def config(world: World, name: str, **settings: Any) -> TrainConfig:
+    given: dict[str, Any] = {"model": "hetero-sage", "trainers": 2, "epochs": 6, "hidden": 16, "heads": 2}
+    given |= {"num_neighbors": (-1, -1), "batch_size": TRAIN // 2, "dropout": 0.0, "seed": 3}
+    given |= {"device": "cpu", "verbose": False}
+    return TrainConfig(cluster=world.clusters[name], **{**given, **settings})
+
+
+def in_one_process(world: World, settings: TrainConfig) -> tuple[list[float], torch.Tensor]:
+    """Losses of every epoch, and the scores after the last: full batches on the whole graph, without Atta's daemons."""
+    widths = {t: rows.shape[1] for t, rows in world.x.items()}
+    torch.manual_seed(settings.seed)
+    reach = TypeReach("paper", settings.depth, tuple(sorted(EDGES)), widths)
+    model = TypedModel(settings.own, reach, CLASSES)
+    optimizer = torch.optim.Adam(model.parameters(), settings.lr)
+    losses = []
+    for _ in range(settings.epochs):
+        loss = F.cross_entropy(over_all_vertices(model, world.x, world.edges)[:TRAIN], world.y[:TRAIN])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses, over_all_vertices(model, world.x, world.edges).detach()
+
+
+SLOW = ("hetero-sage", "hetero-gat", "hgt")
+
+
+@pytest.mark.parametrize("model", ["rgcn", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)])
+def test_all_neighbours_give_the_losses_of_the_whole_graph(world: World, model: str) -> None:
+    """Two daemons, two trainers, one batch each: every step is the one of PyG's layers on the whole graph."""
+    settings = config(world, "features", model=model, eval_every=6)
+    report = fit(settings)
+    losses, scores = in_one_process(world, settings)
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
+    test = float((scores[200:].argmax(1) == world.y[200:]).float().mean())
+    assert report.epochs[-1].test_accuracy == pytest.approx(test, abs=0.011)
+    assert report.epochs[-1].loss < 0.8 * report.epochs[0].loss
+
+
+def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
+    fan_outs = {"num_neighbors": (5, 3), "num_neighbors_by_type": "in=3,0"}
+    report = fit(config(world, "features", batch_size=20, epochs=12, eval_every=12, dropout=0.2, **fan_outs))
+    assert report.epochs[-1].test_accuracy is not None
+    assert report.epochs[-1].test_accuracy > 0.6  # 0.25 is chance, and all that the papers' own features allow
+    assert report.config.target is None  # as the user has left it
+    assert report.epochs[-1].edges_per_s > 0
+
+
+BAD = [
+    ("--model rgcn --target author", "--target author: has no table y to learn from; paper has"),
+    ("--model rgcn --target papr", "unknown node type 'papr'"),
+    ("--model rgcn --num-neighbors-by-type wrote=3", "unknown edge type 'wrote'"),
+    ("--model sage", "--model sage: takes graphs with one node type and one edge type, this one has 3 and 3"),
+    ("--strategy full --model rgcn", "--model rgcn: belongs to --strategy minibatch, not full"),
+    ("--strategy full --model gcn", "--model gcn: takes graphs with one node type and one edge type"),
+    ("--model hgt --hidden 15", "--hidden 15: hgt divides it among --heads 4"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    given = ["--cluster", world.clusters["features"], "--trainers", "1", "--device", "cpu", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["atta", "train", *given, *options.split()])
+    with pytest.raises(SystemExit) as stopped:
+        root.main()
+    text = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert said in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_typed_graphs_are_not_predicted_on_yet(world: World, tmp_path: Path) -> None:
+    fit(config(world, "features", trainers=1, epochs=1, checkpoint=str(tmp_path)))
+    said = pytest.raises(atta.ConfigError, match="inference takes graphs with one node type and one edge type")
+    with atta.connect(world.clusters["features"]) as cluster, said:
+        atta.predict(cluster, tmp_path)

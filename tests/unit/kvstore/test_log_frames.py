@@ -1,0 +1,234 @@
+"""A log read back is what was written, cut off anywhere it is a beginning of that, and no altered byte goes unnoticed."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.kvstore.durable.entries import (
+    Created,
+    Deleted,
+    Entry,
+    Forgotten,
+    Grown,
+    Registered,
+    RowsPushed,
+    Whole,
+    decode_entry,
+)
+from atta.kvstore.durable.frames import (
+    FILE_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    LogHeader,
+    LogPosition,
+    LogReader,
+    frame,
+)
+from atta.kvstore.mutable.requests import OPERATIONS, Push
+from atta.kvstore.spec import MutableSpec
+
+BEFORE = LogPosition(41, 12345)
+
+
+def header(*, forced: bool = False) -> LogHeader:
+    return LogHeader(b"0123456789abcdef", 3, BEFORE, forced)
+
+
+def written(groups: list[list[bytes]], *, forced: bool = False) -> bytes:
+    """A file with these groups of bodies."""
+    out, position = [header(forced=forced).encode()], BEFORE
+    for group in groups:
+        stable = position.lsn
+        for body in group:
+            head, position = frame([body[:8], body[8:]], position, stable)
+            out += [head, body]
+    return b"".join(out)
+
+
+def read(data: bytes) -> tuple[list[tuple[int, bytes]], LogReader]:
+    reader = LogReader(data, LogHeader.decode(data))
+    return [(record.lsn, bytes(record.body)) for record in reader], reader
+
+
+GROUPS = [[b"a" * 8], [b"b" * 16, b"", b"c" * 24], [b"d" * 8, b"e" * 40]]
+BODIES = [body for group in GROUPS for body in group]
+NUMBERED = list(enumerate(BODIES, 42))
+DATA = written(GROUPS)
+
+
+def test_records_come_back_in_order() -> None:
+    assert LogHeader.decode(DATA) == header()
+    records, reader = read(DATA)
+    assert records == NUMBERED
+    assert (reader.end, reader.torn_bytes, reader.damage, reader.position.lsn) == (len(DATA), 0, "", 47)
+    assert read(written([]))[0] == []
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_file_cut_off_anywhere_has_the_records_before_the_cut(forced: bool) -> None:
+    data = written(GROUPS, forced=forced)
+    ends = [FILE_HEADER_BYTES]
+    for body in BODIES:
+        ends.append(ends[-1] + RECORD_HEADER_BYTES + len(body))
+    for size in range(FILE_HEADER_BYTES, len(data)):
+        records, reader = read(data[:size])
+        whole = sum(end <= size for end in ends) - 1
+        assert records == NUMBERED[:whole]
+        assert (reader.damage, reader.end, reader.torn_bytes) == ("", ends[whole], size - ends[whole])
+    for size in range(FILE_HEADER_BYTES):
+        with pytest.raises(ValueError, match="shorter than a header"):
+            LogHeader.decode(data[:size])
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_is_damage(bit: int) -> None:
+    for at in range(len(DATA)):
+        altered = bytearray(DATA)
+        altered[at] ^= 1 << bit
+        if at < FILE_HEADER_BYTES:
+            with pytest.raises(ValueError, match=r"not a log|format version|altered"):
+                LogHeader.decode(altered)
+            continue
+        records, reader = read(bytes(altered))
+        assert records == NUMBERED[: len(records)]
+        assert len(records) < len(NUMBERED)
+        assert reader.damage
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_in_a_log_forced_to_the_disk_only_the_last_group_may_be_cut_off(bit: int) -> None:
+    """A crash of the machine may leave anything of a group that was never acknowledged."""
+    data = written(GROUPS, forced=True)
+    last = len(data) - sum(RECORD_HEADER_BYTES + len(body) for body in GROUPS[-1])
+    for at in range(FILE_HEADER_BYTES, len(data)):
+        altered = bytearray(data)
+        altered[at] ^= 1 << bit
+        records, reader = read(bytes(altered))
+        assert records == NUMBERED[: len(records)]
+        assert len(records) < len(NUMBERED)
+        assert bool(reader.damage) == (at < last)
+
+
+def test_zeros_at_the_end_are_a_torn_tail() -> None:
+    for zeros in (1, RECORD_HEADER_BYTES, 5000):
+        records, reader = read(DATA + bytes(zeros))
+        assert records == NUMBERED
+        assert (reader.damage, reader.torn_bytes) == ("", zeros)
+
+
+def test_records_left_out_repeated_or_moved_are_noticed() -> None:
+    first, second = 42, 43
+    at = FILE_HEADER_BYTES + RECORD_HEADER_BYTES + 8
+    one, rest = DATA[FILE_HEADER_BYTES:at], DATA[at:]
+    start = DATA[:FILE_HEADER_BYTES]
+    for data, wrong in ((start + rest, second), (start + one + one + rest, first)):
+        records, reader = read(data)
+        assert records == NUMBERED[: len(records)]
+        assert reader.damage == f"record {wrong} follows record {41 + len(records)}"
+    other = LogHeader(b"0123456789abcdef", 3, LogPosition(41, 54321), False).encode()
+    records, reader = read(other + one + rest)  # the same numbers, but behind another record
+    assert (records, reader.damage) == ([], "record 42 is altered: its checksum differs")
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=5).map(lambda b: b * 8), max_size=4), max_size=4),
+    st.data(),
+)
+def test_any_log_cut_or_altered_is_a_beginning_of_itself(groups: list[list[bytes]], data: st.DataObject) -> None:
+    bodies = list(enumerate((body for group in groups for body in group), 42))
+    whole = written(groups)
+    assert read(whole)[0] == bodies
+    size = data.draw(st.integers(FILE_HEADER_BYTES, len(whole)))
+    assert read(whole[:size])[0] == bodies[: len(read(whole[:size])[0])]
+    if len(whole) > FILE_HEADER_BYTES:
+        at, bits = data.draw(st.integers(FILE_HEADER_BYTES, len(whole) - 1)), data.draw(st.integers(1, 255))
+        altered = whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :]
+        found, reader = read(altered)
+        assert found == bodies[: len(found)]
+        assert len(found) < len(bodies)
+        assert reader.damage
+
+
+def test_a_body_of_odd_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="a body of 9 bytes is not a multiple of 8"):
+        frame([b"x" * 9], BEFORE, 0)
+
+
+SPEC = MutableSpec("rows", 10, "<f4", (2, 3), versioned=True)
+ROWS = np.array([1, 5, 1], dtype=np.int64)
+VALUES = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
+ENTRIES: list[Entry] = [
+    Created(7, SPEC, 3, 4, 2**64 - 1),
+    Deleted(7),
+    Whole(2**63 - 1),
+    Grown(7, 2**48),
+    Registered(7, 2**64 - 1),
+    Forgotten(7, (1, 2**64 - 1)),
+    Forgotten(7, ()),
+]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_entries_come_back(entry: Entry) -> None:
+    body = b"".join(entry.encode())
+    assert len(body) % 8 == 0
+    assert decode_entry(memoryview(body)) == entry
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("version", [None, 0, 2**63 - 1])
+@pytest.mark.parametrize("step", [None, 1, 2**63 - 1])
+def test_pushes_come_back(op: str, version: int | None, step: int | None) -> None:
+    for count in (0, 1, 3):
+        push = Push(ROWS[:count], VALUES[:count], op, version, step)
+        body = b"".join(bytes(part) for part in RowsPushed(9, 2**64 - 1, 2**63 - 1, 5, push).encode())
+        found = decode_entry(memoryview(body))
+        assert isinstance(found, RowsPushed)
+        assert (found.key, found.client, found.sequence, found.settled) == (9, 2**64 - 1, 2**63 - 1, 5)
+        shaped = found.shaped(SPEC)
+        assert (shaped.op, shaped.version, shaped.step) == (op, version, step)
+        assert np.array_equal(shaped.rows, push.rows)
+        assert np.array_equal(shaped.values, push.values)
+        assert shaped.values.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["|b1", "|u1", "<f2", "<i8"])
+def test_pushes_of_every_size_of_a_value_fill_whole_words(dtype: str) -> None:
+    spec = MutableSpec("rows", 10, dtype)
+    push = Push(ROWS, np.ones(3, dtype), "write", None, None)
+    parts = RowsPushed(1, 2, 3, 0, push).encode()
+    body = b"".join(bytes(part) for part in parts)
+    assert len(body) % 8 == 0
+    found = decode_entry(memoryview(body))
+    assert isinstance(found, RowsPushed)
+    assert np.array_equal(found.shaped(spec).values, push.values)
+    with pytest.raises(ValueError, match="bytes for 3 rows of 24"):
+        found.shaped(SPEC)
+
+
+def test_bodies_that_are_none_are_refused() -> None:
+    push = b"".join(bytes(part) for part in RowsPushed(1, 2, 3, 0, Push(ROWS, VALUES, "add", None, None)).encode())
+    for size in range(0, len(push), 8):
+        with pytest.raises(ValueError, match=r"malformed|body of"):
+            decode_entry(memoryview(push[:size]))
+    with pytest.raises(ValueError, match="kind 99"):
+        decode_entry(memoryview(struct.pack("<BBHIQ", 99, 0, 0, 0, 1)))
+    with pytest.raises(ValueError, match="malformed"):
+        decode_entry(memoryview(push[:1] + b"\x03" + push[2:]))  # no such operation
+    with pytest.raises(ConfigError):
+        decode_entry(memoryview(struct.pack("<BBHIQQQQ", 1, 0, 0, 2, 1, 0, 0, 0) + b"{}"))
+
+
+@given(st.binary(max_size=200))
+def test_any_body_is_read_or_refused(data: bytes) -> None:
+    try:
+        entry = decode_entry(memoryview(data))
+    except ValueError:
+        return
+    again = b"".join(bytes(part) for part in entry.encode())
+    assert decode_entry(memoryview(again)).key == entry.key

@@ -1,0 +1,310 @@
+"""A store of tables opened again holds what was recorded: after any cut, over checkpoints, and never another's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.kvstore.durable.entries import Entry, Registered, RowsPushed
+from atta.kvstore.durable.store import Recovered, TableStore
+from atta.kvstore.mutable.sequences import Claim
+from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.kvstore.tables import Tables
+
+ABOUT = {"dataset": "d", "parts": [0, 1]}
+SPECS = [
+    MutableSpec("added", 8, "<i8", max_rows=20),
+    MutableSpec("learnt", 6, "<f4", (2,), optimiser=OptimiserSpec.adam(0.1)),
+    MutableSpec("versioned", 5, "<f2", (3,), versioned=True),
+]
+CLIENT = 7
+
+
+class Direct:
+    """Records changes at once, one by one."""
+
+    def __init__(self, store: TableStore, tables: Tables) -> None:
+        self.store, self.tables = store, tables
+
+    def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
+        apply(self.store.append([entry.encode()]).lsn + 1)
+
+    def note(self, entry: Entry) -> None:
+        self.store.append([entry.encode()])
+
+    def replace(self, tables: Any, apply: Callable[[int], None]) -> None:
+        at = self.store.rotate()
+        self.store.checkpoint(at, lambda folder: self.tables.write(folder, list(tables.values())))
+        apply(at.lsn)
+
+
+class Kept:
+    """Tables with their store."""
+
+    def __init__(self, folder: Path, *, forced: bool = False, about: dict[str, Any] = ABOUT) -> None:
+        self.store = TableStore(folder, about, forced=forced)
+        self.tables = Tables(1 << 20)
+        self.found: Recovered = self.store.open(partial(self.tables.prepare, resume=True))
+        self.tables.recovered(self.found.tables)
+        self.tables.recorder = Direct(self.store, self.tables)
+
+    def create(self) -> None:
+        for number, spec in enumerate(SPECS, 1):
+            table = self.tables.create(spec, table_id=number)
+            self.register(table, CLIENT)
+
+    def register(self, table: MutableTable, client: int) -> None:
+        self.tables.register(table, client)
+        self.store.append([Registered(table.key, client).encode()])
+
+    def push(self, rng: np.random.Generator, number: int) -> None:
+        """Push random rows to a table whose name the number says; ``number`` counts the pushes to each table."""
+        for table in self.tables.lasting():
+            spec, op = table.spec, {"added": "add", "learnt": "step", "versioned": "write"}[table.spec.name]
+            rows = rng.integers(0, table.rows, 4)
+            values = (100 * rng.random((4, *spec.row_shape))).astype(spec.dtype)
+            push = table.checked(rows, values, op, version=number if spec.versioned else None)
+            assert table.claim(CLIENT, number, number) is Claim.FRESH
+            before = self.store.append([RowsPushed(table.key, CLIENT, number, number, push).encode()])
+            table.finish(push, CLIENT, number, before.lsn + 1)
+
+    def checkpoint(self, between: Callable[[], object] = lambda: None) -> None:
+        at, tables = self.store.rotate(), self.tables.lasting()
+        between()
+        self.store.checkpoint(at, lambda folder: self.tables.write(folder, tables))
+
+    def state(self) -> dict[str, Any]:
+        """Everything that counts, comparable."""
+        return {table.spec.name: state_of(table) for table in self.tables.list()}
+
+
+def state_of(table: MutableTable) -> Any:
+    arrays = {name: array.tobytes() for name, array in table._contents.arrays.items()}
+    return (arrays, table.rows, table.step, table.whole, table.table_id, table.load_id, table.key,
+            sorted(table._sequences.to_json()), table._sequences.over())  # fmt: skip
+
+
+def test_an_empty_store_can_be_opened_again_and_again(tmp_path: Path) -> None:
+    for epoch in range(1, 4):
+        kept = Kept(tmp_path)
+        assert kept.found == Recovered({}, 0, 0)
+        assert kept.store._epoch == epoch
+        kept.store.close()
+        kept.store.close()
+    assert len(list(tmp_path.glob("log-*"))) == 1
+
+
+def test_tables_come_back_with_the_same_bits(tmp_path: Path) -> None:
+    rng, kept = np.random.default_rng(1), Kept(tmp_path)
+    kept.create()
+    for number in range(5):
+        kept.push(rng, number)
+    kept.tables.create(SPECS[0], table_id=1, whole=True)
+    kept.tables.grow("added", 15)
+    kept.register(kept.tables.get("added"), 8)
+    kept.tables.forget(8)
+    kept.register(kept.tables.get("added"), 9)
+    kept.tables.delete("versioned")
+    kept.tables.create(MutableSpec("of a job".replace(" ", "-"), 3, lease_s=5))
+    before = kept.state()
+    del before["of-a-job"]
+    kept.store.close()
+    again = Kept(tmp_path)
+    assert again.state() == before
+    assert [client for client, *_ in again.tables.get("added")._sequences.to_json()] == [7, 9]
+    assert again.tables.get("added").claim(CLIENT, 4, 4) is Claim.APPLIED
+    again.push(rng, 5)
+    before = again.state()
+    again.store.close()
+    assert Kept(tmp_path).state() == before
+
+
+def test_killed_anywhere_the_tables_are_as_after_some_record(tmp_path: Path) -> None:
+    """The file is cut off at every place of its second half, as a kill in the middle of a write may leave it."""
+    rng, kept, states = np.random.default_rng(2), Kept(tmp_path / "a"), []
+    kept.create()
+    kept.push(rng, 0)
+    for number in range(1, 3):
+        kept.push(rng, number)
+        states.append((kept.store._present.nbytes, kept.state()))
+    path = kept.store._present.path
+    kept.store.close()
+    seen = set()
+    for size in (*range(states[0][0], states[1][0], 31), states[1][0]):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        os.truncate(tmp_path / "b" / path.name, size)
+        again = Kept(tmp_path / "b")
+        for name, state in again.state().items():
+            assert state in (states[0][1][name], states[1][1][name])
+        seen.add(tuple(state == states[1][1][name] for name, state in again.state().items()))
+        again.store.close()
+        once_more = Kept(tmp_path / "b")  # what was cut off stays away
+        assert (once_more.found.torn_bytes, once_more.state()) == (0, again.state())
+        once_more.store.close()
+        shutil.rmtree(tmp_path / "b")
+    assert len(seen) == 4
+
+
+def test_a_checkpoint_and_the_log_behind_it(tmp_path: Path) -> None:
+    """Tables go on changing while they are written. Replay begins before some of these changes."""
+    rng, kept = np.random.default_rng(3), Kept(tmp_path)
+    kept.create()
+    kept.push(rng, 0)
+
+    def between() -> None:
+        kept.push(rng, 1)
+        kept.tables.grow("added", 12)
+        kept.register(kept.tables.get("learnt"), 8)
+        kept.tables.delete("versioned")
+        kept.tables.create(SPECS[2], table_id=4)
+        kept.register(kept.tables.get("versioned"), CLIENT)
+
+    kept.checkpoint(between)
+    kept.push(rng, 2)
+    before = kept.state()
+    kept.store.close()
+    again = Kept(tmp_path)
+    assert again.state() == before
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+    again.checkpoint()
+    assert [path.name for path in tmp_path.glob("log-*")] == [again.store._present.path.name]
+    again.store.close()
+    last = Kept(tmp_path)
+    assert last.state() == before
+    assert last.found.records == 0
+
+
+def test_a_checkpoint_that_fails_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, kept = np.random.default_rng(4), Kept(tmp_path)
+    kept.create()
+    kept.push(rng, 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(Tables, "write", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(DataError, match="no space left"):
+            kept.checkpoint()
+    kept.push(rng, 1)
+    before = kept.state()
+    kept.store.close()
+    assert Kept(tmp_path).state() == before
+
+
+def test_a_loaded_snapshot_takes_the_place_of_the_tables(tmp_path: Path) -> None:
+    rng, kept = np.random.default_rng(5), Kept(tmp_path / "store")
+    kept.create()
+    kept.push(rng, 0)
+    kept.tables.snapshot(tmp_path / "snapshot")
+    kept.push(rng, 1)
+    kept.tables.adopt(kept.tables.prepare(tmp_path / "snapshot"), 99, {"learnt": 5})
+    table = kept.tables.get("added")
+    kept.register(table, 8)
+    push = table.checked(np.array([1]), np.array([5]), "add")
+    assert table.claim(8, 0, 0) is Claim.FRESH
+    table.finish(push, 8, 0, kept.store.append([RowsPushed(table.key, 8, 0, 0, push).encode()]).lsn + 1)
+    before = kept.state()
+    kept.store.close()
+    again = Kept(tmp_path / "store")
+    assert again.state() == before
+    assert (again.tables.get("learnt").step, again.tables.get("learnt").load_id) == (5, 99)
+    assert again.tables.get("added")._sequences.over() == [CLIENT]
+
+
+def test_a_write_that_fails_leaves_nothing_of_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, kept, written = np.random.default_rng(6), Kept(tmp_path), os.pwritev
+    kept.create()
+    kept.push(rng, 0)
+    before, calls = kept.state(), 0
+
+    def half(fd: int, buffers: Any, at: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(28, "No space left on device")
+        return written(fd, [buffers[0]], at)
+
+    group = [Registered(kept.tables.get("added").key, client).encode() for client in (20, 21)]
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwritev", half)
+        with pytest.raises(OSError, match="No space left"):
+            kept.store.append(group)
+    kept.push(rng, 1)
+    after = kept.state()
+    assert after != before
+    kept.store.close()
+    assert Kept(tmp_path).state() == after
+
+
+def test_a_disk_that_may_have_lost_something_is_not_written_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(tmp_path, forced=True)
+    kept.create()
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", lambda _: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output"):
+            kept.store.append([Registered(1, 2).encode()])
+    with pytest.raises(OSError, match="Input/output"):
+        kept.store.append([Registered(1, 2).encode()])
+
+
+def test_damage_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    rng, kept = np.random.default_rng(7), Kept(tmp_path)
+    kept.create()
+    kept.push(rng, 0)
+    path, size = kept.store._present.path, kept.store._present.nbytes
+    kept.store.close()
+    good = path.read_bytes()
+    for at in rng.integers(0, size, 30):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+        with pytest.raises(DataError, match=path.name):
+            Kept(tmp_path)
+    path.write_bytes(good)
+    Kept(tmp_path).store.close()
+
+
+def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    kept = Kept(tmp_path)
+    kept.create()
+    for number in range(3):
+        kept.push(rng, number)
+        kept.store.close()
+        kept = Kept(tmp_path)
+    kept.push(rng, 3)
+    kept.store.close()
+    files = sorted(tmp_path.glob("log-*"))
+    assert len(files) == 4
+    content = files[1].read_bytes()
+    files[1].unlink()
+    with pytest.raises(DataError, match="a record before is missing"):
+        Kept(tmp_path)
+    files[1].write_bytes(content[:-8])
+    with pytest.raises(DataError, match="ends within a record"):
+        Kept(tmp_path)
+    files[1].write_bytes(content)
+    Kept(tmp_path).store.close()
+
+
+def test_a_store_is_of_one_daemon_and_one_dataset(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.create()
+    with pytest.raises(ConfigError, match="another daemon keeps its tables there"):
+        Kept(tmp_path)
+    kept.store.close()
+    with pytest.raises(ConfigError, match="holds tables of dataset d, not e"):
+        Kept(tmp_path, about={**ABOUT, "dataset": "e"})
+    small, store = Tables(100), TableStore(tmp_path, ABOUT, forced=False)
+    with pytest.raises(QuotaExceededError, match="the quota is 100; start with more --tables"):
+        small.recovered(store.open(small.prepare).tables)
+    store.close()
+    (tmp_path / "store.json").unlink()
+    with pytest.raises(DataError, match="is missing, but there are logs"):
+        Kept(tmp_path)

@@ -1,0 +1,120 @@
+"""Simulated pipelines: they end, they keep their bounds, and overlapping helps by what it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.cli.simulate import simulate
+from atta.errors import AttaError, ConfigError
+from atta.simulate.pipeline.run import PipelineOutcome, simulate_pipeline
+from atta.simulate.pipeline.scenario import PipelineScenario
+
+
+def run(**options: Any) -> PipelineOutcome:
+    return simulate_pipeline(PipelineScenario(**options))
+
+
+def test_one_interval_takes_the_sum_of_its_parts() -> None:
+    """Features are gathered, and 3 tasks and 4 other parts follow; nothing can overlap."""
+    found = run(machines=1, intervals=1, epochs=3, graph_s=0.25, task_s=0.5, mode="pipe")
+    assert found.epoch_s == pytest.approx([5 * 0.25 + 3 * 0.5] * 3)
+    assert (found.oldest, found.relaunched, found.lost) == (0, 0, 0)
+
+
+def test_pipe_overlaps_what_nopipe_does_one_after_the_other() -> None:
+    common: dict[str, Any] = {"machines": 2, "intervals": 16, "epochs": 6, "graph_s": 0.01, "task_s": 0.1, "workers": 4}
+    times = {mode: sum(run(mode=mode, **common).epoch_s) for mode in ("nopipe", "pipe", "async")}
+    graph, tasks = 5 * 16 * 0.01, 3 * 4 * 0.1  # per epoch; four workers take four rounds of each task
+    assert times["nopipe"] == pytest.approx(6 * (graph + tasks))
+    assert times["nopipe"] > times["pipe"] >= times["async"] > 6 * max(graph, tasks) - 1e-6
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 3), st.integers(1, 5), st.integers(1, 3),
+    st.sampled_from([("pipe", 0), ("nopipe", 0), ("async", 0), ("async", 2)]),
+    st.floats(0, 0.2), st.integers(0, 1000),
+)  # fmt: skip
+def test_all_epochs_end_whoever_dies(
+    machines: int, intervals: int, layers: int, mode: tuple[str, int], kill: float, seed: int
+) -> None:
+    scenario = PipelineScenario(
+        machines=machines, intervals=intervals, layers=layers, mode=mode[0], staleness=mode[1], kill=kill, seed=seed,
+        epochs=4, jitter_s=0.3, rtt_s=0.02, start_s=0.5, max_relaunch=50,
+    )  # fmt: skip
+    found = simulate_pipeline(scenario)
+    assert len(found.epoch_s) == 4
+    assert all(seconds >= 0 for seconds in found.epoch_s)
+    assert found.oldest <= (mode[1] + 1 if mode[0] == "async" else 0)
+    assert found == simulate_pipeline(scenario), "the same scenario, the same figures"
+    assert kill > 0 or found.lost == 0
+
+
+def test_hundreds_of_workers_die_and_the_job_goes_on() -> None:
+    found = run(machines=2, intervals=100, workers=100, epochs=2, kill=0.1, jitter_s=0.05, max_relaunch=20)
+    assert found.lost > 60
+    assert found.relaunched >= 0.9 * found.lost
+    assert found.workers <= 200
+
+
+def test_tasks_that_never_end_end_the_job() -> None:
+    with pytest.raises(AttaError, match="had no result after 2 relaunches"):
+        run(kill=0.95, max_relaunch=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"machines": 0}, "machines must be at least 1"),
+        ({"kill": 1.0}, "some workers must live"),
+        ({"link": 0.0}, "must carry something"),
+        ({"graph_s": float("nan")}, "graph_s nan is out of range"),
+        ({"mode": "pipe", "staleness": 2}, "goes with --mode async"),
+        ({"layers": 0}, "0 layers"),
+    ],
+)
+def test_scenarios_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PipelineScenario(**options)
+
+
+def test_the_command_shows_what_the_function_returns() -> None:
+    words = "--strategy dorylus --machines 2 --intervals 4 --mode pipe --jitter 20ms --rtt 2ms --worker-link 20mbit " \
+        "--task-bytes 10KiB --epochs 3 --seed 5"  # fmt: skip
+    done = CliRunner().invoke(simulate, [*words.split(), "--json", "-"])
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.output)
+    wanted = run(
+        machines=2,
+        intervals=4,
+        mode="pipe",
+        jitter_s=0.02,
+        rtt_s=0.002,
+        link=20e6 / 8,
+        task_bytes=10240,
+        epochs=3,
+        seed=5,
+    )
+    assert shown["outcome"] == dataclasses.asdict(wanted)
+    assert "s per epoch after the first" in CliRunner().invoke(simulate, words.split()).output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--intervals 4", "--intervals: goes with --strategy dorylus"),
+        ("--strategy dorylus --profile x", "--strategy needs no profile"),
+        ("--strategy dorylus --workers 0", "0 is not in the range"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words: str, said: str) -> None:
+    done = CliRunner().invoke(simulate, words.split())
+    assert done.exit_code == 2
+    assert said in done.output
