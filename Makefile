@@ -55,7 +55,7 @@ protos: setup ## regenerate the message classes from protos/atta/v1
 
 docs: setup ## build the documentation site in build/docs (its tools are installed the first time)
 	@$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || $(PIP) furo myst-parser sphinx
-	@$(BIN)/python -m sphinx -q -W -n --keep-going -b html -d build/doctrees docs build/docs
+	@$(BIN)/python -m sphinx -q -E -W -n --keep-going -b html -d build/doctrees docs build/docs
 	@echo "== build/docs/index.html"
 
 wheel: setup ## build the wheel for this machine in dist, with a manylinux tag and checksums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -189,9 +190,11 @@ def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path, name: str) 
     task = "regression" if name == "exchange" else "classes"
     settings = config(world, task, **{"epochs": 6, "clip_grad_norm": 0.5, **RESUMED[name]})
     through = fit(replace(settings, checkpoint=str(tmp_path / "through")))
-    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True)
+    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True, logger=(f"csv save_dir={tmp_path}",))
     assert len(fit(replace(stopped, epochs=3)).epochs) == 3
     assert timeless(fit(stopped)) == timeless(through)
+    logged = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())  # of both halves of the run
+    assert [(int(row["step"]), float(row["loss"])) for row in logged] == [(e.epoch, e.loss) for e in through.epochs]
     assert {e.steps for e in through.epochs} == ({2} if name == "minibatch" else {1})  # four batches, three in a step
     assert through.epochs[-1].learning_rate < through.epochs[0].learning_rate == settings.lr  # type: ignore[operator]
     ends = [
@@ -250,6 +253,7 @@ BAD = [
     ("regression", "--task regression --class-weights balanced", "--task regression has no classes to weigh"),
     ("classes", "--class-weights {}/absent", "absent: the file is missing"),
     ("classes", "--class-weights {}/two", "two: --class-weights: holds 2 weights, the dataset has 3 classes"),
+    ("classes", "--logger csv", "--logger csv: missing a required argument: 'save_dir'"),
     ("classes", "--early-stop mae:3", "unknown metric of --task classes 'mae'"),
     ("classes", "--task labels", "a row of 0 and 1 per vertex"),
     ("classes", "--init-from {}/absent", "absent: --init-from: there is no such file"),

@@ -16,6 +16,7 @@ EXTRAS = {
     "dgl": "dgl",
     "matplotlib": "bench",
     "pyarrow": "table",
+    "lightning": "lightning",
 }
 """The extra that installs a package."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["EpochReport", "Nodes", "TrainConfig", "TrainReport", "fit"]
 
 _HOMES = {
+    "AttaDataModule": "atta.train.launching.lightning",  # not in __all__, for it needs the extra atta[lightning]
     "EpochReport": "atta.train.reports.epochs",
     "Nodes": "atta.train.launching.nodes",
     "TrainConfig": "atta.train.config",

@@ -23,7 +23,9 @@ from atta.train.launching.failure import first_cause
 from atta.train.launching.handing import handed
 from atta.train.launching.nodes import Nodes
 from atta.train.reports.epochs import EpochReport
+from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
+from atta.train.settings.loggers import parse_logger
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
@@ -51,6 +53,8 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """
     nodes = nodes or Nodes()
     trainers = nodes.trainers_here(config)
+    for logger in config.logger or ():
+        check_logger(parse_logger(logger))
     if config.checkpoint is not None and nodes.rank == 0:
         from atta.train.checkpoint import check_folder
 

@@ -20,7 +20,7 @@ from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings.loggers import LoggerSpec
 
-__all__ = ["CsvLogger", "MetricsLogger", "RunLog", "figures_of", "make_logger"]
+__all__ = ["CsvLogger", "MetricsLogger", "RunLog", "check_logger", "figures_of", "make_logger"]
 
 _METHODS = ("log_hyperparams", "log_metrics", "finalize")
 _STEP = "step"
@@ -45,18 +45,27 @@ def make_logger(spec: LoggerSpec) -> MetricsLogger:
     Raises:
         ConfigError: there is no such class, it does not take the arguments, or what it makes is no logger.
     """
-    make = CsvLogger if spec.name == "csv" else _imported(spec.name)
     try:
-        inspect.signature(make).bind(**spec.arguments)
-    except TypeError as error:
-        raise ConfigError(f"--logger {spec.name}: {error}") from None
-    try:
-        made: Any = make(**spec.arguments)
+        made: Any = check_logger(spec)(**spec.arguments)
     except (ImportError, TypeError, ValueError) as error:
         raise ConfigError(f"--logger {spec.name}: {error}") from error
     if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
         raise ConfigError(f"--logger {spec.name}: has no {', '.join(lacking)}, so it is no logger")
     return made  # type: ignore[no-any-return]
+
+
+def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
+    """What makes the logger, which is not called.
+
+    Raises:
+        ConfigError: there is no such class, or it does not take the arguments.
+    """
+    make = CsvLogger if spec.name == "csv" else _imported(spec.name)
+    try:
+        inspect.signature(make).bind(**spec.arguments)
+    except TypeError as error:
+        raise ConfigError(f"--logger {spec.name}: {error}") from None
+    return make
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -1,0 +1,122 @@
+"""``AttaDataModule``: Lightning's ``Trainer`` reads mini-batches of running daemons. The extra ``atta[lightning]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import atta
+from atta.errors import ConfigError
+from atta.observe.extras import load
+
+lightning = load("AttaDataModule", "lightning.pytorch")
+
+__all__ = ["AttaDataModule"]
+
+
+def _to_pyg(batch: atta.MiniBatch) -> Any:
+    return batch.to_pyg()
+
+
+class EpochBatches:
+    """A loader whose epoch is that of the trainer. Lightning may begin an epoch's iteration more than once."""
+
+    def __init__(self, loader: atta.NeighborLoader, epoch: Callable[[], int]) -> None:
+        self.loader, self._epoch = loader, epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self.loader.set_epoch(self._epoch())
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-defined]  # types are checked without it
+    """Loaders of the splits ``train``, ``val`` and ``test`` for Lightning's ``Trainer``.
+
+        data = AttaDataModule("cluster.toml", [15, 10, 5], batch_size=1024)
+        lightning.pytorch.Trainer(max_epochs=10, devices=2).fit(module, data)
+
+    Every process of the trainer connects to the daemons itself and gets its share of the batches. Batches of an epoch
+    depend on its number alone, so a run that goes on from a checkpoint of Lightning gets the batches that it lacks.
+    """
+
+    def __init__(
+        self,
+        target: str | Path | Sequence[str],
+        num_neighbors: Any,
+        *,
+        splits: Sequence[str] = ("train", "val", "test"),
+        predict: Any = None,
+        node_type: str | None = None,
+        batch_size: int = 1024,
+        eval_num_neighbors: Any = None,
+        transform: Callable[[atta.MiniBatch], Any] = _to_pyg,
+        **options: Any,
+    ) -> None:
+        """Describe the loaders. Daemons are asked first when the trainer calls ``setup``.
+
+        Args:
+            target: of ``atta.connect``: a cluster file or addresses. ``atta.local(...).cluster_file`` is one.
+            num_neighbors: fan-outs, as for ``NeighborLoader``.
+            splits: of training, validation and test.
+            predict: seeds of ``Trainer.predict``: a split, ids, or None for all vertices.
+            node_type: of the seeds; may be left out if there is one.
+            batch_size: seeds per batch.
+            eval_num_neighbors: fan-outs of all loaders except that of training; None: ``num_neighbors``.
+            transform: makes what the module gets of a ``MiniBatch``. Default: PyG's ``Data`` or ``HeteroData``.
+            **options: of ``NeighborLoader``, for all loaders.
+
+        Raises:
+            ConfigError: there are not three splits.
+        """
+        super().__init__()
+        if isinstance(splits, str) or len(splits) != 3:
+            raise ConfigError(f"splits {splits!r}: name those of training, validation and test")
+        self._target, self._splits, self._predict = target, tuple(splits), predict
+        self._node_type, self._options = node_type, {"batch_size": batch_size, "transform": transform, **options}
+        self._fan_outs, self._eval_fan_outs = num_neighbors, eval_num_neighbors or num_neighbors
+        self._cluster: atta.Cluster | None = None
+
+    @property
+    def cluster(self) -> atta.Cluster:
+        """The connection of this process; made when it is first used."""
+        if self._cluster is None:
+            self._cluster = atta.connect(self._target, wait=True)
+        return self._cluster
+
+    def setup(self, stage: str) -> None:
+        """Connect to the daemons. Raises what ``atta.connect`` raises."""
+        self.cluster.schema  # noqa: B018 - this connects
+
+    def teardown(self, stage: str) -> None:
+        """Close the connection."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def train_dataloader(self) -> EpochBatches:
+        """Shuffled anew in each epoch; every rank has equally many batches."""
+        loader = self._loader(self._fan_outs, self._splits[0], shuffle=True)
+        return EpochBatches(loader, lambda: 0 if self.trainer is None else self.trainer.current_epoch)
+
+    def val_dataloader(self) -> atta.NeighborLoader:
+        """Every vertex of the split once."""
+        return self._loader(self._eval_fan_outs, self._splits[1])
+
+    def test_dataloader(self) -> atta.NeighborLoader:
+        """Every vertex of the split once."""
+        return self._loader(self._eval_fan_outs, self._splits[2])
+
+    def predict_dataloader(self) -> atta.NeighborLoader:
+        """Every vertex that is predicted once."""
+        return self._loader(self._eval_fan_outs, self._predict)
+
+    def _loader(self, fan_outs: Any, seeds: Any, *, shuffle: bool = False) -> atta.NeighborLoader:
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        if self._node_type is not None:
+            seeds = self._node_type, seeds
+        places = {"rank": rank, "world_size": world, "pad": shuffle, "shuffle": shuffle}
+        return atta.NeighborLoader(self.cluster, fan_outs, seeds, **{**places, **self._options})
