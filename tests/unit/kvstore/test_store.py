@@ -247,12 +247,17 @@ def test_a_disk_that_may_have_lost_something_is_not_written_any_more(
 ) -> None:
     kept = Kept(tmp_path, forced=True)
     kept.create()
+    before = kept.state()
     with monkeypatch.context() as failing:
         failing.setattr(os, "fdatasync", lambda _: (_ for _ in ()).throw(OSError(5, "Input/output error")))
         with pytest.raises(OSError, match="Input/output"):
-            kept.store.append([Registered(1, 2).encode()])
+            kept.store.append([Registered(kept.tables.get("added").key, 2).encode()])
     with pytest.raises(OSError, match="Input/output"):
         kept.store.append([Registered(1, 2).encode()])
+    kept.store.close()
+    again = Kept(tmp_path)
+    assert again.state() == before, "what was refused does not come back"
+    again.store.append([Registered(1, 2).encode()])
 
 
 def test_damage_is_an_error_that_names_the_place(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -105,6 +106,31 @@ def test_pushes_that_come_together_share_writes(tmp_path: Path) -> None:
         stats = kept.journal.stats()
         assert stats["table_log_records"] - before["table_log_records"] == 50
         assert stats["table_log_groups"] - before["table_log_groups"] < 25
+
+    told(tmp_path, story)
+
+
+def test_a_slow_disk_stops_the_event_loop_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers, append = [], TableStore.append
+
+    def write(store: TableStore, bodies: Any) -> Any:
+        writers.append(threading.current_thread() is threading.main_thread())
+        return append(store, bodies)
+
+    async def story(kept: Kept) -> None:
+        client = await kept.create()
+        monkeypatch.setattr(journal_module, "SLOW_S", 1e9)
+        kept.journal._slow_until = 0.0
+        monkeypatch.setattr(TableStore, "append", write)
+        await kept.push(client, 0)
+        await kept.push(client, 1, 900)
+        monkeypatch.setattr(journal_module, "SLOW_S", -1.0)
+        for number in range(2, 5):
+            await kept.push(client, number)
+        kept.journal._slow_until = 0.0  # a second has passed
+        monkeypatch.setattr(journal_module, "SLOW_S", 1e9)
+        await kept.push(client, 5)
+        assert writers == [True, False, True, False, False, True]
 
     told(tmp_path, story)
 

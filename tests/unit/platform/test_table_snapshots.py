@@ -269,8 +269,8 @@ def test_pushes_wait_from_a_hold_to_the_copy() -> None:
     assert hold.closed, "the copy may take its time"
     hold.release(OLD)
     assert not hold.closed
-    hold.begin(NEW, 10)
-    now += 11
+    hold.begin(NEW, 1e9)
+    now += 31
     assert not hold.closed
     with pytest.raises(UnknownNameError, match="pushes went on before all daemons had copied their tables; save again"):
         hold.keep(NEW)

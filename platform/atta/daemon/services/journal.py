@@ -2,8 +2,11 @@
 
 Whatever has come while a group of changes was written is the next group, so many pushes share one write, and one wait
 for the disk. Changes are made in the order of their records. So a replay of the log gives the same bits, and a change
-that cannot be written has changed nothing. A thread writes; small groups are applied on the event loop, as pushes
-without a log are.
+that cannot be written has changed nothing.
+
+A thread writes and applies large groups, and forces them to the disk. The event loop itself writes and applies small
+ones that are not forced: the system only copies them, which costs less than handing them over. If the system has too
+much to write back it stops whoever writes; after a write that took long, the thread writes for a while.
 
 When the log has become long, all tables are written beside it (a *checkpoint*), and the log begins anew. Pushes go on
 meanwhile, and wait if the log has grown to four times that length.
@@ -42,6 +45,8 @@ POLL_S = 0.002
 """How often a change that has to wait looks whether it may go on."""
 AGAIN_S = 5.0
 """How long the daemon waits after a checkpoint has failed."""
+SLOW_S, SLOW_FOR_S = 0.002, 1.0
+"""A write that took so long on the event loop, and how long the thread writes then."""
 MOST_LOGS = 4
 
 
@@ -71,7 +76,7 @@ class Journal:
         self._writer = named_threads(1, "atta-log")
         self._saving: asyncio.Task[None] | None = None
         self._failed: tuple[str, float] | None = None  # why the last checkpoint failed, and when to try again
-        self._ended = False
+        self._ended, self._slow_until = False, 0.0
         self._groups = self._records = 0
 
     def stats(self) -> dict[str, float]:
@@ -97,12 +102,12 @@ class Journal:
             return False  # and so it was written
         entry = RowsPushed(table.key, client, sequence, settled, push)
         apply, give_back = partial(table.finish, push, client, sequence), partial(table.give_back, client, sequence)
-        await self._change(entry, apply, push.values.nbytes, table, give_back)
+        await self._put(entry, apply, push.rows.nbytes + push.values.nbytes, table, give_back)
         return True
 
     async def register(self, table: MutableTable, client: int) -> None:
         """Write that a client of the table has registered; raises QuotaExceededError."""
-        await self._change(Registered(table.key, client), _nothing, 0)
+        await self._put(Registered(table.key, client), _nothing, 0)
 
     def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
         """See ``TableRecorder``. Not for the event loop's own thread."""
@@ -117,15 +122,8 @@ class Journal:
         """See ``TableRecorder``. Not for the event loop's own thread."""
         asyncio.run_coroutine_threadsafe(self._replace(tables, apply), self._loop).result()
 
-    async def _change(
-        self,
-        entry: Entry,
-        apply: Callable[[int], None],
-        nbytes: int,
-        table: MutableTable | None = None,
-        give_back: Callable[[], None] | None = None,
-    ) -> None:
-        await self._put(entry, apply, nbytes, table, give_back)
+    async def _change(self, entry: Entry, apply: Callable[[int], None], nbytes: int) -> None:
+        await self._put(entry, apply, nbytes)
 
     def _put(
         self,
@@ -196,8 +194,12 @@ class Journal:
         return group
 
     async def _commit(self, group: Sequence[_Change]) -> None:
+        small = sum(change.nbytes for change in group) <= SMALL_BYTES
         try:
-            first = await self._loop.run_in_executor(self._writer, self._write, group)
+            if small and not self._store.forced and self._loop.time() >= self._slow_until:
+                first = self._write_here(group)
+            else:
+                first = await self._loop.run_in_executor(self._writer, self._write, group)
         except OSError as error:
             cause = f"the log of tables in {self._store.folder} cannot be written: {error.strerror or error}"
             log.error("changes of tables refused", changes=len(group), error=cause)
@@ -208,13 +210,20 @@ class Journal:
         # A thread that waits for a copy of a table would occupy the writer; here nothing waits with it.
         while not all(change.table is None or change.table.takes_pushes for change in group):
             await asyncio.sleep(POLL_S)
-        if sum(change.nbytes for change in group) <= SMALL_BYTES:
+        if small:
             _apply(group, first)
         else:
             await self._loop.run_in_executor(self._writer, _apply, group, first)
         for change in group:
             if not change.done.done():
                 change.done.set_result(None)
+
+    def _write_here(self, group: Sequence[_Change]) -> int:
+        began = self._loop.time()
+        first = self._write(group)
+        if self._loop.time() - began > SLOW_S:
+            self._slow_until = self._loop.time() + SLOW_FOR_S
+        return first
 
     def _write(self, group: Sequence[_Change]) -> int:
         """Write the group; returns the number of its first record."""

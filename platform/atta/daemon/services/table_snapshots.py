@@ -36,7 +36,8 @@ SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
 MAX_HOLD_S = 3600.0
 """Longest time that what was prepared is held, even if the client asks for more."""
-
+MAX_PUSH_HOLD_S = 30.0
+"""Longest time that pushes wait until a save begins to copy, even if the client asks for more."""
 MAX_SNAPSHOTS = 64
 """A daemon keeps snapshots of at most so many names, apart from ``SHUTDOWN``."""
 
@@ -75,7 +76,7 @@ class PushHold:
         """
         check_hold(hold_s)
         if not self.closed:
-            self._snapshot_id, self._until = snapshot_id, self._clock() + min(hold_s, MAX_HOLD_S)
+            self._snapshot_id, self._until = snapshot_id, self._clock() + min(hold_s, MAX_PUSH_HOLD_S)
         if self._snapshot_id != snapshot_id:
             raise QuotaExceededError(f"part {self._part}: another save of tables is under way")
 

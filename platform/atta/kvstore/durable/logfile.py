@@ -60,6 +60,7 @@ class LogFile:
             try:
                 os.fdatasync(self._fd)
             except OSError as error:  # nobody knows what is on the disk; a second attempt would claim success
+                self._undo()
                 self._broken = error
                 raise
         self.position, self.nbytes = position, self.nbytes + size

@@ -65,7 +65,7 @@ class TableStore:
             ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions.
             DataError: it cannot be made, or ``store.json`` is damaged.
         """
-        self.folder, self._forced = folder, forced
+        self.folder, self.forced = folder, forced
         self._older: dict[Path, int] = {}  # files of the log before the present one, and their sizes
         self._changing = threading.Lock()
         self._log: LogFile | None = None
@@ -177,7 +177,7 @@ class TableStore:
     def _begin(self, before: LogPosition) -> None:
         path = self.folder / f"log-{before.lsn + 1:020d}"
         try:
-            self._log = LogFile(path, LogHeader(self._store_id, self._epoch, before, self._forced))
+            self._log = LogFile(path, LogHeader(self._store_id, self._epoch, before, self.forced))
         except OSError as error:
             raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror}") from None
         self._older.pop(path, None)  # it had no records
