@@ -98,20 +98,22 @@ class LocateReply(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ...) -> None: ...
 
 class PullRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "codec", "table_id", "narrow_rows", "version")
+    __slots__ = ("name", "rows", "codec", "table_id", "narrow_rows", "version", "array")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     NARROW_ROWS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    ARRAY_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     codec: str
     table_id: int
     narrow_rows: bool
     version: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ..., narrow_rows: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
+    array: str
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ..., narrow_rows: _Optional[bool] = ..., version: _Optional[int] = ..., array: _Optional[str] = ...) -> None: ...
 
 class RowsChunk(_message.Message):
     __slots__ = ("first_row", "rows", "versions", "values")
@@ -142,7 +144,7 @@ class RegisterReply(_message.Message):
     def __init__(self, client: _Optional[int] = ..., table: _Optional[_Union[TableInfo, _Mapping]] = ...) -> None: ...
 
 class PushRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "op", "client", "sequence", "versioned", "version", "step", "codec", "values", "settled", "table_id")
+    __slots__ = ("name", "rows", "op", "client", "sequence", "versioned", "version", "step", "codec", "values", "settled", "table_id", "array")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +157,7 @@ class PushRowsRequest(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    ARRAY_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     op: str
@@ -167,7 +170,8 @@ class PushRowsRequest(_message.Message):
     values: bytes
     settled: int
     table_id: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., op: _Optional[str] = ..., client: _Optional[int] = ..., sequence: _Optional[int] = ..., versioned: _Optional[bool] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., codec: _Optional[str] = ..., values: _Optional[bytes] = ..., settled: _Optional[int] = ..., table_id: _Optional[int] = ...) -> None: ...
+    array: str
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., op: _Optional[str] = ..., client: _Optional[int] = ..., sequence: _Optional[int] = ..., versioned: _Optional[bool] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., codec: _Optional[str] = ..., values: _Optional[bytes] = ..., settled: _Optional[int] = ..., table_id: _Optional[int] = ..., array: _Optional[str] = ...) -> None: ...
 
 class PushRowsReply(_message.Message):
     __slots__ = ("applied",)

@@ -47,6 +47,7 @@ PRINTED = {
     "sampling-standalone.md": "\n",
     "tables.md": "torch.Size([1000, 16])",
     "training.md": "epoch 2: ",
+    "typed.md": "['test', 'train', 'val']",
 }
 
 

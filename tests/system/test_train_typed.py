@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ import torch.nn.functional as F
 
 import atta
 from atta.cli import main as root
+from atta.errors import DataError
+from atta.kvstore.initial import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
+from atta.train.checkpoint import load_model
+from atta.train.models.layers import saved_model
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.reach import TypeReach
 from tests.hetero import over_all_vertices
@@ -71,6 +75,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 out.add_edges("__".join(e), *pair)
         folders[name] = folder / name / "parts"
         partition_graph(folder / name / "graph", folders[name], parts=2, method="random", seed=0)
+    folders["other"] = folder / "other"
+    partition_graph(folder / "embeddings" / "graph", folders["other"], parts=2, method="random", seed=1)
     with (
         atta.local(folders["features"], threads=1) as features,
         atta.local(folders["embeddings"], threads=1) as embeddings,
@@ -104,7 +110,7 @@ def in_one_process(world: World, settings: TrainConfig) -> tuple[list[float], to
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses, over_all_vertices(model, world.x, world.edges).detach()
 
 
@@ -132,6 +138,109 @@ def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
     assert report.epochs[-1].edges_per_s > 0
 
 
+# -- embeddings --------------------------------------------------------------------------------------------------------
+
+
+def test_embeddings_learn_as_torch_s_in_one_process(world: World, tmp_path: Path) -> None:
+    """Authors and terms have no features. One trainer, full batches: every step beside torch's Adam and SparseAdam."""
+    settings = config(world, "embeddings", trainers=1, batch_size=TRAIN, epochs=5, eval_every=5, embedding_lr=0.05)
+    with atta.connect(world.clusters["embeddings"]) as cluster:
+        initial = {t: initial_rows(cluster, t, number, settings) for number, t in enumerate(("author", "term"))}
+        report = fit(replace(settings, checkpoint=str(tmp_path)))
+        assert not [name for name in cluster.tables.specs() if name.startswith("train-")]  # their memory is free again
+    tables = {t: torch.nn.Parameter(rows) for t, rows in initial.items()}
+    torch.manual_seed(settings.seed)
+    reach = TypeReach("paper", settings.depth, tuple(sorted(EDGES)), {"author": None, "paper": 3, "term": None})
+    model = TypedModel(settings.own, reach, CLASSES)
+    dense = torch.optim.Adam(model.parameters(), settings.lr)
+    assert settings.embedding_lr is not None
+    sparse = torch.optim.SparseAdam(list(tables.values()), settings.embedding_lr)
+    losses = []
+    for _ in range(settings.epochs):
+        rows = {t: F.embedding(torch.arange(len(table)), table, sparse=True) for t, table in tables.items()}
+        scores = over_all_vertices(model, {"paper": world.x["paper"], **rows}, world.edges)
+        loss = F.cross_entropy(scores[:TRAIN], world.y[:TRAIN])
+        dense.zero_grad()
+        sparse.zero_grad()
+        loss.backward()
+        dense.step()
+        sparse.step()
+        losses.append(loss.item())
+    assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-3)
+    best = torch.load(tmp_path / "best.pt", weights_only=True)
+    for t, table in tables.items():
+        found = best["model"][f"embeddings.{t}"]
+        # Rows stand in the order of the partitions, so they are compared as a set.
+        assert found.sum(1).sort().values.tolist() == pytest.approx(table.sum(1).sort().values.tolist(), abs=2e-2)
+
+
+def initial_rows(cluster: atta.Cluster, node_type: str, number: int, settings: TrainConfig) -> torch.Tensor:
+    """The rows by user id that a run begins with."""
+    count = cluster.schema.node_counts[node_type]
+    init = Normal(0.0, 1.0, settings.seed * 31 + number)
+    table = atta.DistEmbedding(
+        cluster, count, settings.hidden, name=f"copy-{node_type}", policy=f"nodes:{node_type}", init=init
+    )
+    rows = table.eval()(torch.arange(count)).clone()
+    cluster.tables.delete(f"copy-{node_type}")
+    return rows
+
+
+def test_embeddings_alone_tell_the_classes(world: World) -> None:
+    settings = {"model": "rgcn", "num_neighbors": (6, 4), "batch_size": 20, "epochs": 15, "eval_every": 15}
+    report = fit(config(world, "embeddings", **settings, dropout=0.2, accumulate=2))
+    assert report.epochs[-1].test_accuracy is not None
+    assert report.epochs[-1].test_accuracy > 0.45  # 0.25 is chance, and all that the papers' own features allow
+    assert report.epochs[-1].loss < 0.5 * report.epochs[0].loss
+
+
+def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path) -> None:
+    """Losses and figures of every epoch, weights, rows and the optimiser's state after the last, bit for bit."""
+    sampled = {"num_neighbors": (4, 3), "batch_size": 30, "dropout": 0.3, "epochs": 4, "trainers": 1}
+    settings = config(world, "embeddings", **sampled)
+    through = fit(replace(settings, checkpoint=str(tmp_path / "through")))
+    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True)
+    fit(replace(stopped, epochs=2))
+    resumed = fit(stopped)
+    assert [(e.loss, e.metrics) for e in resumed.epochs] == [(e.loss, e.metrics) for e in through.epochs]
+    for name in ("checkpoint.pt", "rank-4-0.pt", "best.pt"):
+        ends = [torch.load(tmp_path / place / name, weights_only=True) for place in ("through", "stopped")]
+        flat = [dict(tensors_of(end)) for end in ends]
+        assert flat[0].keys() == flat[1].keys()
+        assert all(torch.equal(tensor, flat[1][key]) for key, tensor in flat[0].items())
+        kept = {key.rpartition("/")[2] for key in flat[0] if "/tables/term/" in key}
+        assert kept == ({"weight", "exp_avg", "exp_avg_sq"} if name == "rank-4-0.pt" else set())
+    # Whichever of the two trainers is first says what it lacks.
+    with pytest.raises(DataError, match=r"made with --trainers 1, not 2|goes with a file of each trainer"):
+        fit(replace(stopped, trainers=2, epochs=5))
+
+
+def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of nested dicts, with its place."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from tensors_of(inner, f"{path}/{key}")
+
+
+@pytest.mark.slow
+def test_beginning_with_another_run(world: World, tmp_path: Path) -> None:
+    settings = config(world, "embeddings", epochs=3, checkpoint=str(tmp_path))
+    best = fit(settings).best
+    onward = replace(settings, checkpoint=None, epochs=1, lr=1e-30, embedding_lr=1e-30, init_from=str(tmp_path))
+    assert fit(onward).epochs[0].metrics == pytest.approx(best.metrics, rel=1e-5)
+    other = replace(onward, cluster=None, data=str(world.folders["other"]))
+    with pytest.raises(
+        DataError, match="its embeddings do not fit: they are of other types, or of another partitioned"
+    ):
+        fit(other)
+    with pytest.raises(DataError, match="does not fit this model: encoders"):
+        fit(replace(onward, cluster=world.clusters["features"]))
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
 BAD = [
     ("--model rgcn --target author", "--target author: has no table y to learn from; paper has"),
     ("--model rgcn --target papr", "unknown node type 'papr'"),
@@ -139,6 +248,7 @@ BAD = [
     ("--model sage", "--model sage: takes graphs with one node type and one edge type, this one has 3 and 3"),
     ("--strategy full --model rgcn", "--model rgcn: belongs to --strategy minibatch, not full"),
     ("--strategy full --model gcn", "--model gcn: takes graphs with one node type and one edge type"),
+    ("--model rgcn --embedding-lr 0", "--embedding-lr 0.0: must be positive"),
     ("--model hgt --hidden 15", "--hidden 15: hgt divides it among --heads 4"),
 ]
 
@@ -162,3 +272,5 @@ def test_typed_graphs_are_not_predicted_on_yet(world: World, tmp_path: Path) -> 
     said = pytest.raises(atta.ConfigError, match="inference takes graphs with one node type and one edge type")
     with atta.connect(world.clusters["features"]) as cluster, said:
         atta.predict(cluster, tmp_path)
+    with pytest.raises(DataError, match="has a model of typed graphs, hetero-sage"):
+        saved_model(load_model(tmp_path), 3)

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import xxhash
@@ -32,6 +32,7 @@ __all__ = [
     "BEST",
     "BEST_WEIGHTS",
     "LAST",
+    "SavedEmbeddings",
     "SavedModel",
     "check_folder",
     "load_checkpoint",
@@ -54,8 +55,9 @@ _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth")  # settings that determine the weights
-_KEPT = (*_SHAPE, "lr_schedule")  # settings that a run cannot change on its way
+_KEPT = (*_SHAPE, "lr_schedule", "target")  # settings that a run cannot change on its way
 _EARLIER = {"task": "classes", "lr_schedule": "none"}  # what files of earlier versions lack
+_EMBEDDINGS = "embeddings."  # where weights have the rows of node types without features
 _SAMPLED = "gnn."  # where models of sampled batches have the names of the others
 
 
@@ -97,10 +99,23 @@ def save_checkpoint(
     _write(Path(folder) / LAST, state)
 
 
-def save_best(folder: str | Path, config: TrainSettings, model: torch.nn.Module, epoch: EpochReport) -> None:
-    """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors."""
-    weights = model.state_dict()
+def save_best(
+    folder: str | Path,
+    config: TrainSettings,
+    model: torch.nn.Module,
+    epoch: EpochReport,
+    *,
+    embeddings: Mapping[str, torch.Tensor] | None = None,
+    dataset_id: str = "",
+) -> None:
+    """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors.
+
+    embeddings: rows by node type, in the order of the tables of the dataset ``dataset_id``.
+    """
+    weights = {**model.state_dict(), **{f"{_EMBEDDINGS}{t}": rows for t, rows in (embeddings or {}).items()}}
     state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
+    if embeddings:
+        state["dataset_id"] = dataset_id
     _write(Path(folder) / BEST, state)
     about = {name: str(value) for name, value in {**_shape(config), "epoch": epoch.epoch}.items()}
     with StagedFile(Path(folder) / BEST_WEIGHTS, overwrite=True) as partial:
@@ -184,8 +199,15 @@ def load_checkpoint(
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
 
 
-def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> None:
-    """Fill the model with the weights of another run's checkpoint, whatever its strategy.
+class SavedEmbeddings(NamedTuple):
+    """Rows by node type, in the order of the tables of a dataset."""
+
+    rows: Mapping[str, torch.Tensor]
+    dataset_id: object
+
+
+def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
+    """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings.
 
     path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first).
 
@@ -197,9 +219,12 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
         path = next((path / name for name in (BEST, LAST) if (path / name).exists()), path / BEST)
     if not path.exists():
         raise DataError(path, "--init-from: there is no such file")
-    weights = _read(path, device).get("model")
+    saved = _read(path, device)
+    weights = saved.get("model")
     if not isinstance(weights, dict):
         raise DataError(path, "--init-from: holds no model")
+    rows = {name: weights.pop(name) for name in list(weights) if name.startswith(_EMBEDDINGS)}
+    embeddings = {name.removeprefix(_EMBEDDINGS): tensor for name, tensor in rows.items()}
     given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
     own = {name.removeprefix(_SAMPLED): name for name in model.state_dict()}
     wanted = {name: model.state_dict()[full].shape for name, full in own.items()}
@@ -209,6 +234,7 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
         if there != here:
             raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
     model.load_state_dict({own[name]: tensor for name, tensor in given.items()})
+    return SavedEmbeddings(embeddings, saved.get("dataset_id"))
 
 
 def save_rank(folder: str | Path, rank: int, world: int, done: int, state: Mapping[str, Any]) -> None:
@@ -256,7 +282,7 @@ def _rank_file(folder: str | Path, rank: int, done: int) -> Path:
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in _KEPT}
+    return {name: getattr(config, name, None) for name in _KEPT}  # not every strategy has a target
 
 
 def check_folder(folder: str | Path) -> None:

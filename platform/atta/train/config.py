@@ -99,8 +99,9 @@ class TrainConfig(
             raise ConfigError(
                 f"--hidden {self.hidden}: {self.model} divides it among --heads {self.heads}, which does not go"
             )
-        if self.model in TYPED_MODELS and self.strategy != "minibatch":
-            raise ConfigError(f"--model {self.model}: belongs to --strategy minibatch, not {self.strategy}")
+        able = strategies_with("target")
+        if self.model in TYPED_MODELS and self.strategy not in able:
+            raise ConfigError(f"--model {self.model}: belongs to --strategy {' or '.join(able)}, not {self.strategy}")
         if self.checkpoint_layers and self.model not in DEEP_MODELS:
             raise ConfigError(f"--checkpoint-layers: only for --model {' and '.join(DEEP_MODELS)}, not {self.model}")
 

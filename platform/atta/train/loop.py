@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import atta
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import (
     LAST,
     load_checkpoint,
@@ -100,7 +100,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.model = model.to(self.device)
         goes_on = config.resume and config.checkpoint is not None and (Path(config.checkpoint) / LAST).exists()
         if config.init_from is not None and not goes_on:
-            load_weights(config.init_from, self.model, self.device)
+            self.load_embedding_weights(config.init_from, *load_weights(config.init_from, self.model, self.device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
 
@@ -159,6 +159,15 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def load_rank_state(self, state: dict[str, Any]) -> None:
         """Go on from what ``rank_state`` has returned; called before the first epoch."""
 
+    def embedding_weights(self) -> dict[str, torch.Tensor]:
+        """Rows of learnable tables by node type, for the file of the best model; rank 0 calls this."""
+        return {}
+
+    def load_embedding_weights(self, path: str, weights: Mapping[str, torch.Tensor], dataset_id: object) -> None:
+        """Begin with rows of another run that ``embedding_weights`` has returned; raises DataError."""
+        if weights:
+            raise DataError(path, f"--init-from: has embeddings of {', '.join(weights)}, this model has none")
+
     @abc.abstractmethod
     def tallies(self) -> Mapping[str, Sequence[float]]:
         """``Objective.tally`` of each of ``splits``, added up over all ranks; each vertex is predicted once."""
@@ -189,7 +198,14 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if folder is None:
             return
         if self.rank == 0 and best_epoch(epochs, self.watched) is epochs[-1]:
-            save_best(folder, self.config, self.model, epochs[-1])
+            save_best(
+                folder,
+                self.config,
+                self.model,
+                epochs[-1],
+                embeddings=self.embedding_weights(),
+                dataset_id=self.cluster.dataset_id,
+            )
         if done % self.config.checkpoint_every and not last:
             return
         if self.keeps_state:

@@ -264,3 +264,34 @@ def test_pulls_go_on_while_a_table_grows() -> None:
             assert (pulled.values == wanted[:, None]).all()
 
     together(change, pull, pull)
+
+
+def test_what_the_optimiser_keeps_can_be_read_and_written() -> None:
+    """A second table that takes over rows, moments and step number makes the same next step, bit for bit."""
+    rng = np.random.default_rng(2)
+    rows = np.arange(40, 60)
+    gradients = rng.standard_normal((2, 20, 3)).astype(np.float32)
+    first, second = table_of(versioned=False), table_of(versioned=False, init=Uniform(5, 6))
+    first.push(rows, gradients[0], "step", client=1, sequence=0, step=7)
+    for number, array in enumerate(("", "exp_avg", "exp_avg_sq")):
+        second.push(rows[::-1], first.pull(rows[::-1], array).values, "write", client=1, sequence=number, array=array)
+    assert first.pull(rows, "exp_avg").values == pytest.approx(0.1 * gradients[0])
+    for table, number in ((first, 1), (second, 3)):
+        table.push(rows, gradients[1], "step", client=1, sequence=number, step=8)
+    for array in ("", "exp_avg", "exp_avg_sq"):
+        assert np.array_equal(first.pull(rows, array).values, second.pull(rows, array).values)
+
+
+def test_arrays_that_the_optimiser_does_not_keep_are_refused() -> None:
+    rows, values = np.array([41]), np.ones((1, 3), np.float32)
+    table = table_of()
+    with pytest.raises(ConfigError, match="its optimiser keeps no 'sum', only exp_avg, exp_avg_sq"):
+        table.pull(rows, "sum")
+    with pytest.raises(ConfigError, match="keeps no 'exp_avg', only nothing"):
+        table_of(optimiser=None).pull(rows, "exp_avg")
+    for change in ({"op": "add"}, {"op": "step"}, {"version": 3}):
+        with pytest.raises(ConfigError, match="exp_avg of the optimiser is only written, without a version"):
+            table.push(rows, values, **{"op": "write", "client": 1, "sequence": 0, "array": "exp_avg", **change})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="keeps no 'sum'"):
+        table.push(rows, values, "write", client=1, sequence=0, array="sum")
+    assert not table.pull(rows, "exp_avg").values.any()

@@ -53,6 +53,7 @@ class DistEmbedding(nn.Module):
         init: Initialiser | None = None,
         push: str = "backward",
         codec: str = "",
+        lease_s: float | None = None,
     ) -> None:
         """Create or open the table ``name``.
 
@@ -68,6 +69,7 @@ class DistEmbedding(nn.Module):
             init: initial values; default: standard normal, as of ``torch.nn.Embedding``.
             push: when to push gradients. ``"backward"``: at the end of every backward pass; ``"manual"``: when ``step``
                 is called, which sums the gradients of several backward passes.
+            lease_s: the daemons drop the table when nobody has asked for it for so many seconds; None: never.
             codec: fp16, bf16 or int8: rows and gradients cross the network in fewer bytes, with less precision.
 
         Raises:
@@ -86,12 +88,18 @@ class DistEmbedding(nn.Module):
             optimiser=_optimiser(optimizer, lr),
             init=init or Normal(0.0, 1.0),
             policy=policy,
+            lease_s=lease_s,
         )
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
         self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf tensor, until its gradient is pushed
         self._queued = False
         self._ticket: Ticket | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the table."""
+        return self._table.spec.name
 
     def forward(self, ids: Tensor) -> Tensor:
         """Rows [*ids.shape, embedding_dim] of ``ids`` (any integers), float32 on the device of ``ids``.
@@ -138,6 +146,40 @@ class DistEmbedding(nn.Module):
     def _after_backward(self) -> None:
         self._queued = False
         self.step()
+
+    def pull_state(self, rows: range) -> dict[str, Tensor]:
+        """What the owners keep of some rows of the table: ``weight`` and the optimiser's arrays under torch's names.
+
+        Each is float32 [rows, embedding_dim]. Read it while nobody pushes: the arrays are not read at one moment.
+        """
+        self.flush()
+        names = _arrays(self._table.spec)
+        found = {name: torch.empty(len(rows), self.embedding_dim) for name in names}
+        for first in range(0, len(rows), _ROWS):
+            piece = np.arange(rows.start + first, rows.start + min(first + _ROWS, len(rows)))
+            for name, array in names.items():
+                found[name][first : first + len(piece)] = torch.from_numpy(self._table.pull(piece, array=array).values)
+        return found
+
+    def push_state(self, rows: range, state: Mapping[str, Tensor]) -> None:
+        """Write what ``pull_state`` has returned, or some of its arrays.
+
+        Raises:
+            ConfigError: an array is none of the optimiser's, or has another shape.
+        """
+        self._used = []
+        self.flush()
+        names = _arrays(self._table.spec)
+        for name, values in state.items():
+            if name not in names or tuple(values.shape) != (len(rows), self.embedding_dim):
+                shape = f"{len(rows)} x {self.embedding_dim}"
+                raise ConfigError(
+                    f"table {self._table.spec.name}: {name} {list(values.shape)} is none of {', '.join(names)} {shape}"
+                )
+            for first in range(0, len(rows), _ROWS):
+                piece = values[first : first + _ROWS].detach().cpu().numpy()
+                where = np.arange(rows.start + first, rows.start + first + len(piece))
+                self._table.push(where, piece, array=names[name]).wait()
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
@@ -195,6 +237,12 @@ class DistEmbedding(nn.Module):
         for first in range(0, self.num_embeddings, _ROWS):
             piece = weight[first : first + _ROWS].detach().cpu().numpy()
             self._table.push(np.arange(first, first + len(piece)), piece).wait()
+
+
+def _arrays(spec: MutableSpec) -> dict[str, str]:
+    """The arrays of a table as the owners call them, by the names that torch gives them."""
+    kept = () if spec.optimiser is None else spec.optimiser.state_names
+    return {"weight": "", **{name: name for name in kept}}
 
 
 def _optimiser(optimizer: str | OptimiserSpec, lr: float | None) -> OptimiserSpec:

@@ -111,11 +111,20 @@ class RemoteTable:
             found.append(np.frombuffer(shard.connection.call("TableService.Locate", request).rows, dtype=np.int64))
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
-    def pull(self, rows: np.ndarray, *, codec: str = "", versions: bool = False, version: int | None = None) -> Pulled:
+    def pull(
+        self,
+        rows: np.ndarray,
+        *,
+        codec: str = "",
+        versions: bool = False,
+        version: int | None = None,
+        array: str = "",
+    ) -> Pulled:
         """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64
         [n].
 
-        ``version``: that all rows must have. Then no versions travel, only the values.
+        ``version``: that all rows must have. Then no versions travel, only the values. ``array``: of the optimiser's
+        state, to read instead of the values.
 
         Raises:
             StaleRowError: a row does not have ``version``.
@@ -139,6 +148,7 @@ class RemoteTable:
                     narrow_rows=narrow,
                     codec=codec,
                     version=version,
+                    array=array,
                 )
                 calls.append((shard, piece, request, shard.connection.start("TableService.Pull", request)))
         for shard, piece, request, call in calls:
@@ -184,11 +194,12 @@ class RemoteTable:
         version: int | None = None,
         step: int | None = 0,
         codec: str = "",
+        array: str = "",
     ) -> Ticket:
         """Begin to change rows (see ``MutableTable.push``). ``wait`` of the ticket ends when all owners have done so.
 
         ``step``: the number of this optimiser's step, from 1. 0: the table counts its pushes. None: increase
-        ``self.step`` by one and use that.
+        ``self.step`` by one and use that. ``array``: of the optimiser's state, which "write" changes instead.
 
         Raises:
             ConfigError: a row that does not exist; an unknown codec.
@@ -218,6 +229,7 @@ class RemoteTable:
                 version=version or 0,
                 step=number.step,
                 codec=codec,
+                array=array,
             )
             data = values[piece].reshape(len(piece), -1)
             encoded = codecs.encode(codec, data) if codec else data.view(np.uint8)

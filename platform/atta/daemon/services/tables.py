@@ -166,7 +166,7 @@ class TableService(DataService):
         step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
         row_bytes = table.spec.row_bytes
         parts = ((first, rows[first : first + step]) for first in range(0, len(rows), step))
-        jobs = ((len(part) * row_bytes, _answer, table, first, part, request.codec, version) for first, part in parts)
+        jobs = ((len(part) * row_bytes, _answer, table, first, part, request, version) for first, part in parts)
         async for answer in self.in_turn(jobs, context.peer(), len(rows) * row_bytes):
             yield answer
         self._pulled += len(rows)
@@ -310,8 +310,12 @@ def check_codec(spec: MutableSpec, codec: str) -> None:
         )
 
 
-def _answer(table: MutableTable, first: int, rows: np.ndarray, codec: str, version: int | None) -> Bulk | bytes:
-    message = table_pb2.RowsChunk(first_row=first, rows=len(rows))
+def _answer(
+    table: MutableTable, first: int, rows: np.ndarray, request: table_pb2.PullRowsRequest, version: int | None
+) -> Bulk | bytes:
+    message, codec = table_pb2.RowsChunk(first_row=first, rows=len(rows)), request.codec
+    if request.array:
+        return Bulk(message, {ROWS_VALUES: _encoded(codec, table.pull(rows, request.array).values)})
     if version is not None:
         values = table.pull_version(rows, version)
         return Bulk(message, {ROWS_VALUES: _encoded(codec, values)})
@@ -340,13 +344,16 @@ def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, v
         settled=message.settled,
         version=message.version if message.versioned else None,
         step=message.step or None,
+        array=message.array,
     )
 
 
 def _checked(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Push:
     plain = _plain(table.spec, message, rows, values)
     version = message.version if message.versioned else None
-    return table.checked(as_array(rows, wide=True), plain, message.op, version=version, step=message.step or None)
+    return table.checked(
+        as_array(rows, wide=True), plain, message.op, version=version, step=message.step or None, array=message.array
+    )
 
 
 def _plain(spec: MutableSpec, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from atta.kvstore.mutable.requests import OPERATIONS, Push
+from atta.kvstore.mutable.requests import ARRAYS, OPERATIONS, Push
 from atta.kvstore.spec import MutableSpec
 
 __all__ = ["Created", "Deleted", "Entry", "Forgotten", "Grown", "Registered", "RowsPushed", "Whole", "decode_entry"]
@@ -23,7 +23,7 @@ _HEAD = struct.Struct("<BBHIQ")
 _PUSHED = struct.Struct("<QQQqqQ")
 _CREATED = struct.Struct("<QQQ")
 _WORD = struct.Struct("<Q")
-_VERSION, _STEP = 1, 2
+_VERSION, _STEP, _ARRAY = 1, 2, 4  # flags; the place of a push's array is in the bits above them
 
 Buffer = Any
 
@@ -126,6 +126,7 @@ class RowsPushed:
         push, flags = self.push, 0
         flags |= _VERSION if push.version is not None else 0
         flags |= _STEP if push.step is not None else 0
+        flags |= _ARRAY * ARRAYS.index(push.array)
         nbytes = push.values.nbytes
         head = _HEAD.pack(self.KIND, OPERATIONS.index(push.op), flags, len(push.rows), self.key)
         numbers = (self.client, self.sequence, self.settled, push.version or 0, push.step or 0, nbytes)
@@ -137,7 +138,9 @@ class RowsPushed:
         push, shape = self.push, (len(self.push.rows), *spec.row_shape)
         if push.values.nbytes != len(push.rows) * spec.row_bytes:
             raise ValueError(f"{push.values.nbytes} bytes for {len(push.rows)} rows of {spec.row_bytes}")
-        return Push(push.rows, push.values.view(spec.dtype).reshape(shape), push.op, push.version, push.step)
+        return Push(
+            push.rows, push.values.view(spec.dtype).reshape(shape), push.op, push.version, push.step, push.array
+        )
 
 
 Entry = Created | Deleted | Whole | Grown | Registered | Forgotten | RowsPushed
@@ -186,7 +189,8 @@ def _decoded_push(body: memoryview, op: int, flags: int, count: int, key: int) -
         raise ValueError(f"a push of {count} rows and {nbytes} bytes has a body of {len(body)} bytes")
     rows = np.frombuffer(body, dtype=np.int64, count=count, offset=at)
     values = np.frombuffer(body, dtype=np.uint8, count=nbytes, offset=at + 8 * count)
-    push = Push(rows, values, OPERATIONS[op], version if flags & _VERSION else None, step if flags & _STEP else None)
+    of_row, of_step = version if flags & _VERSION else None, step if flags & _STEP else None
+    push = Push(rows, values, OPERATIONS[op], of_row, of_step, ARRAYS[flags // _ARRAY])
     return RowsPushed(key, client, sequence, settled, push)
 
 

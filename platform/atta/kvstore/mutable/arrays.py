@@ -41,6 +41,10 @@ class ShardArrays:
         versions = {} if self.versions is None else {"versions": self.versions}
         return {"values": self.values, **versions, **self.state}
 
+    def named(self, array: str) -> np.ndarray:
+        """An array of the optimiser's state, or the values for ""."""
+        return self.state[array] if array else self.values
+
     def validate(self, spec: MutableSpec) -> None:
         """Raise AssertionError if an invariant does not hold: all arrays have the same number of rows, and the shapes
         and dtypes of the spec."""

@@ -9,9 +9,11 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.spec import MutableSpec
 
-__all__ = ["OPERATIONS", "Pulled", "Push", "local_rows"]
+__all__ = ["ARRAYS", "OPERATIONS", "Pulled", "Push", "check_array", "local_rows"]
 
 OPERATIONS = ("write", "add", "step")
+ARRAYS = ("", "sum", "exp_avg", "exp_avg_sq")
+"""What a push may write: the values, or an array of an optimiser's state. Logs on disk hold places in this order."""
 
 Values = np.ndarray | bytes | bytearray | memoryview
 
@@ -30,7 +32,7 @@ class Push:
     """A checked push.
 
     ``rows`` int64 [n] are positions in the shard, ``values`` [n, *row shape] in the table's dtype; ``op`` is one of
-    OPERATIONS.
+    OPERATIONS; ``array`` is written: one of the optimiser's state, or "" for the rows themselves.
     """
 
     rows: np.ndarray
@@ -38,6 +40,7 @@ class Push:
     op: str
     version: int | None
     step: int | None
+    array: str = ""
 
     @classmethod
     def checked(
@@ -50,12 +53,24 @@ class Push:
         *,
         version: int | None,
         step: int | None,
+        array: str = "",
     ) -> Push:
         """Check a client's push to the shard with the rows ``span``; raises ConfigError."""
         _check_operation(spec, op, version)
         _check_step(spec, op, step)
+        if array:
+            check_array(spec, array)
+            if op != "write" or version is not None:
+                raise ConfigError(f"table {spec.name}: {array} of the optimiser is only written, without a version")
         local = local_rows(spec, span, rows)
-        return cls(local, _values_of(spec, len(local), values), op, version, step)
+        return cls(local, _values_of(spec, len(local), values), op, version, step, array)
+
+
+def check_array(spec: MutableSpec, array: str) -> None:
+    """Raise ConfigError unless the optimiser keeps an array of this name; "" are the rows themselves."""
+    known = () if spec.optimiser is None else spec.optimiser.state_names
+    if array and array not in known:
+        raise ConfigError(f"table {spec.name}: its optimiser keeps no {array!r}, only {', '.join(known) or 'nothing'}")
 
 
 def local_rows(spec: MutableSpec, span: range, rows: np.ndarray) -> np.ndarray:

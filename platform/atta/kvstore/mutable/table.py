@@ -17,7 +17,7 @@ from atta.kvstore.mutable import kernels
 from atta.kvstore.mutable.arrays import ShardArrays
 from atta.kvstore.mutable.gate import Gate
 from atta.kvstore.mutable.optimisers import apply_step
-from atta.kvstore.mutable.requests import Pulled, Push, Values, local_rows
+from atta.kvstore.mutable.requests import Pulled, Push, Values, check_array, local_rows
 from atta.kvstore.mutable.sequences import Claim, Client, Sequences
 from atta.kvstore.snapshots.files import MANIFEST, Saved, load_arrays, read_saved, write_saved
 from atta.kvstore.spec import MutableSpec
@@ -143,19 +143,22 @@ class MutableTable:
         with self._step_lock:
             self.load_id, self._step = load_id, max(self._step, step)
 
-    def pull(self, rows: np.ndarray) -> Pulled:
+    def pull(self, rows: np.ndarray, array: str = "") -> Pulled:
         """A copy of the rows with these global numbers (integers [n], may repeat), each with its version.
 
+        ``array``: of the optimiser's state, to read instead of the values.
+
         Raises:
-            ConfigError: a row outside the shard.
+            ConfigError: a row outside the shard, or the optimiser keeps no such array.
         """
+        check_array(self.spec, array)
         contents = self._contents
         span = range(self.first_row, self.first_row + len(contents.values))
         local = local_rows(self.spec, span, rows)
         values = np.empty((len(local), *self.spec.row_shape), dtype=self.spec.dtype)
         versions = None if contents.versions is None else np.empty(len(local), dtype=np.int64)
         kernels.read_rows(
-            contents.values, local, values, self._locks, versions=contents.versions, out_versions=versions
+            contents.named(array), local, values, self._locks, versions=contents.versions, out_versions=versions
         )
         return Pulled(values, versions)
 
@@ -195,6 +198,7 @@ class MutableTable:
         settled: int = 0,
         version: int | None = None,
         step: int | None = None,
+        array: str = "",
     ) -> bool:
         """Change rows, once per (client, sequence). False: this push was applied before. See
         ``atta.kvstore.mutable.sequences``.
@@ -212,6 +216,7 @@ class MutableTable:
                 Rows of the same version are written again. None: all rows are written and keep their versions.
             step: number, from 1, of the optimiser's step for a push with "step". So one step may come in several pushes
                 and touch several shards. None: one more than this shard has seen.
+            array: of the optimiser's state, which "write" changes instead of the values.
 
         After each of these errors nothing has changed, and the number is still unused.
 
@@ -222,17 +227,24 @@ class MutableTable:
         """
         with self._gate.shared():
             self._check_open()
-            push = self.checked(rows, values, op, version=version, step=step)
+            push = self.checked(rows, values, op, version=version, step=step, array=array)
             with self._sequences.once(client, sequence, settled) as fresh:
                 if fresh:
                     self._apply(push)
                 return fresh
 
     def checked(
-        self, rows: np.ndarray, values: Values, op: str, *, version: int | None = None, step: int | None = None
+        self,
+        rows: np.ndarray,
+        values: Values,
+        op: str,
+        *,
+        version: int | None = None,
+        step: int | None = None,
+        array: str = "",
     ) -> Push:
         """The push, if the table can take it; see ``push``. Raises ConfigError."""
-        return Push.checked(self.spec, self.span, rows, values, op, version=version, step=step)
+        return Push.checked(self.spec, self.span, rows, values, op, version=version, step=step, array=array)
 
     def claim(self, client: Client, sequence: int, settled: int) -> Claim:
         """Begin a push in two steps: between them its record is written. FRESH: ``finish`` it, or ``give_back`` its
@@ -367,7 +379,7 @@ class MutableTable:
         if push.op == "write":
             versions = None if push.version is None else contents.versions
             kernels.write_rows(
-                contents.values, push.rows, push.values, locks, versions=versions, version=push.version or 0
+                contents.named(push.array), push.rows, push.values, locks, versions=versions, version=push.version or 0
             )
         elif push.op == "add":
             kernels.add_rows(contents.values, push.rows, push.values, locks)

@@ -51,6 +51,10 @@ class MinibatchSettings(TrainSettings):
             unset="--num-neighbors",
         ),
     ] = None
+    embedding_lr: Annotated[
+        float | None,
+        Option("Typed graphs: learning rate of the embeddings of node types without features.", unset="--lr"),
+    ] = None
     eval_batch_size: Annotated[
         int | None, Option("Seeds per batch of validation and test.", unset="--batch-size", at_least=1)
     ] = None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 import atta
-from atta.errors import ConfigError
 from atta.train.models.typed import TypedModel
+from atta.train.reports.epochs import EpochReport
 from atta.train.settings import MinibatchSettings
+from atta.train.steps.embeddings import TypeEmbeddings
 from atta.train.steps.minibatch import MinibatchTrainer
 from atta.train.tasks.reach import TypeReach
 from atta.train.tasks.target import fan_outs_of, target_of
@@ -23,7 +25,10 @@ class TypedTrainer(MinibatchTrainer):
 
     Attributes:
         reach: the types that its layers read and compute.
+        embeddings: learnable rows of the types among these that have no features; None: all have some.
     """
+
+    embeddings: TypeEmbeddings | None = None
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
         """See ``MinibatchTrainer``; raises UnknownNameError, too, for a type that does not exist."""
@@ -32,10 +37,19 @@ class TypedTrainer(MinibatchTrainer):
         self.reach = TypeReach.of(cluster.schema, config.target, config.depth)
         super().__init__(config, cluster, device)
 
+    def begin_with(self, model: torch.nn.Module) -> None:
+        """See ``EpochLoop``; makes the embeddings, too."""
+        config, featureless = self.config, self.reach.without_features
+        if featureless:
+            self.embeddings = TypeEmbeddings(
+                self.cluster, featureless, config.hidden,
+                lr=config.embedding_lr or config.lr, seed=config.seed, rank=self.rank, world=self.world,
+            )  # fmt: skip
+            self.keeps_state = True
+        super().begin_with(model)
+
     def build(self) -> torch.nn.Module:
         """The model, with new weights."""
-        if missing := self.reach.without_features:
-            raise ConfigError(f"training needs table x (features) of node type {', '.join(missing)}")
         return TypedModel(self.config, self.reach, self.outputs)
 
     def seeds_in(self, data: Any) -> Any:
@@ -54,7 +68,54 @@ class TypedTrainer(MinibatchTrainer):
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``."""
-        x = {t: data[t].x.float() for t in self.reach.read(0)}
+        x = {t: self._rows(data[t], t) for t in self.reach.read(0)}
         edges = {e: data[e].edge_index for e in self.reach.edges(0)}
         scores: torch.Tensor = model(x, edges, data.num_sampled_nodes, data.num_sampled_edges)
         return scores
+
+    def _rows(self, store: Any, node_type: str) -> torch.Tensor:
+        if self.reach.widths[node_type] is not None:
+            features: torch.Tensor = store.x.float()
+            return features
+        assert self.embeddings is not None, "made for every type without features"
+        return self.embeddings.rows(node_type, store.n_id)
+
+    def update_weights(self) -> None:
+        """See ``EpochLoop``. The gradient of the embeddings is this trainer's own, and is not clipped."""
+        super().update_weights()
+        if self.embeddings is not None:
+            self.embeddings.step()
+
+    def train_epoch(self, epoch: int) -> EpochReport:
+        """See ``EpochLoop``. Nothing is under way to the embeddings afterwards."""
+        figures = super().train_epoch(epoch)
+        if self.embeddings is not None:
+            self.embeddings.settle()
+        return figures
+
+    def fit(self) -> list[EpochReport]:
+        """See ``EpochLoop``; gives the embeddings' memory back at the end."""
+        epochs = super().fit()
+        if self.embeddings is not None:
+            self.embeddings.delete()
+        return epochs
+
+    def rank_state(self) -> dict[str, Any]:
+        """See ``EpochLoop``."""
+        return {} if self.embeddings is None else self.embeddings.state()
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        """See ``EpochLoop``."""
+        if self.embeddings is not None:
+            self.embeddings.load_state(str(self.config.checkpoint), state)
+
+    def embedding_weights(self) -> dict[str, torch.Tensor]:
+        """See ``EpochLoop``."""
+        return {} if self.embeddings is None else self.embeddings.weights()
+
+    def load_embedding_weights(self, path: str, weights: Mapping[str, torch.Tensor], dataset_id: object) -> None:
+        """See ``EpochLoop``."""
+        if self.embeddings is not None:
+            self.embeddings.load_weights(path, weights, dataset_id)
+        else:
+            super().load_embedding_weights(path, weights, dataset_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -46,10 +47,16 @@ def _check(settings: MinibatchSettings) -> None:
 
 
 def _check_types(settings: MinibatchSettings) -> None:
-    given = {"--target": settings.target, "--num-neighbors-by-type": settings.num_neighbors_by_type}
+    given = {
+        "--target": settings.target,
+        "--num-neighbors-by-type": settings.num_neighbors_by_type,
+        "--embedding-lr": settings.embedding_lr,
+    }
     for option, value in given.items():
         if value is not None and settings.model not in TYPED_MODELS:
             raise ConfigError(f"{option}: goes with --model {', '.join(TYPED_MODELS)}, not {settings.model}")
+    if settings.embedding_lr is not None and not 0 < settings.embedding_lr < math.inf:
+        raise ConfigError(f"--embedding-lr {settings.embedding_lr}: must be positive")
     if settings.num_neighbors_by_type is not None:
         parse_fan_outs(settings.num_neighbors_by_type, settings.depth)
 
