@@ -15,7 +15,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.initial import Initialiser, Zeros, initialiser_from_dict, initialiser_to_dict, is_finite
 
-__all__ = ["MAX_LEASE_S", "MAX_ROWS", "MAX_ROW_BYTES", "MutableSpec", "OptimiserSpec", "check_name"]
+__all__ = ["MAX_LEASE_S", "MAX_ROWS", "MAX_ROW_BYTES", "STATE_NAMES", "MutableSpec", "OptimiserSpec", "check_name"]
 
 MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 1 << 48
@@ -25,7 +25,8 @@ MAX_TEXT = 16_384
 _MAX_DIMENSIONS = 8
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,99}")
 _DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
-_STATE = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
+STATE_NAMES = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
+"""Arrays of an optimiser's state, by its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class OptimiserSpec:
     initial_accumulator_value: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kind, str) or self.kind not in _STATE:
-            raise ConfigError(f"optimiser: kind {self.kind!r} is not one of {', '.join(_STATE)}")
+        if not isinstance(self.kind, str) or self.kind not in STATE_NAMES:
+            raise ConfigError(f"optimiser: kind {self.kind!r} is not one of {', '.join(STATE_NAMES)}")
         for name in ("lr", "eps", "lr_decay", "initial_accumulator_value"):
             _check_number(name, getattr(self, name))
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
@@ -80,7 +81,7 @@ class OptimiserSpec:
     @property
     def state_names(self) -> tuple[str, ...]:
         """Names, as in torch, of the arrays that the optimiser keeps. Each has the table's shape."""
-        return _STATE[self.kind]
+        return STATE_NAMES[self.kind]
 
     @classmethod
     def from_dict(cls, value: object) -> OptimiserSpec:

@@ -30,7 +30,7 @@ from atta.kvstore.durable.frames import (
     frame,
 )
 from atta.kvstore.mutable.requests import OPERATIONS, Push
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import STATE_NAMES, MutableSpec
 
 BEFORE = LogPosition(41, 12345)
 
@@ -195,6 +195,14 @@ def test_pushes_come_back(op: str, version: int | None, step: int | None) -> Non
         assert np.array_equal(shaped.rows, push.rows)
         assert np.array_equal(shaped.values, push.values)
         assert shaped.values.dtype == np.float32
+
+
+@pytest.mark.parametrize("array", ["", *(name for names in STATE_NAMES.values() for name in names)])
+def test_pushes_say_which_array_they_write(array: str) -> None:
+    push = Push(ROWS, VALUES, "write", None, None, array)
+    found = decode_entry(memoryview(b"".join(bytes(part) for part in RowsPushed(1, 2, 3, 0, push).encode())))
+    assert isinstance(found, RowsPushed)
+    assert found.shaped(SPEC).array == array
 
 
 @pytest.mark.parametrize("dtype", ["|b1", "|u1", "<f2", "<i8"])

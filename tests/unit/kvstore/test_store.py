@@ -217,6 +217,22 @@ def test_a_loaded_snapshot_takes_the_place_of_the_tables(tmp_path: Path) -> None
     assert again.tables.get("added")._sequences.over() == [CLIENT]
 
 
+def test_what_was_written_into_the_state_of_an_optimiser_comes_back(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.create()
+    table = kept.tables.get("learnt")
+    kept.register(table, 8)
+    (name, *_), rows = table.spec.optimiser.state_names, np.array([1, 3])  # type: ignore[union-attr]
+    push = table.checked(rows, np.full((2, *table.spec.row_shape), 0.5, table.spec.dtype), "write", array=name)
+    assert table.claim(8, 0, 0) is Claim.FRESH
+    table.finish(push, 8, 0, kept.store.append([RowsPushed(table.key, 8, 0, 0, push).encode()]).lsn + 1)
+    before = kept.state()
+    kept.store.close()
+    again = Kept(tmp_path)
+    assert again.state() == before
+    assert (again.tables.get("learnt").pull(rows, name).values == 0.5).all()
+
+
 def test_a_write_that_fails_leaves_nothing_of_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, kept, written = np.random.default_rng(6), Kept(tmp_path), os.pwritev
     kept.create()
