@@ -73,7 +73,7 @@ class TypeReach:
     @cached_property
     def _within(self) -> tuple[tuple[str, ...], ...]:
         """By number of hops: the node types that are at most so far from the seeds."""
-        found = [(self.target,)]
+        found: list[tuple[str, ...]] = [(self.target,)]
         for _ in range(self.depth):
             near = set(found[-1])
             found.append(tuple(sorted(near | {e[0] for e in self.edge_types if e[2] in near})))
