@@ -126,7 +126,7 @@ def test_all_neighbours_give_the_losses_of_the_whole_graph(world: World, model: 
     assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-4)
     test = float((scores[200:].argmax(1) == world.y[200:]).float().mean())
     assert report.epochs[-1].test_accuracy == pytest.approx(test, abs=0.011)
-    assert report.epochs[-1].loss < 0.8 * report.epochs[0].loss
+    assert report.epochs[-1].loss < 0.97 * report.epochs[0].loss
 
 
 def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
