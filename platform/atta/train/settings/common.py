@@ -15,7 +15,7 @@ __all__ = [
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 DEVICES = ("auto", "cpu", "cuda")
-LEARNING_TASKS = ("auto", "classes", "labels", "regression")
+LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link")
 REGRESSION_LOSSES = ("mse", "mae")
 LR_SCHEDULES = ("none", "cosine", "step", "plateau")
 DEFAULT_LAYERS = 3
@@ -33,9 +33,13 @@ class TrainSettings:
     cluster: Annotated[str | None, Option("Cluster file (or addresses) of daemons that run already.")] = None
     model: Annotated[str, Option("The last two are deep ones.", choices=MODELS)] = "sage"
     strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
-    task: Annotated[str, Option("What table y holds; auto: as its type and shape say.", choices=LEARNING_TASKS)] = (
-        "auto"
-    )
+    task: Annotated[
+        str,
+        Option(
+            "What table y holds (auto: as it looks), or link: edges.",
+            choices=LEARNING_TASKS,
+        ),
+    ] = "auto"
     class_weights: Annotated[
         str,
         Option("Weights of classes in the loss: none, balanced, or a file with a number per class.", metavar="WEIGHTS"),

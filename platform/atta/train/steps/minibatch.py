@@ -33,15 +33,32 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Build loaders and model; raises ConfigError if the dataset cannot be trained on."""
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
-        self.begin_with(build_model(config, self.channels, self.outputs))
+        self.begin_with(self._new_model())
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
-        self.train_loader = self._loader("train", config.fan_outs, config.batch_size, train=True)
-        if not len(self.train_loader):
+        self.train_loader = self._train_batches()
+
+    def _new_model(self) -> torch.nn.Module:
+        """What is trained, with random weights."""
+        return build_model(self.config, self.channels, self.outputs)
+
+    def _train_batches(self) -> Any:
+        """The batches of training, one epoch per iteration. Raises ConfigError if there are none."""
+        loader = self._loader("train", self.config.fan_outs, self.config.batch_size, train=True)
+        if not len(loader):
             raise ConfigError("the dataset has no training vertices")
+        return loader
+
+    def _targets(self, data: Any) -> torch.Tensor:
+        """What the model shall find for a batch."""
+        return self.task.targets(data.y)
+
+    def _outputs_of(self, data: Any) -> torch.Tensor:
+        """What the model that is trained says of a batch, one row per target."""
+        return _scores(self.parallel, data)
 
     def _loader(self, split: str, fan_outs: Sequence[int], batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(
@@ -78,7 +95,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         start = time.perf_counter()
         with self.display.batches(f"epoch {epoch}", batches) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
-                targets = self.task.targets(data.y)
+                targets = self._targets(data)
                 part = next(parts)
                 with nullcontext() if part.last else self.parallel.no_sync():
                     loss = timed_step(
@@ -116,7 +133,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     def _loss(self, data: Any, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-            outputs = _scores(self.parallel, data)
+            outputs = self._outputs_of(data)
         return self.objective.mean_loss(outputs.float(), targets)
 
     def tallies(self) -> dict[str, list[float]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import MinibatchSettings
+from atta.train.settings.links import LINK, check_links
 from atta.train.strategies.strategy import TrainingStrategy
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    if settings.task == LINK:
+        from atta.train.steps.links import LinkTrainer
+
+        return LinkTrainer(settings, cluster, device)
     from atta.train.steps.minibatch import MinibatchTrainer
 
     return MinibatchTrainer(settings, cluster, device)
@@ -37,6 +42,7 @@ def _check(settings: MinibatchSettings) -> None:
     ):
         if hops is not None:
             _check_fan_outs(option, hops, depth)
+    check_links(settings)
 
 
 def _check_fan_outs(option: str, hops: tuple[int, ...], depth: int) -> None:
@@ -69,5 +75,6 @@ STRATEGY = TrainingStrategy(
     check=_check,
     evaluation=_evaluation,
     counted="seeds",
+    links=True,
     forecasts=_forecasts,
 )

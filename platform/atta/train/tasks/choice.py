@@ -9,7 +9,10 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train.settings import TrainSettings
+from atta.train.settings.links import LINK
 from atta.train.tasks import TASKS, LearningTask
+from atta.train.tasks.links.candidates import SPLITS, parse_shares
+from atta.train.tasks.links.record import LINKS
 from atta.train.tasks.regression import with_loss
 
 __all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
@@ -44,6 +47,8 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     tables = schema.node_tables[node_type]
     if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
         raise ConfigError("the models of atta train take graphs with one node type and one edge type")
+    if settings.task == LINK:
+        return _links_on(schema, settings)
     if "x" not in tables or "y" not in tables:
         raise ConfigError("training needs the node tables x (features) and y (integer labels, or other targets)")
     if len(tables["x"].row_shape) != 1:
@@ -59,9 +64,32 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     return TaskOnGraph(task, tables["x"].row_shape[0], task.outputs(tables["y"], schema.num_classes), splits)
 
 
+def _links_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
+    """Link prediction on a graph with one node type and one edge type."""
+    edge_type, tables = schema.edge_types[0], schema.node_tables[schema.node_types[0]]
+    asked = getattr(settings, "edge_type", None)
+    if asked is not None:
+        schema.check_edge_type(asked)
+    if "x" not in tables or len(tables["x"].row_shape) != 1:
+        raise ConfigError("training needs the node table x with one row of features per vertex")
+    if not schema.edge_counts[edge_type]:
+        raise ConfigError(f"--task {LINK}: edge type {edge_type} has no edges")
+    for option, used in (
+        (f"--class-weights {settings.class_weights}", settings.class_weights != "none"),
+        (f"--regression-loss {settings.regression_loss}", settings.regression_loss != "mse"),
+    ):
+        if used:
+            raise ConfigError(f"{option}: does not go with --task {LINK}")
+    shares = parse_shares(getattr(settings, "edge_split", "1,0,0"))
+    splits = [name for name, share in zip(SPLITS, shares, strict=True) if share and name != "train"]
+    return TaskOnGraph(LINKS, tables["x"].row_shape[0], settings.hidden, splits)
+
+
 def task_named(settings: TrainSettings, name: str | None = None) -> LearningTask:
     """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``."""
     name = name or settings.task
+    if name == LINK:
+        return LINKS
     if name == "regression":
         return with_loss(settings.regression_loss)
     return TASKS["classes" if name == AUTO else name]
