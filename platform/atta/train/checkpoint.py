@@ -54,9 +54,9 @@ _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
-_SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth")  # settings that determine the weights
+_SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
 _KEPT = (*_SHAPE, "lr_schedule", "target")  # settings that a run cannot change on its way
-_EARLIER = {"task": "classes", "lr_schedule": "none"}  # what files of earlier versions lack
+_EARLIER = {"task": "classes", "lr_schedule": "none", "decoder": "dot"}  # what files of earlier versions lack
 _EMBEDDINGS = "embeddings."  # where weights have the rows of node types without features
 _SAMPLED = "gnn."  # where models of sampled batches have the names of the others
 
@@ -282,7 +282,7 @@ def _rank_file(folder: str | Path, rank: int, done: int) -> Path:
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:
-    return {name: getattr(config, name, None) for name in _KEPT}  # not every strategy has a target
+    return {name: getattr(config, name, _EARLIER.get(name)) for name in _KEPT}  # not every strategy has them all
 
 
 def check_folder(folder: str | Path) -> None:

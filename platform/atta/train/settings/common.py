@@ -16,7 +16,7 @@ DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
 DEVICES = ("auto", "cpu", "cuda")
-LEARNING_TASKS = ("auto", "classes", "labels", "regression")
+LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link")
 REGRESSION_LOSSES = ("mse", "mae")
 LR_SCHEDULES = ("none", "cosine", "step", "plateau")
 DEFAULT_LAYERS = 3
@@ -35,9 +35,13 @@ class TrainSettings:
     model: Annotated[str, Option("resgcn+ and deepergcn are deep; the ones after them are for typed graphs.",
                                  choices=(*MODELS, *TYPED_MODELS))] = "sage"  # fmt: skip
     strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
-    task: Annotated[str, Option("What table y holds; auto: as its type and shape say.", choices=LEARNING_TASKS)] = (
-        "auto"
-    )
+    task: Annotated[
+        str,
+        Option(
+            "What table y holds (auto: as it looks), or link: edges.",
+            choices=LEARNING_TASKS,
+        ),
+    ] = "auto"
     class_weights: Annotated[
         str,
         Option("Weights of classes in the loss: none, balanced, or a file with a number per class.", metavar="WEIGHTS"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from atta.observe.settings import Option
-from atta.train.settings.common import TrainSettings
+from atta.train.settings.links import LinkSettings
 
 __all__ = ["PRECISIONS", "MinibatchSettings"]
 
@@ -14,7 +14,7 @@ PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
-class MinibatchSettings(TrainSettings):
+class MinibatchSettings(LinkSettings):
     """What strategies with sampled mini-batches have."""
 
     num_neighbors: Annotated[

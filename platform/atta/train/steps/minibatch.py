@@ -38,9 +38,14 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         )
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
-        self.train_loader = self._loader("train", config.batch_size, train=True)
-        if not len(self.train_loader):
+        self.train_loader = self.train_batches()
+
+    def train_batches(self) -> Any:
+        """The batches of training, one epoch per iteration; raises ConfigError if there are none."""
+        loader = self._loader("train", self.config.batch_size, train=True)
+        if not len(loader):
             raise ConfigError("the dataset has no training vertices")
+        return loader
 
     def build(self) -> torch.nn.Module:
         """The model, with new weights."""
@@ -54,6 +59,10 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     def seeds_in(self, data: Any) -> Any:
         """The part of PyG's data that has ``y`` of the seeds and ``batch_size``."""
         return data
+
+    def targets(self, data: Any) -> torch.Tensor:
+        """What the model shall find for a batch, one row for each of its ``scores``."""
+        return self.task.targets(self.seeds_in(data).y)
 
     def loader_options(self, *, train: bool) -> dict[str, Any]:
         """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
@@ -94,8 +103,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         start = time.perf_counter()
         with self.display.batches(f"epoch {epoch}", batches) as advance:
             for batch, data in on_device(self.train_loader, self.device, watch):
-                of_seeds = self.seeds_in(data)
-                targets = self.task.targets(of_seeds.y)
+                targets = self.targets(data)
                 part = next(parts)
                 with nullcontext() if part.last else self.parallel.no_sync():
                     loss = timed_step(
@@ -109,7 +117,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
                 loss_sum += loss * known
                 known_sum += known
                 add_daemon_time(watch, batch.stats)
-                seeds += of_seeds.batch_size
+                seeds += self.seeds_in(data).batch_size
                 edges += batch.num_edges
                 remote_bytes += batch.stats.get("remote_bytes", 0.0)
                 advance()
@@ -150,7 +158,6 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {split}", len(loader)) as advance:
             for _, data in on_device(batches, self.device, Stopwatch(self.device)):
-                targets = self.task.targets(self.seeds_in(data).y)
-                tally += self.objective.tally(self.scores(self.model, data), targets)
+                tally += self.objective.tally(self.scores(self.model, data), self.targets(data))
                 advance()
         return self._sum(tally.tolist())

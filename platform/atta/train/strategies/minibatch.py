@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import TYPED_MODELS, MinibatchSettings
+from atta.train.settings.links import LINK, check_links
 from atta.train.settings.typed import parse_fan_outs
 from atta.train.strategies.strategy import TrainingStrategy
 
@@ -22,6 +23,10 @@ __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    if settings.task == LINK:
+        from atta.train.steps.links import LinkTrainer
+
+        return LinkTrainer(settings, cluster, device)
     if settings.model in TYPED_MODELS:
         from atta.train.steps.typed import TypedTrainer
 
@@ -44,6 +49,7 @@ def _check(settings: MinibatchSettings) -> None:
         if hops is not None:
             _check_fan_outs(option, hops, depth)
     _check_types(settings)
+    check_links(settings)
 
 
 def _check_types(settings: MinibatchSettings) -> None:
@@ -91,5 +97,6 @@ STRATEGY = TrainingStrategy(
     check=_check,
     evaluation=_evaluation,
     counted="seeds",
+    links=True,
     forecasts=_forecasts,
 )

@@ -46,6 +46,7 @@ class TrainingStrategy:
         check: raises ConfigError for settings that make no sense together.
         evaluation: what validation and test vertices are predicted from, for people.
         counted: what its throughput counts, for people.
+        links: whether it can predict links.
         check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
         forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
     """
@@ -57,6 +58,7 @@ class TrainingStrategy:
     check: Callable[[Any], None]
     evaluation: Callable[[Any], str]
     counted: str
+    links: bool = False
     check_parts: Callable[[Any, int], None] = _goes_with_any
     forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts
 

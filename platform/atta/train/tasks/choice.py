@@ -10,7 +10,10 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train.settings import TYPED_MODELS, TrainSettings
+from atta.train.settings.links import LINK
 from atta.train.tasks import TASKS, LearningTask
+from atta.train.tasks.links.candidates import SPLITS, parse_shares
+from atta.train.tasks.links.record import LINKS
 from atta.train.tasks.regression import with_loss
 from atta.train.tasks.target import check_types, target_of
 
@@ -45,6 +48,8 @@ def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     Raises:
         ConfigError: the dataset cannot be trained on, or table ``y`` does not go with the task.
     """
+    if settings.task == LINK:
+        return _links_on(schema, settings)
     node_type = target_of(schema, settings)
     tables = schema.node_tables[node_type]
     if settings.model in TYPED_MODELS:
@@ -72,9 +77,34 @@ def _channels(tables: Mapping[str, TableSpec]) -> int:
     return tables["x"].row_shape[0]
 
 
+def _links_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
+    """Link prediction on a graph with one node type and one edge type."""
+    if settings.model in TYPED_MODELS or len(schema.node_types) > 1 or len(schema.edge_types) > 1:
+        raise ConfigError(f"--task {LINK}: takes graphs with one node type and one edge type, and their models")
+    edge_type, tables = schema.edge_types[0], schema.node_tables[schema.node_types[0]]
+    asked = getattr(settings, "edge_type", None)
+    if asked is not None:
+        schema.check_edge_type(asked)
+    if "x" not in tables or len(tables["x"].row_shape) != 1:
+        raise ConfigError("training needs the node table x with one row of features per vertex")
+    if not schema.edge_counts[edge_type]:
+        raise ConfigError(f"--task {LINK}: edge type {edge_type} has no edges")
+    for option, used in (
+        (f"--class-weights {settings.class_weights}", settings.class_weights != "none"),
+        (f"--regression-loss {settings.regression_loss}", settings.regression_loss != "mse"),
+    ):
+        if used:
+            raise ConfigError(f"{option}: does not go with --task {LINK}")
+    shares = parse_shares(getattr(settings, "edge_split", "1,0,0"))
+    splits = [name for name, share in zip(SPLITS, shares, strict=True) if share and name != "train"]
+    return TaskOnGraph(LINKS, schema.node_types[0], tables["x"].row_shape[0], settings.hidden, splits)
+
+
 def task_named(settings: TrainSettings, name: str | None = None) -> LearningTask:
     """The record of a task, with the loss of ``settings``; their own task without a ``name``, classes for ``auto``."""
     name = name or settings.task
+    if name == LINK:
+        return LINKS
     if name == "regression":
         return with_loss(settings.regression_loss)
     return TASKS["classes" if name == AUTO else name]

@@ -1,0 +1,88 @@
+"""Scores of pairs of vertices from their embeddings: decoders by name, and a model with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from atta.errors import ConfigError
+from atta.train.models import SampledModel
+
+__all__ = ["DECODER", "DistMult", "Dot", "LinkModel", "PairMlp", "decoder_named"]
+
+DECODER = "link_decoder."
+"""How the names of a decoder's weights begin in a checkpoint."""
+
+
+class Dot(torch.nn.Module):
+    """The inner product of both ends."""
+
+    def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Scores [...] of embeddings [..., width]; the two shapes are broadcast, here and below."""
+        return (sources * targets).sum(-1)
+
+
+class DistMult(torch.nn.Module):
+    """An inner product whose terms have learnt weights (Yang et al., ICLR 2015, with one relation)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.relation = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See ``Dot``."""
+        return (sources * self.relation * targets).sum(-1)
+
+
+class PairMlp(torch.nn.Module):
+    """Two layers on the products of both ends' numbers (the link predictor of the Open Graph Benchmark)."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden, self.score = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, 1)
+
+    def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See ``Dot``."""
+        found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
+        return found
+
+
+def decoder_named(name: str, width: int, hidden: int) -> torch.nn.Module:
+    """The decoder of ``--decoder`` for embeddings of ``width`` numbers; raises ConfigError for an unknown one."""
+    match name:
+        case "dot":
+            return Dot()
+        case "distmult":
+            return DistMult(width)
+        case "mlp":
+            return PairMlp(width, hidden)
+    raise ConfigError(f"--decoder {name}: there is no such decoder")
+
+
+class LinkModel(SampledModel):
+    """A PyG model that makes embeddings of sampled vertices, and a decoder.
+
+    Attributes:
+        link_decoder: takes embeddings of sources and targets.
+    """
+
+    def __init__(self, gnn: torch.nn.Module, decoder: torch.nn.Module) -> None:
+        super().__init__(gnn)
+        self.link_decoder = decoder
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor,
+        nodes_per_hop: Sequence[int],
+        edges_per_hop: Sequence[int],
+        pairs: Any = None,
+    ) -> torch.Tensor:
+        """Scores [n] of ``pairs``, int64 [2, n] places among the seeds; without pairs the seeds' embeddings."""
+        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop)
+        if pairs is None:
+            return rows
+        scores: torch.Tensor = self.link_decoder(rows[pairs[0]], rows[pairs[1]])
+        return scores

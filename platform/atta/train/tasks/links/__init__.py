@@ -1,0 +1,5 @@
+"""Link prediction: ``record`` is the task; the others are what its trainer computes with.
+
+``pairs`` divides edges among training, validation and test, ``candidates`` says which pairs an edge is ranked among,
+``ranks`` turns scores into figures, and ``edges`` asks the daemons for the edges of a graph.
+"""

@@ -1,0 +1,127 @@
+"""The pairs that an edge of validation or test is ranked among: the same for any number of partitions and trainers.
+
+What is read from the options of link prediction stands here too, for it needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError
+from atta.samplers.hashing import mix64
+
+__all__ = ["ALL", "SPLITS", "GraphPairs", "OtherTargets", "parse_eval_negatives", "parse_shares"]
+
+
+ALL = "all"
+SPLITS = ("train", "val", "test")
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+Ints = npt.NDArray[np.int64]
+
+
+def parse_eval_negatives(text: str) -> int | None:
+    """Number of candidates per positive; None: ``all``. Raises ConfigError."""
+    if text == ALL:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"--eval-negatives {text}: give a number of at least 1, or {ALL}")
+    return int(text)
+
+
+def parse_shares(text: str) -> tuple[float, float, float]:
+    """The shares of edges of training, validation and test, from ``0.8,0.1,0.1``. Raises ConfigError."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != len(SPLITS) or not all(0 <= n <= 1 for n in numbers) or not math.isclose(sum(numbers), 1):
+        raise ConfigError(f"--edge-split {text}: give three shares that add up to 1, of training, validation and test")
+    if not numbers[0]:
+        raise ConfigError(f"--edge-split {text}: no edge would be left for training")
+    return numbers[0], numbers[1], numbers[2]
+
+
+@dataclass(frozen=True)
+class GraphPairs:
+    """The different pairs of vertices that are edges of a graph, without loops.
+
+    Attributes:
+        ids: int64 [n], user ids of all vertices, ascending. A vertex' place in it stands for the vertex below.
+        keys: int64 [pairs], source * n + target, ascending.
+    """
+
+    ids: Ints
+    keys: Ints
+
+    @classmethod
+    def of(cls, ids: Ints, sources: Ints, targets: Ints) -> GraphPairs:
+        """Make it from user ids: of all vertices (in any order), and of the ends of all edges."""
+        ids = np.sort(ids)
+        other = sources != targets
+        places = [np.searchsorted(ids, ends[other]) for ends in (sources, targets)]
+        return cls(ids, np.unique(places[0] * len(ids) + places[1]))
+
+    def ends(self, keys: Ints) -> tuple[Ints, Ints]:
+        """Places of the sources and of the targets of some pairs."""
+        return keys // len(self.ids), keys % len(self.ids)
+
+    def user_ids(self, keys: Ints) -> Ints:
+        """int64 [2, pairs]: user ids of sources and targets."""
+        return np.stack([self.ids[places] for places in self.ends(keys)])
+
+    def candidates(self, keys: Ints, count: int | None) -> OtherTargets:
+        """Other targets for the sources of some pairs: vertices that are neither the source nor at the end of an edge of it.
+
+        count: how many per pair, drawn uniformly with replacement; None: all of them. A pair that has at most ``count``
+        of them gets each once.
+        """
+        n = len(self.ids)
+        sources, of_pair = np.unique(self.ends(keys)[0], return_inverse=True)
+        taken, starts = self._taken(sources)
+        free = (n - np.diff(starts))[of_pair]
+        width = int(free.max(initial=0)) if count is None else min(count, int(free.max(initial=0)))
+        number = np.broadcast_to(np.arange(width), (len(keys), width))
+        if count is not None:
+            number = np.where((free > count)[:, None], self._draws(keys, free, width), number)
+        # Below the i-th taken place, in order, there are as many free places as its place minus i.
+        before = taken - (np.arange(len(taken)) - np.repeat(starts[:-1], np.diff(starts)))
+        owner = np.repeat(np.arange(len(sources)), np.diff(starts))
+        skipped = np.searchsorted(owner * (n + 1) + before, of_pair[:, None] * (n + 1) + number, side="right")
+        places = number + skipped - starts[of_pair][:, None]
+        there = number < free[:, None]
+        return OtherTargets(np.where(there, places, 0), there)
+
+    def _taken(self, sources: Ints) -> tuple[Ints, Ints]:
+        """Places that are no candidates of each source, ascending; and where those of a source begin [sources + 1]."""
+        n = len(self.ids)
+        begin, end = np.searchsorted(self.keys, sources * n), np.searchsorted(self.keys, (sources + 1) * n)
+        sizes = end - begin
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        edges = self.keys[np.repeat(begin, sizes) + within]
+        taken = np.sort(np.concatenate([edges, sources * n + sources])) % n
+        return taken, np.concatenate([[0], np.cumsum(sizes + 1)])
+
+    def _draws(self, keys: Ints, free: Ints, width: int) -> Ints:
+        """int64 [pairs, width]: numbers below ``free``, a function of the pair's user ids and the column."""
+        source, target = self.user_ids(keys).view(np.uint64)
+        base = mix64(mix64(source) ^ target)[:, None]
+        bits = mix64(base + np.arange(width, dtype=np.uint64)[None] * _GOLDEN)
+        shares = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return np.minimum((shares * free[:, None]).astype(np.int64), free[:, None] - 1)
+
+
+@dataclass(frozen=True)
+class OtherTargets:
+    """OtherTargets of n pairs.
+
+    Attributes:
+        places: int64 [n, k], places of other targets.
+        there: bool [n, k], false where a pair has fewer.
+    """
+
+    places: Ints
+    there: npt.NDArray[np.bool_]

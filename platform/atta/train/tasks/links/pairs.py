@@ -1,0 +1,77 @@
+"""Which edges are for training, validation and test: a function of their ends alone.
+
+Daemons, trainers and partitions are not asked. So a batch can tell at once which of its sampled edges are message
+edges, and a pair has the same split in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from atta.train.tasks.links.candidates import parse_shares
+
+__all__ = ["EdgeSplit", "mixed", "shifted", "without_held_out"]
+
+_SALT = 0x5EED_ED6E
+_ADDED, _FIRST, _SECOND = (
+    n - (1 << 64) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)  # of splitmix64, as signed numbers: torch has no unsigned ones
+
+
+def shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """int64, shifted right without its sign."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mixed(values: torch.Tensor) -> torch.Tensor:
+    """splitmix64's finaliser of int64, as ``atta.samplers.hashing.mix64``: the bits of the unsigned result."""
+    x = values + _ADDED
+    x = (x ^ shifted(x, 30)) * _FIRST
+    x = (x ^ shifted(x, 27)) * _SECOND
+    return x ^ shifted(x, 31)
+
+
+@dataclass(frozen=True)
+class EdgeSplit:
+    """The shares of edges that are for training, validation and test.
+
+    An edge and its reverse have the same split, and so have several edges between the same two vertices. Otherwise a
+    model could read the answer off the other edge.
+
+    Attributes:
+        shares: three numbers that add up to 1.
+    """
+
+    shares: tuple[float, float, float]
+
+    @classmethod
+    def parse(cls, text: str) -> EdgeSplit:
+        """Read ``0.8,0.1,0.1``; raises ConfigError."""
+        return cls(parse_shares(text))
+
+    def of(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """int64 [edges]: 0 for training, 1 for validation, 2 for test; sources, targets: int64 [edges] user ids."""
+        low, high = torch.minimum(sources, targets), torch.maximum(sources, targets)
+        share = shifted(mixed(mixed(mixed(low + _SALT)) ^ high), 11).double() * 2.0**-53
+        return (share >= self.shares[0]).long() + (share >= self.shares[0] + self.shares[1])
+
+    def messages(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """bool [edges]: the edges that models may read. Those of validation and test are not among them."""
+        return self.of(sources, targets) == 0
+
+
+def without_held_out(data: Any, split: EdgeSplit) -> Any:
+    """A batch without the edges that models may not read: PyG's data, with ``edge_index`` and ``num_sampled_edges``.
+
+    They are left out after drawing, so vertices get less than their fan-outs.
+    """
+    source, target = data.n_id[data.edge_index]
+    kept = split.messages(source, target)
+    hops = torch.tensor(data.num_sampled_edges, device=kept.device)
+    of_hop = torch.repeat_interleave(torch.arange(len(hops), device=kept.device), hops)
+    data.num_sampled_edges = torch.bincount(of_hop[kept], minlength=len(hops)).tolist()
+    data.edge_index = data.edge_index[:, kept]
+    return data

@@ -1,0 +1,194 @@
+"""Link prediction with two partitions and two trainers, on a planted graph, beside PyG on the whole graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GraphSAGE
+
+import atta
+from atta.cli import main as root
+from atta.partition import GraphWriter, partition_graph
+from atta.train import TrainConfig, TrainReport, fit
+from atta.train.tasks.links.pairs import EdgeSplit, without_held_out
+
+pytestmark = pytest.mark.usefixtures("preloaded_trainers")
+
+VERTICES, BLOCKS, CANDIDATES = 240, 6, 30
+IDS = np.arange(VERTICES) * 3 + 5
+SHARES = "0.7,0.2,0.1"
+
+
+@dataclass
+class Planted:
+    """A graph whose edges are within blocks, and daemons that serve it."""
+
+    x: torch.Tensor
+    edges: np.ndarray
+    cluster: str
+    running: atta.Cluster
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    rng = np.random.default_rng(3)
+    block = np.arange(VERTICES) % BLOCKS
+    inside = rng.random((VERTICES, VERTICES)) < np.where(block[:, None] == block, 0.25, 0.002)
+    edges = np.stack(np.nonzero(np.triu(inside, 1)))
+    edges = np.concatenate([edges, edges[::-1]], axis=1)
+    x = (np.eye(BLOCKS)[block] + rng.standard_normal((VERTICES, BLOCKS))).astype(np.float32)
+    folder = tmp_path_factory.mktemp("planted")
+    with GraphWriter(folder / "graph") as out:
+        out.add_nodes("node", VERTICES, ids=IDS, tables={"x": x})
+        out.add_edges("node__to__node", *edges)
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+    with ExitStack() as stack:
+        running = stack.enter_context(atta.local(folder / "parts", threads=1))
+        yield Planted(torch.from_numpy(x), edges, str(running.cluster_file), running)
+
+
+def config(planted: Planted, **settings: Any) -> TrainConfig:
+    common = {
+        **{"task": "link", "trainers": 2, "hidden": 16, "dropout": 0.0, "lr": 0.01, "seed": 4, "device": "cpu"},
+        **{"verbose": False, "epochs": 8, "batch_size": 64, "num_neighbors": (20, 20), "seed_policy": "global"},
+        **{"edge_split": SHARES, "eval_negatives": str(CANDIDATES)},
+    }
+    return TrainConfig(cluster=planted.cluster, **{**common, **settings})  # type: ignore[arg-type]
+
+
+def figures_in_one_process(planted: Planted, epochs: int) -> dict[str, float]:
+    """MRR and AUC on validation edges of plain PyG, one edge at a time, with candidates of numpy's own."""
+    edges, rng = torch.from_numpy(planted.edges), np.random.default_rng(0)
+    split = EdgeSplit.parse(SHARES).of(*torch.from_numpy(IDS[planted.edges]))
+    train, known = edges[:, split == 0], set(map(tuple, planted.edges.T.tolist()))
+    torch.manual_seed(4)
+    model = GraphSAGE(BLOCKS, 16, 2, 16)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(epochs):
+        for part in train[:, torch.randperm(train.shape[1])].split(128, dim=1):
+            reverse = part.flip(0)
+            seeds = set(map(tuple, torch.cat([part, reverse], 1).T.tolist()))
+            kept = torch.tensor([tuple(edge) not in seeds for edge in train.T.tolist()])
+            rows = model(planted.x, train[:, kept])
+            pairs = torch.cat([part, torch.randint(0, VERTICES, part.shape)], 1)
+            scores = (rows[pairs[0]] * rows[pairs[1]]).sum(-1)
+            labels = torch.cat([torch.ones(part.shape[1]), torch.zeros(part.shape[1])])
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(scores, labels).backward()
+            optimizer.step()
+    rows = model(planted.x, train).detach()
+    ranks, wins = [], []
+    for source, target in edges[:, split == 1].T.tolist():
+        allowed = [v for v in range(VERTICES) if v != source and (source, v) not in known]
+        drawn = rng.choice(allowed, CANDIDATES)
+        scores = (rows[drawn] @ rows[source]).numpy()
+        own = float(rows[target] @ rows[source])
+        ranks.append(1 + (scores > own).sum() + (scores == own).sum() / 2)
+        wins.append((scores < own).mean())
+    return {"mrr": float(np.mean(1 / np.array(ranks))), "auc": float(np.mean(wins))}
+
+
+def timeless(report: TrainReport) -> list[tuple[Any, ...]]:
+    return [(e.loss, e.steps, e.metrics) for e in report.epochs]
+
+
+def test_figures_are_near_those_of_one_process(planted: Planted, tmp_path: Path) -> None:
+    settings = config(planted, checkpoint=str(tmp_path), early_stop="auc:20")
+    report = fit(settings)
+    found, expected = report.best.metrics, figures_in_one_process(planted, settings.epochs)
+    chance = np.mean(1 / np.arange(1, CANDIDATES + 2))
+    assert found["val_mrr"] > 2 * chance
+    assert found["val_mrr"] > expected["mrr"] - 0.06
+    assert found["val_auc"] > max(0.75, expected["auc"] - 0.05)
+    assert report.epochs[-1].loss < report.epochs[0].loss
+    names = {"mrr", "hits@1", "hits@10", "hits@100", "auc", "loss"}
+    assert set(found) == {f"{split}_{name}" for split in ("val", "test") for name in names}
+    assert report.to_json()["best"]["metrics"] == found
+    assert "val 0." in report.epochs[0].line() or "val_mrr 0." in report.epochs[0].line()
+    assert {"best.pt", "checkpoint.pt"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same_and_candidates_do_not_depend_on_trainers(planted: Planted, tmp_path: Path) -> None:
+    settings = config(planted, epochs=2, decoder="mlp", negatives="exact", num_neighbors=(-1, -1))
+    through = fit(replace(settings, checkpoint=str(tmp_path / "through")))
+    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True)
+    fit(replace(stopped, epochs=1))
+    assert timeless(fit(stopped)) == timeless(through)
+    # The same weights, evaluated by one trainer: a learning rate of nearly 0 leaves them as they are.
+    alone = config(
+        planted, trainers=1, epochs=1, lr=1e-30, decoder="mlp", num_neighbors=(-1, -1),
+        init_from=str(tmp_path / "through" / "checkpoint.pt"),
+    )  # fmt: skip
+    assert fit(alone).epochs[0].metrics == pytest.approx(through.epochs[-1].metrics, rel=1e-4)
+
+
+def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> None:
+    split = EdgeSplit.parse(SHARES)
+    ends = torch.from_numpy(IDS[planted.edges])
+    held_out = {tuple(edge) for edge in ends[:, split.of(*ends) > 0].T.tolist()}
+    train = ends[:, split.of(*ends) == 0].numpy()
+    loader = atta.LinkNeighborLoader(
+        planted.running, [-1, 5], train, neg_sampling="binary", batch_size=100, shuffle=True, tables=["x"]
+    )
+    graph = set(map(tuple, ends.T.tolist()))
+    for batch in loader:
+        drawn = batch.to_pyg()
+        before = drawn.n_id[drawn.edge_index].T.tolist()
+        hops = np.repeat([0, 1], drawn.num_sampled_edges)
+        data = without_held_out(drawn, split)
+        seeds = data.n_id[data.edge_label_index[:, : data.batch_size]].T.tolist()
+        forbidden = held_out | {tuple(edge) for edge in seeds} | {tuple(edge[::-1]) for edge in seeds}
+        after = [tuple(edge) for edge in data.n_id[data.edge_index].T.tolist()]
+        assert after == [tuple(edge) for edge in before if tuple(edge) not in held_out]
+        assert not forbidden & set(after)
+        assert set(after) <= graph
+        kept = [hop for hop, edge in zip(hops, before, strict=True) if tuple(edge) not in held_out]
+        assert data.num_sampled_edges == [kept.count(0), kept.count(1)]
+
+
+BAD = [
+    ("--strategy full", "--task link: goes with --strategy minibatch, not full"),
+    ("--edge-split 0.5,0.5", "--edge-split 0.5,0.5: give three shares that add up to 1"),
+    ("--eval-negatives none", "--eval-negatives none: give a number of at least 1, or all"),
+    ("--edge-type a__b__c", "unknown edge type 'a__b__c'"),
+    ("--class-weights balanced", "--class-weights balanced: does not go with --task link"),
+    ("--task classes --decoder mlp", "--decoder: belongs to --task link, not classes"),
+    ("--early-stop accuracy:3", "unknown metric of --task link 'accuracy'"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    given = ["--cluster", planted.cluster, "--task", "link", "--device", "cpu", "--quiet", *options.split()]
+    monkeypatch.setattr(sys, "argv", ["atta", "train", *given])
+    with pytest.raises(SystemExit) as stopped:
+        root.main()
+    text = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert said in text
+    assert len(text.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_graphs_without_candidates_or_edges(tmp_path: Path, complete: bool) -> None:
+    source, target = np.nonzero(~np.eye(12, dtype=bool)) if complete else (np.zeros(0, int), np.zeros(0, int))
+    with GraphWriter(tmp_path / "graph") as out:
+        out.add_nodes("node", 12, tables={"x": np.ones((12, 2), np.float32)})
+        out.add_edges("node__to__node", source, target)
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=1, method="random", seed=0)
+    said = "no candidates for edges of val: their sources have edges to all" if complete else "node has no edges"
+    settings = TrainConfig(data=str(tmp_path / "parts"), task="link", device="cpu", verbose=False, threads=1)
+    with pytest.raises(atta.errors.ConfigError, match=said):
+        fit(settings)

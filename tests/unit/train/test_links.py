@@ -1,0 +1,199 @@
+"""Link prediction: figures beside brute force, candidates beside sets, splits, decoders."""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError
+from atta.samplers.hashing import mix64
+from atta.train.models.links import decoder_named
+from atta.train.tasks.links.candidates import GraphPairs, parse_eval_negatives
+from atta.train.tasks.links.pairs import EdgeSplit, mixed
+from atta.train.tasks.links.ranks import HITS, auc_sums, rank_sums, ranks_of, sortable
+from atta.train.tasks.links.record import LINKS
+
+NAN = float("nan")
+few_scores = st.sampled_from([-1.0, 0.0, 0.5, 2.0])  # so that there are ties
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(few_scores, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_ranks_are_those_of_all_orders_of_the_tied(rows: list[list[float]]) -> None:
+    """Brute force: sort each row in every way that its ties allow."""
+    width = max(map(len, rows))
+    scores = torch.tensor([row + [9.0] * (width - len(row)) for row in rows])
+    there = torch.tensor([[place < len(row) - 1 for place in range(width - 1)] for row in rows], dtype=torch.bool)
+    there = there.reshape(len(rows), width - 1)
+    found = ranks_of(scores, there)
+    for number, row in enumerate(rows):
+        orders = {tuple(order) for order in permutations(range(len(row)))}
+        fair = [o for o in orders if all(row[a] >= row[b] for a, b in pairwise(o))]
+        places = [order.index(0) + 1 for order in fair]
+        assert found.mean[number].item() == pytest.approx(np.mean(places))
+        for most in (1, 2, 3):
+            expected = np.mean([place <= most for place in places])
+            assert found.hits(most)[number].item() == pytest.approx(expected)
+
+
+def test_a_constant_scorer_is_no_better_than_chance() -> None:
+    candidates = 150
+    scores, there = torch.ones(8, 1 + candidates), torch.ones(8, candidates, dtype=torch.bool)
+    sums = torch.cat([rank_sums(scores, there), auc_sums(scores[:, 0], scores[:, 1:].reshape(-1))]).numpy()
+    figures = {metric.name: metric.of(sums) for metric in LINKS.metrics}
+    places = candidates + 1
+    assert figures["mrr"] == pytest.approx(1 / (1 + candidates / 2))
+    assert [figures[f"hits@{k}"] for k in HITS] == pytest.approx([k / places for k in HITS])
+    assert figures["auc"] == 0.5
+
+
+def test_what_is_no_number_is_wrong() -> None:
+    scores = torch.tensor([[NAN, 1.0, NAN], [1.0, NAN, 0.0]])
+    found = ranks_of(scores, torch.ones(2, 2, dtype=torch.bool))
+    assert found.mean.tolist() == [3.0, 2.0]
+    positives = sortable(scores[:, 0], positive=True).sort().values
+    won, pairs = auc_sums(positives, sortable(scores[:, 1:].reshape(-1), positive=False)).tolist()
+    assert (won, pairs) == (1.5, 8.0)  # 1 is above 0, and ties with 1
+
+
+@given(st.lists(few_scores, min_size=1, max_size=8), st.lists(st.lists(few_scores, max_size=5), min_size=1, max_size=3))
+def test_auc_counts_all_pairs_of_all_batches(positives: list[float], batches: list[list[float]]) -> None:
+    ordered = torch.tensor(sorted(positives))
+    won, pairs = sum((auc_sums(ordered, torch.tensor(batch)) for batch in batches), torch.zeros(2)).tolist()
+    negatives = [score for batch in batches for score in batch]
+    assert pairs == len(positives) * len(negatives)
+    assert won == sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
+
+
+def test_auc_is_that_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    positives, negatives = rng.integers(0, 9, 50) + 2.0, rng.integers(0, 9, 70) + 0.0
+    won, pairs = auc_sums(torch.from_numpy(np.sort(positives)), torch.from_numpy(negatives)).tolist()
+    labels = np.repeat([1, 0], [50, 70])
+    assert won / pairs == pytest.approx(metrics.roc_auc_score(labels, np.concatenate([positives, negatives])))
+
+
+def test_the_loss_is_binary_cross_entropy() -> None:
+    scores, labels = torch.randn(20, dtype=torch.float64), torch.randint(0, 2, (20,))
+    expected = F.binary_cross_entropy(scores.sigmoid(), labels.double(), reduction="sum")
+    assert LINKS.loss(scores, labels, None).item() == pytest.approx(expected.item())
+    assert LINKS.known(labels).all()
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]]]:
+    ids = draw(st.lists(st.integers(-(2**62), 2**62), min_size=2, max_size=12, unique=True))
+    ends = st.sampled_from(ids)
+    return ids, draw(st.lists(st.tuples(ends, ends), min_size=1, max_size=40))
+
+
+@settings(deadline=None)
+@given(graphs(), st.one_of(st.none(), st.integers(1, 14)), st.randoms(use_true_random=False))
+def test_candidates_are_never_edges(graph: tuple[list[int], list[tuple[int, int]]], count: int | None, order) -> None:  # type: ignore[no-untyped-def]
+    ids, edges = graph
+    pairs = GraphPairs.of(np.array(ids), *np.array(edges).T)
+    different = sorted({(s, t) for s, t in edges if s != t})
+    assert sorted(map(tuple, pairs.user_ids(pairs.keys).T.tolist())) == different
+    found = pairs.candidates(pairs.keys, count)
+    drawn: dict[tuple[int, int], list[int]] = {}
+    for pair, places, there in zip(pairs.user_ids(pairs.keys).T.tolist(), found.places, found.there, strict=True):
+        source, allowed = pair[0], set(ids) - {t for s, t in different if s == pair[0]} - {pair[0]}
+        given_ids = pairs.ids[places[there]].tolist()
+        assert set(given_ids) <= allowed
+        if count is None or len(allowed) <= count:
+            assert given_ids == sorted(allowed)
+        else:
+            assert len(given_ids) == count
+        drawn[source, pair[1]] = given_ids
+    # In any order of vertices and edges, and for any part of the positives, the candidates are the same.
+    order.shuffle(edges)
+    again = GraphPairs.of(np.array(ids[::-1]), *np.array(edges).T)
+    some = again.keys[::2]
+    lists = again.candidates(some, count)
+    for pair, places, there in zip(again.user_ids(some).T.tolist(), lists.places, lists.there, strict=True):
+        assert again.ids[places[there]].tolist() == drawn[tuple(pair)]
+
+
+def test_candidates_are_uniform() -> None:
+    ids = np.arange(0, 60, 3)
+    pairs = GraphPairs.of(ids, np.zeros(4, np.int64), np.array([3, 6, 9, 57]))
+    found = pairs.ids[pairs.candidates(pairs.keys, 1500).places]
+    assert found.shape == (4, 15)  # no more than there are
+    many = GraphPairs.of(np.arange(4000), np.zeros(1, np.int64), np.ones(1, np.int64))
+    drawn = many.candidates(many.keys, 3990).places[0]
+    assert abs(drawn.mean() - 2001) < 80  # standard error: 18
+    assert 0.6 < len(np.unique(drawn)) / 3990 < 0.66  # with replacement: 1 - 1/e
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", ""])
+def test_numbers_of_candidates(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--eval-negatives {text}: give a number"):
+        parse_eval_negatives(text)
+    assert parse_eval_negatives("all") is None
+    assert parse_eval_negatives("50") == 50
+
+
+# -- splits ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_the_hash_is_that_of_samplers(values: list[int]) -> None:
+    found = mixed(torch.tensor(values, dtype=torch.int64)).numpy().view(np.uint64)
+    assert found.tolist() == mix64(np.array(values, np.int64).view(np.uint64)).tolist()
+
+
+def test_an_edge_has_one_split_in_both_directions() -> None:
+    ends = torch.randint(-(2**60), 2**60, (2, 20_000))
+    split = EdgeSplit.parse("0.7,0.2,0.1")
+    found = split.of(ends[0], ends[1])
+    assert torch.equal(found, split.of(ends[1], ends[0]))
+    assert torch.equal(split.messages(ends[0], ends[1]), found == 0)
+    shares = found.bincount(minlength=3) / 20_000
+    assert shares.tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.015)  # more than four standard errors
+    assert not EdgeSplit.parse("1,0,0").of(ends[0], ends[1]).any()
+
+
+@pytest.mark.parametrize("text", ["0.8,0.2", "0.8,0.3,-0.1", "0.8,0.1,0.2", "a,b,c", "0,0.5,0.5", "nan,0,0", ""])
+def test_shares_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--edge-split {text}: "):
+        EdgeSplit.parse(text)
+
+
+# -- decoders ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dot", "distmult", "mlp"])
+def test_a_decoder_scores_pairs_one_at_a_time(name: str) -> None:
+    torch.manual_seed(2)
+    decoder = decoder_named(name, 5, 7)
+    for parameter in decoder.parameters():
+        torch.nn.init.normal_(parameter)
+    sources, targets = torch.randn(4, 5), torch.randn(4, 6, 5)
+    found = decoder(sources[:, None], targets)
+    assert found.shape == (4, 6)
+    weights = {key: tensor.numpy() for key, tensor in decoder.state_dict().items()}
+    for row in range(4):
+        for column in range(6):
+            terms = sources[row].numpy() * targets[row, column].numpy()
+            if name == "mlp":
+                hidden = np.maximum(weights["hidden.weight"] @ terms + weights["hidden.bias"], 0)
+                expected = (weights["score.weight"] @ hidden + weights["score.bias"])[0]
+            else:
+                expected = (terms * weights.get("relation", 1)).sum()
+            assert found[row, column].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_an_unknown_decoder() -> None:
+    with pytest.raises(ConfigError, match="--decoder transe: there is no such decoder"):
+        decoder_named("transe", 4, 4)
