@@ -1,0 +1,207 @@
+"""``atta render``: a cluster for Kubernetes, Slurm or systemd, as text to edit."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from atta.cli.output import SIZE, TO_WRITE, write_text
+from atta.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from atta.cli.cluster.rendering.plan import DeploymentPlan
+
+__all__ = ["COMMANDS"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+
+_COMMON: tuple[Callable[[Any], Any], ...] = (
+    click.argument("train", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF ATTA TRAIN]"),
+    click.option(
+        "--data", required=True, type=click.Path(), help="Partitioned dataset; its manifest tells the memory."
+    ),
+    click.option("--name", default="atta", show_default=True, help="Begins the names of everything."),
+    click.option("--nnodes", type=click.IntRange(0), default=0, help="Machines with trainers  [default: none]."),
+    click.option("--trainers", type=click.IntRange(1), help="Trainers on all of them  [default: one each]."),
+    click.option("--cache", type=SIZE, default="1GiB", show_default=True, help="Of each daemon, see atta serve."),
+    click.option("--buffer", type=SIZE, default="1GiB", show_default=True, help="Of each daemon, see atta serve."),
+    click.option(
+        "--certificates",
+        type=click.Path(file_okay=False),
+        help="Folder with ca.pem, daemon.pem, daemon.key, trainer.pem, trainer.key, and perhaps tokens.toml.",
+    ),
+    click.option("--insecure", is_flag=True, help="No TLS: everybody who reaches the ports is trusted."),
+)
+_PORTS = {"port": 7070, "link_port": 7071, "metrics_port": 9090, "meeting_port": 29400}
+
+
+@dataclass(frozen=True)
+class RenderOptions:
+    """What all kinds of ``atta render`` are told."""
+
+    data: str
+    name: str
+    nnodes: int
+    trainers: int | None
+    cache: int
+    buffer: int
+    certificates: str | None
+    insecure: bool
+    train: tuple[str, ...]
+    ports: dict[str, int]
+
+    def plan(self, data: str | None = None) -> DeploymentPlan:
+        """The cluster. ``data``: folder of the dataset where daemons run, if it is another one.
+
+        Raises:
+            ConfigError: options make no sense.
+            DataError: the manifest is missing or damaged.
+        """
+        from atta.cli.cluster.rendering.plan import DeploymentPlan, needs_of
+        from atta.partition.dataset import Dataset
+
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"--name {self.name!r}: at most 40 of a-z, 0-9 and -, beginning with a letter")
+        if self.insecure == (self.certificates is not None):
+            raise ConfigError("give either --certificates FOLDER, or --insecure where everybody is trusted")
+        if not self.nnodes and (self.trainers or self.train):
+            raise ConfigError("--nnodes: say how many machines have trainers")
+        needs = needs_of(Dataset.open(self.data, parts=[], verify=False))
+        return DeploymentPlan(
+            name=self.name,
+            data=data or str(Path(self.data).absolute()),
+            needs=tuple(needs),
+            cache=self.cache,
+            buffer=self.buffer,
+            nodes=self.nnodes,
+            trainers=self.trainers or self.nnodes,
+            train=self.train,
+            tls=not self.insecure,
+            **self.ports,
+        )
+
+    def paths(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Options of daemons with their files, and what trainers bring by key: the files of ``--certificates``.
+
+        Raises:
+            DataError: one is missing.
+        """
+        if self.certificates is None:
+            return {}, {}
+        folder = Path(self.certificates).absolute()
+        daemon = {"--tls-ca": "ca.pem", "--tls-cert": "daemon.pem", "--tls-key": "daemon.key"}
+        if (folder / "tokens.toml").exists():
+            daemon["--tokens"] = "tokens.toml"
+        callers = {"ca": "ca.pem", "cert": "trainer.pem", "key": "trainer.key"}
+        for name in (*daemon.values(), *callers.values()):
+            if not (folder / name).is_file():
+                raise DataError(folder / name, "is missing; atta cert makes it")
+        return {k: str(folder / v) for k, v in daemon.items()}, {k: str(folder / v) for k, v in callers.items()}
+
+
+def _common(command: Command) -> Command:
+    """Decorate a command with the options that all kinds have; it gets them as the argument ``options``."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        ports = {port: values.pop(port) for port in _PORTS}
+        names = ("data", "name", "nnodes", "trainers", "cache", "buffer", "certificates", "insecure", "train")
+        return command(options=RenderOptions(**{name: values.pop(name) for name in names}, ports=ports), **values)
+
+    decorated: Any = run
+    for port, default in reversed(_PORTS.items()):
+        kind, option = click.IntRange(1024, 65_535), f"--{port.replace('_', '-')}"
+        decorated = click.option(option, port, type=kind, default=default, show_default=True)(decorated)
+    for option in reversed(_COMMON):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]  # click returns what it was given
+
+
+_out = click.option("--out", type=TO_WRITE, default="-", metavar="FILE", help="Where to write  [default: stdout].")
+
+
+@click.group()
+def render() -> None:
+    """Write what Kubernetes, Slurm or systemd need to run a cluster: plain text, to edit.
+
+    Words after -- go to atta train.
+
+    Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage --epochs 5
+    """
+
+
+@render.command()
+@_common
+@click.option("--image", default="atta:0.1.0", show_default=True, help="Image of containers, see deploy/Dockerfile.")
+@click.option("--claim", default="atta-data", show_default=True, help="PersistentVolumeClaim with the dataset.")
+@click.option("--kueue", default="", metavar="QUEUE", help="Queue of Kueue for the trainers.")
+@click.option(
+    "--cpu", type=click.IntRange(1), default=1, show_default=True, help="Cores of a daemon, and of a trainer."
+)
+@_out
+def kubernetes(options: RenderOptions, *, image: str, claim: str, kueue: str, cpu: int, out: str) -> None:
+    """Write a StatefulSet of daemons and an Indexed Job of trainers.
+
+    The claim's volume is the partitioned dataset itself. With --certificates the text has their keys: keep it secret.
+
+    Example: atta render kubernetes --data products-2p --insecure --nnodes 2 --trainers 4 -- --model sage
+    """
+    from atta.cli.cluster.rendering.kubernetes import CALLER_FILES, DAEMON_FILES, DATA, KubernetesPlan, documents
+    from atta.cli.cluster.rendering.yaml import as_yaml
+
+    options.paths()  # refuses a missing file
+    files: dict[str, bytes] = {}
+    if options.certificates is not None:
+        names = {*DAEMON_FILES, *CALLER_FILES, "tokens.toml"}
+        files = {path.name: path.read_bytes() for path in Path(options.certificates).iterdir() if path.name in names}
+    plan = KubernetesPlan(options.plan(DATA), image, claim, kueue, cpu, files)
+    hosts = ", ".join(plan.daemon_hosts())
+    told = f"Atta: kubectl apply -f FILE. Daemons, which certificates must name: {hosts}."
+    write_text("--out", out, as_yaml(documents(plan), told))
+
+
+@render.command()
+@_common
+@_out
+def slurm(options: RenderOptions, *, out: str) -> None:
+    """Write one script for sbatch: daemons on all nodes, trainers on the first ones.
+
+    The folders of --data and --certificates must be seen by all nodes.
+
+    Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage
+    """
+    from atta.cli.cluster.rendering.slurm import sbatch
+
+    write_text("--out", out, sbatch(options.plan(), *options.paths()))
+
+
+@render.command()
+@_common
+@click.option("--host", "hosts", multiple=True, required=True, help="Machine of each partition's daemon, in order.")
+@click.option("--program", default="/usr/local/bin/atta", show_default=True, help="Where atta is installed there.")
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the units.")
+def systemd(options: RenderOptions, *, hosts: tuple[str, ...], program: str, out: str) -> None:
+    """Write a unit per daemon and per machine with trainers, and the cluster file.
+
+    Example: atta render systemd --data products-2p --insecure --host 10.0.0.1 --host 10.0.0.2 --out units
+    """
+    from atta.cli.cluster.rendering.systemd import units
+
+    daemon, callers = options.paths()
+    found = units(options.plan(), hosts, daemon, callers, program)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in found.items():
+        write_text("--out", str(folder / name), text)
+    click.echo(f"{out}: {', '.join(found)}", err=True)
+
+
+COMMANDS = [render]
+"""For ``atta.cli.main``."""

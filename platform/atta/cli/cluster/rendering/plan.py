@@ -1,0 +1,141 @@
+"""What all engines are told of a cluster: its daemons, its trainers, and the commands that run them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atta.errors import ConfigError
+from atta.partition.dataset import Dataset, part_folder
+
+__all__ = ["DRAIN_S", "GRACE_S", "DeploymentPlan", "Needs", "needs_of"]
+
+MIB = 1 << 20
+DRAIN_S = 30
+"""How long daemons let sessions go on when an engine stops them."""
+GRACE_S = 60
+"""How long an engine waits before it kills a daemon: after draining it saves tables and closes connections."""
+BARE_BYTES = 256 * MIB
+"""Memory of a daemon that has loaded nothing."""
+_MOST_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one daemon needs, in bytes, as the dataset's manifest tells it.
+
+    Attributes:
+        partition: files of the partition.
+        shared: files that every daemon maps: ids and splits.
+        halo_rows: table rows of vertices of other partitions with edges into this one.
+    """
+
+    partition: int
+    shared: int
+    halo_rows: int
+
+    def memory(self, cache: int, buffer: int) -> int:
+        """Bytes to ask an engine for. ``cache``, ``buffer``: the daemon's bounds for hot rows and for batches."""
+        return BARE_BYTES + self.partition + self.shared + min(cache, self.halo_rows) + buffer
+
+
+def needs_of(dataset: Dataset) -> list[Needs]:
+    """What the daemon of each partition needs, from the manifest alone."""
+    shared = _bytes_in(dataset, "shared/")
+    return [
+        Needs(_bytes_in(dataset, f"{part_folder(part)}/"), shared, _halo_bytes(dataset, part))
+        for part in range(dataset.num_parts)
+    ]
+
+
+def _bytes_in(dataset: Dataset, folder: str) -> int:
+    return sum(record.size for name, record in dataset.files.items() if name.startswith(folder))
+
+
+def _halo_bytes(dataset: Dataset, part: int) -> int:
+    total = 0
+    for node_type, tables in dataset.schema.node_tables.items():
+        halo = dataset.files[f"{part_folder(part)}/nodes/{node_type}/halo.npy"].shape[0]
+        total += halo * sum(spec.row_bytes for spec in tables.values())
+    return total
+
+
+@dataclass(frozen=True)
+class DeploymentPlan:
+    """A cluster that an engine is to run: one daemon per partition, and trainers on ``nodes`` machines.
+
+    Attributes:
+        name: begins the names of everything that is made.
+        data: folder of the partitioned dataset where daemons run.
+        needs: of each partition's daemon.
+        port, link_port, metrics_port, meeting_port: of a daemon, of its links, of its figures; where trainers meet.
+        cache, buffer: bytes for hot rows and for batches, of each daemon.
+        nodes: machines with trainers; 0: daemons alone.
+        trainers: number of trainers on all of them.
+        train: further words of ``atta train``.
+        tls: whether daemons and trainers have certificates. Otherwise everybody who reaches a port is trusted.
+
+    Raises:
+        ConfigError: numbers make no sense.
+    """
+
+    name: str
+    data: str
+    needs: tuple[Needs, ...]
+    port: int = 7070
+    link_port: int = 7071
+    metrics_port: int = 9090
+    meeting_port: int = 29400
+    cache: int = 1 << 30
+    buffer: int = 1 << 30
+    nodes: int = 0
+    trainers: int = 0
+    train: tuple[str, ...] = ()
+    tls: bool = True
+
+    def __post_init__(self) -> None:
+        ports = (self.port, self.link_port, self.metrics_port, self.meeting_port)
+        if len({*ports}) < len(ports) or not all(1024 <= port <= _MOST_PORT for port in ports):
+            raise ConfigError(f"ports {', '.join(map(str, ports))}: must differ, from 1024 to {_MOST_PORT}")
+        if self.nodes and (self.trainers < self.nodes or self.trainers % self.nodes):
+            raise ConfigError(f"--trainers {self.trainers}: is the number on all machines, which --nnodes must divide")
+        if taken := sorted(_OURS.intersection(word.partition("=")[0] for word in self.train)):
+            raise ConfigError(f"{taken[0]}: is set by atta render; leave it out")
+
+    @property
+    def parts(self) -> int:
+        """Number of partitions, and of daemons."""
+        return len(self.needs)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the largest daemon asks for."""
+        return max(needs.memory(self.cache, self.buffer) for needs in self.needs)
+
+    def daemon(
+        self, cluster: str, tls: Mapping[str, str], *, part: str = "auto", listen: str = "", metrics: str = ""
+    ) -> list[str]:
+        """The command of a daemon. ``cluster``: the cluster file there; ``tls``: options and files."""
+        words = ["atta", "serve", "--data", self.data, "--part", part, "--peers", cluster]
+        words += ["--listen", listen or f"0.0.0.0:{self.port}", "--link-port", str(self.link_port)]
+        words += ["--metrics", metrics or f"0.0.0.0:{self.metrics_port}", "--drain", f"{DRAIN_S}s"]
+        words += ["--cache", str(self.cache), "--buffer", str(self.buffer), "--log-format", "json"]
+        return words + ([word for pair in tls.items() for word in pair] if self.tls else ["--insecure"])
+
+    def trainer(self, cluster: str, first: str, *, node: str = "auto") -> list[str]:
+        """The command of a machine with trainers. ``first``: host name of machine 0."""
+        words = ["atta", "train", "--cluster", cluster, "--trainers", str(self.trainers)]
+        words += ["--nnodes", str(self.nodes), "--node-rank", node]
+        if self.nodes > 1:
+            words += ["--rdzv-endpoint", f"{first}:{self.meeting_port}"]
+        return [*words, *self.train]
+
+    def cluster_file(self, hosts: Sequence[str], tls: Mapping[str, str]) -> str:
+        """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring."""
+        entries = [f'[[daemon]]\npart = {part}\naddress = "{host}:{self.port}"\n' for part, host in enumerate(hosts)]
+        if self.tls:
+            entries.append("[tls]\n" + "".join(f'{key} = "{path}"\n' for key, path in tls.items()))
+        return "\n".join(entries)
+
+
+_OURS = frozenset(("--cluster", "--data", "--trainers", "--nnodes", "--node-rank", "--rdzv-endpoint"))

@@ -1,0 +1,280 @@
+"""``atta render``: the commands are accepted, the objects hang together, and the text says what was meant."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import shlex
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.cli.cluster.rendering.command import render
+from atta.cli.cluster.rendering.kubernetes import KubernetesPlan, documents
+from atta.cli.cluster.rendering.plan import BARE_BYTES, DRAIN_S, GRACE_S, DeploymentPlan, Needs, needs_of
+from atta.cli.cluster.rendering.slurm import sbatch
+from atta.cli.cluster.rendering.systemd import units
+from atta.cli.cluster.rendering.yaml import as_yaml
+from atta.cli.main import cli
+from atta.errors import ConfigError, DataError
+from atta.partition import partition_graph
+from atta.partition.dataset import Dataset, part_folder
+from atta.partition.generate import GenerateOptions, generate
+from atta.wire.clusterfile import read_cluster, read_credentials
+
+TRAIN = ("--model", "sage", "--epochs", "2")
+FILES = {name: name.encode() for name in ("ca.pem", "daemon.pem", "daemon.key", "trainer.pem", "trainer.key")}
+
+
+def plan(parts: int, nodes: int = 0, *, tls: bool = False, **more: Any) -> DeploymentPlan:
+    needs = tuple(Needs((part + 1) << 30, 1 << 20, 1 << 25) for part in range(parts))
+    words = TRAIN if nodes else ()
+    return DeploymentPlan("atta", "/data", needs, nodes=nodes, trainers=2 * nodes, train=words, tls=tls, **more)
+
+
+def objects(parts: int, nodes: int, *, tls: bool = False, queue: str = "") -> dict[tuple[str, str], dict[str, Any]]:
+    found = documents(KubernetesPlan(plan(parts, nodes, tls=tls), "atta:1", "claim", queue, 1, FILES if tls else None))
+    return {(document["kind"], document["metadata"]["name"]): document for document in found}
+
+
+def accepted(words: list[str]) -> dict[str, Any]:
+    """The parameters with which the command line understands ``words``; raises UsageError."""
+    assert words[0].endswith("atta")
+    command = cli.get_command(click.Context(cli), words[1])
+    assert command is not None
+    return command.make_context(words[1], words[2:]).params
+
+
+@pytest.mark.parametrize(("parts", "nodes", "tls"), [*itertools.product((1, 2, 4), (0, 1, 2), (False, True))])
+def test_objects_of_kubernetes_hang_together(
+    parts: int, nodes: int, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    found = objects(parts, nodes, tls=tls, queue="research")
+    daemons = found["StatefulSet", "atta-daemon"]["spec"]
+    pod = daemons["template"]["spec"]
+    (container,) = pod["containers"]
+    service = found["Service", daemons["serviceName"]]["spec"]
+    assert daemons["replicas"] == parts
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    for selector in (service["selector"], daemons["selector"]["matchLabels"]):
+        assert selector.items() <= daemons["template"]["metadata"]["labels"].items()
+    assert {p["containerPort"] for p in container["ports"]} == {p["port"] for p in service["ports"]}
+    settings = accepted(container["command"] + container["args"])
+    assert settings["parts"] == range(1)
+    assert settings["drain_s"] == DRAIN_S < pod["terminationGracePeriodSeconds"] == GRACE_S
+    assert settings["insecure"] is not tls
+    probe = {"tcpSocket": {"port": 7070}} if tls else {"grpc": {"port": 7070}}
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert probe.items() <= container[name].items()
+    largest = BARE_BYTES + (parts << 30) + (1 << 20) + (1 << 25) + settings["buffer_bytes"]
+    assert container["resources"]["requests"]["memory"] == f"{largest >> 20}Mi"
+    pods = [pod]
+    assert [kind for kind, _ in found].count("Job") == bool(nodes)
+    if nodes:
+        job = found["Job", "atta-trainer"]
+        assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+        assert (job["spec"]["completionMode"], job["spec"]["completions"]) == ("Indexed", nodes)
+        assert job["spec"]["parallelism"] == nodes  # all at once: they wait for each other
+        trainers = job["spec"]["template"]["spec"]
+        told = accepted(trainers["containers"][0]["command"] + trainers["containers"][0]["args"])
+        assert (told["nnodes"], told["node_rank"], told["trainers"], told["epochs"]) == (nodes, 0, 2 * nodes, 2)
+        assert told["rdzv_endpoint"] == ("atta-trainer-0.atta-trainer:29400" if nodes > 1 else None)
+        assert ("Service", trainers["subdomain"]) in found
+        pods.append(trainers)
+    for spec in pods:
+        check_volumes(spec, found)
+    (tmp_path / "cluster.toml").write_text(found["ConfigMap", "atta-cluster"]["data"]["cluster.toml"])
+    hosts = {part: f"atta-daemon-{part}.atta-daemon:7070" for part in range(parts)}
+    assert read_cluster(tmp_path / "cluster.toml") == hosts
+    mine = read_credentials(tmp_path / "cluster.toml")
+    assert (mine is not None and Path(mine.key).name == "trainer.key") is tls
+
+
+def check_volumes(pod: dict[str, Any], found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Every mount has a volume, every volume a mount and an object (the claim is the user's), every file is there."""
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+    files: set[str] = set()
+    for volume in pod["volumes"]:
+        if "configMap" in volume:
+            keys = found["ConfigMap", volume["configMap"]["name"]]["data"]
+        elif "secret" in volume:
+            keys = found["Secret", volume["secret"]["secretName"]]["data"]
+            assert all(base64.b64decode(text) == FILES[name] for name, text in keys.items())
+        else:
+            assert volume["persistentVolumeClaim"]["claimName"] == "claim"
+            continue
+        files |= {f"{mounts[volume['name']]}/{key}" for key in keys}
+    named = {word for word in container["args"] if word.startswith("/etc/")}
+    assert named
+    assert named <= files
+
+
+def test_secrets_are_divided() -> None:
+    found = objects(2, 1, tls=True)
+    assert set(found["Secret", "atta-daemon-tls"]["data"]) == {"ca.pem", "daemon.pem", "daemon.key"}
+    assert set(found["Secret", "atta-trainer-tls"]["data"]) == {"ca.pem", "trainer.pem", "trainer.key"}
+    assert not [kind for kind, _ in objects(2, 1) if kind == "Secret"]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("tls", [False, True])
+def test_kubernetes_takes_the_objects(parts: int, tls: bool) -> None:
+    """Where the packages are installed: the schemas of the three newest versions that the validator knows."""
+    yaml = pytest.importorskip("yaml")
+    validate = pytest.importorskip("kubernetes_validate")
+    text = as_yaml(objects(parts, 2, tls=tls, queue="q").values(), "a comment")
+    known = {validate.utils.major_minor(version) for version in validate.utils.all_versions()}
+    for version in sorted(known, key=lambda v: [*map(int, v.split("."))])[-3:]:
+        for document in yaml.safe_load_all(text):
+            validate.validate(document, version, strict=True)
+
+
+leaves = st.one_of(st.text(max_size=12), st.integers(), st.booleans())
+values = st.recursive(
+    leaves, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=6), v, max_size=3), max_leaves=8
+)
+
+
+@pytest.mark.skipif(find_spec("yaml") is None, reason="needs PyYAML")
+@given(st.lists(st.dictionaries(st.text(max_size=6), values, min_size=1, max_size=3), min_size=1, max_size=2))
+def test_yaml_says_what_was_meant(wanted: list[dict[str, Any]]) -> None:
+    import yaml
+
+    assert list(yaml.safe_load_all(as_yaml(wanted, "one\ntwo"))) == wanted
+
+
+def test_yaml_by_hand() -> None:
+    document = {"a": {"b": [1, "x", {"c": True, "d": "yes"}], "e": []}, "f": "p = 1\n\nq: 2\n", "g": "0"}
+    assert as_yaml([document], "note") == (
+        '# note\n---\na:\n  b:\n    - 1\n    - x\n    - c: true\n      d: "yes"\n  e: []\n'
+        'f: |\n  p = 1\n\n  q: 2\ng: "0"\n'
+    )
+
+
+@pytest.mark.parametrize(("parts", "nodes", "tls"), [(1, 0, False), (2, 2, True), (4, 1, False)])
+def test_the_script_of_slurm_is_one_for_bash(
+    parts: int, nodes: int, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    files = {"--tls-ca": "/c/ca.pem", "--tls-cert": "/c/d.pem", "--tls-key": "/c/d.key"}
+    script = sbatch(
+        plan(parts, nodes, tls=tls), files, {"ca": "/c/ca.pem", "cert": "/c/my cert.pem", "key": "/c/t.key"}
+    )
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert f"#SBATCH --nodes={max(parts, nodes)}\n" in script
+    lines = [line.strip().rstrip("& ") for line in script.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith(("atta serve", "atta train"))]
+    assert [words[1] for words in commands] == ["serve", "train"][: 1 + bool(nodes)]
+    assert all(map(accepted, commands))
+    assert "[tls]" in script or not tls
+
+
+def test_units_of_systemd(tmp_path: Path) -> None:
+    found = units(plan(2, 2), ["a", "b"], {}, {}, "/opt/atta")
+    assert list(found) == ["cluster.toml", *(f"atta-{w}-{n}.service" for w in ("daemon", "trainer") for n in (0, 1))]
+    (tmp_path / "cluster.toml").write_text(found["cluster.toml"])
+    assert read_cluster(tmp_path / "cluster.toml") == {0: "a:7070", 1: "b:7070"}
+    for name, text in found.items():
+        if name.endswith(".service"):
+            lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+            number, command = int(name[-9]), shlex.split(lines["ExecStart"])
+            settings = accepted(command)
+            assert settings.get("node_rank", number) == number
+            assert settings.get("parts", range(number, number + 1)) == range(number, number + 1)
+            assert f"# Runs on {'ab'[number]}." in text
+            assert int(lines["TimeoutStopSec"]) > DRAIN_S
+            assert lines["Restart"] == ("always" if "daemon" in name else "on-failure")
+    assert "ExecStart=/opt/atta serve --data /data" in found["atta-daemon-1.service"]
+
+
+def test_words_survive_systemd() -> None:
+    words = ("--save", "a b", "--job", "100%", "--x", "$HOME", "--y", 'q"\\')
+    text = units(DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=words), ["h"], {}, {})
+    assert '--save "a b" --job 100%% --x $$HOME --y "q\\"\\\\"' in text["atta-trainer-0.service"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("render")
+    generate("sbm", folder / "graph", GenerateOptions(nodes=200, edges=1000, features=4, classes=2, seed=1))
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+    return folder / "parts"
+
+
+def test_the_manifest_tells_what_a_daemon_needs(dataset: Path) -> None:
+    for part, needs in enumerate(needs_of(Dataset.open(dataset))):
+        files = [path for path in (dataset / part_folder(part)).rglob("*") if path.is_file()]
+        assert needs.partition == sum(path.stat().st_size for path in files)
+        assert needs.shared == sum(path.stat().st_size for path in (dataset / "shared").rglob("*.npy"))
+        rows = len(Dataset.open(dataset).part(part).halo("node"))
+        assert needs.halo_rows == rows * (4 * 4 + 8)  # features and a label
+        assert needs.memory(100, 7) == BARE_BYTES + needs.partition + needs.shared + 100 + 7
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(render, [*words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    if result.exit_code:
+        raise click.UsageError(result.output)
+    return result.output
+
+
+def test_the_command_line(dataset: Path, tmp_path: Path) -> None:
+    data = ("--data", str(dataset))
+    text = invoke("kubernetes", *data, "--insecure", "--nnodes", "2", "--trainers", "4", "--", *TRAIN)
+    assert text.startswith("# Atta: kubectl apply -f FILE.")
+    assert text.count("\n---\n") == 5
+    certificates = tmp_path / "certificates"
+    certificates.mkdir()
+    for name, content in FILES.items():
+        (certificates / name).write_bytes(content)
+    (certificates / "ca.key").write_text("the authority's key")
+    text = invoke("kubernetes", *data, "--certificates", str(certificates))
+    assert text.count("kind: Secret") == 2
+    assert "ca.key" not in text
+    text = invoke("slurm", *data, "--certificates", str(certificates), "--nnodes", "1", "--", "--model", "gat")
+    assert f"--tls-key {certificates}/daemon.key" in text
+    invoke("systemd", *data, "--insecure", "--host", "a", "--host", "b", "--out", str(tmp_path / "units"))
+    assert sorted(os.listdir(tmp_path / "units")) == ["atta-daemon-0.service", "atta-daemon-1.service", "cluster.toml"]
+    (certificates / "trainer.key").unlink()
+    with pytest.raises(DataError, match=r"trainer\.key: is missing"):
+        invoke("slurm", *data, "--certificates", str(certificates))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--certificates FOLDER, or --insecure"),
+        (("--insecure", "--certificates", "c"), "--certificates FOLDER, or --insecure"),
+        (("--insecure", "--trainers", "2"), "--nnodes: say how many"),
+        (("--insecure", "--", "--model", "sage"), "--nnodes: say how many"),
+        (("--insecure", "--nnodes", "2", "--trainers", "3"), "--trainers 3"),
+        (("--insecure", "--nnodes", "1", "--", "--cluster=x"), "--cluster: is set by atta render"),
+        (("--insecure", "--name", "Atta_1"), "--name 'Atta_1'"),
+        (("--insecure", "--port", "9090"), "ports 9090, 7071, 9090, 29400: must differ"),
+    ],
+)
+def test_nonsense_is_refused(dataset: Path, words: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        invoke("slurm", "--data", str(dataset), *words)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"), [(["a"], "1 are named"), (["a", "a"], "name a machine once"), (["a", "b"], "--nnodes 3")]
+)
+def test_machines_of_units_are_checked(hosts: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        units(plan(2, 3), hosts, {}, {})
