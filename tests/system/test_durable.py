@@ -136,9 +136,10 @@ def test_killed_while_training(small_graph: SmallGraph, tmp_path: Path, seed: in
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_killed_many_times(durability: str, small_graph: SmallGraph, tmp_path: Path, seed: int) -> None:
-    killed_while_training(small_graph, tmp_path, seed, 100, "--durability", durability)
+    killed_while_training(small_graph, tmp_path, seed, 50, "--durability", durability)
 
 
 def message(client: int, sequence: int, *, settled: int = 0) -> Bulk:
