@@ -18,6 +18,7 @@ import torch
 from torch_geometric.nn import GCN
 
 from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
+from atta.train.steps.pipeline.decisions import hand_out
 from atta.train.steps.pipeline.decisions.hand_out import HandOut
 from atta.train.steps.pipeline.decisions.pool import PoolSize
 from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work
@@ -127,7 +128,8 @@ def test_the_task_of_a_worker_that_goes_away_is_done_by_another(desk: Desk) -> N
     assert (desk.hand_out.lost, desk.hand_out.relaunched) == (1, 1)
 
 
-def test_a_slow_workers_task_is_done_by_another_and_its_own_result_ignored() -> None:
+def test_a_slow_workers_task_is_done_by_another_and_its_own_result_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand_out, "STUCK_S", 0.3)
     desk = Desk(timeout_s=0.05)
     slow = call(desk.desk.address, KEY, {"role": "worker", "number": 3})
     work = desk.give(0)

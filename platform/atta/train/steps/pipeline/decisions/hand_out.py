@@ -15,6 +15,8 @@ FIRST_TIMEOUT_S = 10.0
 _MEANS = 5
 _REMEMBERED = 0.95
 _STUCK = 4
+STUCK_S = 30.0
+"""No worker is given up earlier: where many processes share a core, a task may take seconds now and then."""
 
 
 @dataclass(slots=True)
@@ -129,8 +131,8 @@ class HandOut:
         return found
 
     def stuck(self, now: float) -> list[int]:
-        """Workers that have been at a task for four times as long as the present timeout. They are of no more use."""
-        most = _STUCK * max(self.timeout_s, LEAST_TIMEOUT_S)
+        """Workers that have been at a task for 30 s, and for four times as long as the present timeout."""
+        most = max(STUCK_S, _STUCK * self.timeout_s)
         return sorted(worker for worker, (_, since) in self._doing.items() if now - since >= most)
 
     def validate(self) -> None:

@@ -24,6 +24,7 @@ def work_for(address: str, key: bytes, number: int) -> None:
         RemoteError: nobody answers there, or it does not know the key.
     """
     torch.set_num_threads(1)
+    _warm_up()
     connection = call(address, key, {"role": "worker", "number": number})
     try:
         loss = loss_of(connection.setting)
@@ -42,6 +43,12 @@ def work_for(address: str, key: bytes, number: int) -> None:
         return  # the trainer has ended
     finally:
         connection.close()
+
+
+def _warm_up() -> None:
+    """Use torch once: what it does only the first time must not make the first task late."""
+    weights = torch.ones(4, 4, requires_grad=True)
+    torch.nn.functional.cross_entropy(torch.ones(4, 4) @ weights, torch.arange(4)).backward()
 
 
 def loss_setting(task: str, regression_loss: str, weights: torch.Tensor | None) -> dict[str, Any]:
