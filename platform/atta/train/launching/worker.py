@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
 
 
-def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | None = None) -> list[EpochReport]:
+def run(
+    config: TrainConfig, addresses: Sequence[Sequence[str]], tls: Mapping[str, str] | None = None
+) -> list[EpochReport]:
     """Train as one rank; the environment describes the process group. Returns the figures of all epochs.
 
-    ``tls``: the files to bring to the daemons; None: they have no TLS.
+    ``addresses``: of each partition's daemon and its replicas. ``tls``: the files to bring to the daemons; None: they have no TLS.
     """
     import torch
     import torch.distributed as dist
