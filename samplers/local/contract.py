@@ -43,8 +43,9 @@ def sampling_contract() -> str:
     for method in Method:
         sampler = LocalSampler(graph, method=method)
         for replace in (False, True) if method.may_replace else (False,):
-            given = {"input_time": times} if method.temporal else {}
-            _add(found, method.value, sampler.sample(seeds, HOPS, seed=7, epoch=1, batch=2, replace=replace, **given))
+            given = times if method.temporal else None
+            batch = sampler.sample(seeds, HOPS, input_time=given, seed=7, epoch=1, batch=2, replace=replace)
+            _add(found, method.value, batch)
     for name, options in _GOLDEN.items():
         _add(found, name, sample_locally(graph, make_operator(name, options), seeds, seed=7, epoch=1, number=2))
     return found.hexdigest()[:16]
