@@ -38,6 +38,7 @@ __all__ = [
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
+    "SamplingContractError",
     "StaleRowError",
     "UnavailableError",
     "UnknownClientError",
@@ -138,6 +139,10 @@ class NotAllowedError(RemoteError):
 
 class WrongDatasetError(RemoteError):
     """The daemon serves another dataset than the one asked for, or another partition of it."""
+
+
+class SamplingContractError(RemoteError):
+    """Two daemons would draw different batches from the same data, because their builds or operators differ."""
 
 
 class RestartedError(RemoteError):

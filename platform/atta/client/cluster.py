@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,15 @@ from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
 from atta.client.tables.string_ids import StringIds
-from atta.errors import ConfigError, RestartedError, WrongDatasetError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    DeadlineError,
+    RestartedError,
+    SamplingContractError,
+    UnavailableError,
+    WrongDatasetError,
+)
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.observe.figures import JobFigures
 from atta.observe.machine.host import machine_id
@@ -26,11 +35,15 @@ from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
+from atta.wire.contract import check_contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.parts import groups_of, parts_text
+from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
+
+REPLICA_S = 2.0
+"""How long a replica may take to say who it is before the next one is asked, in seconds."""
 
 
 class Cluster:
@@ -41,9 +54,10 @@ class Cluster:
         connections: Sequence[Connection],
         descriptions: Sequence[Description],
         credentials: Credentials | None = None,
-        where: Callable[[], Mapping[int, str]] | None = None,
+        where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
-        """``where``: the daemons' present addresses, each by its first partition; None: they never move."""
+        """``where``: the daemons' present addresses, each by its first partition, several for replicas; None: they never
+        move."""
         self.credentials = credentials
         """With which files the daemons were reached; None: without TLS."""
         self._connections = list(connections)
@@ -55,8 +69,10 @@ class Cluster:
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
-        # Mutable tables live in the daemons' memory, so they do not move to another address.
-        self.tables = ClusterTables(tuple(self._connections), self.parts, self._descriptions[0].dataset_id)
+        # What daemons hold in memory, such as mutable tables, does not move to another address: all clients find it at
+        # the first replica.
+        self._firsts = tuple(self._first(*pair) for pair in zip(connections, descriptions, strict=True))
+        self.tables = ClusterTables(self._firsts, self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
         self.ids = StringIds(self.schema, self._connections)
         """The users' string ids: ``ids.numbers(strings)`` and ``ids.strings(numbers)``."""
@@ -86,6 +102,13 @@ class Cluster:
         """``host:port`` of the daemon of each partition, by partition."""
         return [self._connections[self.daemon_of(part)].address for part in range(self.num_parts)]
 
+    @property
+    def replicas(self) -> list[tuple[str, ...]]:
+        """``host:port`` of all daemons of each partition, by partition; the preferred one stands first."""
+        named = self._where() if self._where is not None else {}
+        found = (named.get(self.parts[self.daemon_of(part)].start) for part in range(self.num_parts))
+        return [replicas_of(place or present) for place, present in zip(found, self.addresses, strict=True)]
+
     def daemon_of(self, part: int) -> int:
         """The position of a partition's daemon among the daemons; raises ConfigError if there is no such partition."""
         found = next((daemon for daemon, parts in enumerate(self.parts) if part in parts), None)
@@ -105,7 +128,7 @@ class Cluster:
 
     def weights(self, spec: ParameterSpec) -> JobWeights:
         """The weights of a job without barriers; the daemon of partition 0 holds them."""
-        return JobWeights(self._connections[self.daemon_of(0)].pinned(), spec)
+        return JobWeights(self._firsts[self.daemon_of(0)].pinned(), spec)
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
         """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything
@@ -167,27 +190,57 @@ class Cluster:
         self._descriptions[daemon] = found
 
     def _look_for(self, daemon: int, timeout_s: float | None) -> None:
-        """Ask the daemon who it is, at its present address. It may be a new process there."""
+        """Ask the daemon who it is, at its present address: it may be a new process there. If it has replicas, the next
+        one that answers takes its place."""
         with self._moving:
-            known, parts = self._connections[daemon], self._descriptions[daemon].parts
-            address = known.address if self._where is None else self._where().get(parts.start, known.address)
-            if address == known.address:
-                self._meet_again(daemon, timeout_s)
-                return
-            moved = Connection(address, known.deadline_s, part=parts.start, credentials=self.credentials)
-            try:
-                found = moved.describe(timeout=timeout_s)
-                check(found.identity, Identity(parts.start, self.dataset_id), Bound.NAMED, address)
-                if found.parts != parts:
-                    raise WrongDatasetError(
-                        address, f"serves partitions {parts_text(found.parts)}, not {parts_text(parts)}"
-                    )
-            except BaseException:
-                moved.close()
-                raise
-            moved.meet(found)
-            self._left.append(known)  # other sessions, tables and the keeper may still use it
-            self._connections[daemon], self._descriptions[daemon] = moved, found
+            known, start = self._connections[daemon], self._descriptions[daemon].parts.start
+            replicas = replicas_of(self._where().get(start, known.address) if self._where else known.address)
+            at = replicas.index(known.address) + 1 if known.address in replicas else 0
+            failed: AttaError | None = None
+            for address in (*replicas[at:], *replicas[:at]):
+                # A replica that does not answer at once must not keep the others from being asked.
+                within_s = timeout_s if len(replicas) == 1 else min(REPLICA_S, timeout_s or REPLICA_S)
+                try:
+                    if address == known.address:
+                        self._meet_again(daemon, within_s)
+                    else:
+                        self._move(daemon, address, within_s)
+                    return
+                except (UnavailableError, DeadlineError) as error:
+                    failed = failed or error  # a wrong daemon is worse than one that is away
+                except (WrongDatasetError, SamplingContractError) as error:
+                    failed = error
+            assert failed is not None
+            raise failed
+
+    def _move(self, daemon: int, address: str, timeout_s: float | None) -> None:
+        """Take the daemon at ``address`` for ``daemon``, if it serves the same and draws in the same way."""
+        known, before = self._connections[daemon], self._descriptions[daemon]
+        moved = Connection(address, known.deadline_s, part=before.parts.start, credentials=self.credentials)
+        try:
+            found = moved.describe(timeout=timeout_s)
+            check(found.identity, Identity(before.parts.start, self.dataset_id), Bound.NAMED, address)
+            if found.parts != before.parts:
+                raise WrongDatasetError(
+                    address, f"serves partitions {parts_text(found.parts)}, not {parts_text(before.parts)}"
+                )
+            check_contract(found.contract, address, before.contract, known.address)
+        except BaseException:
+            moved.close()
+            raise
+        moved.meet(found)
+        self._left.append(known)  # other sessions, tables and the keeper may still use it
+        self._connections[daemon], self._descriptions[daemon] = moved, found
+
+    def _first(self, connection: Connection, description: Description) -> Connection:
+        """A connection to the first replica of a daemon."""
+        address = replicas_of(self._where().get(description.parts.start, "") if self._where else "")[0]
+        if address in ("", connection.address):
+            return connection
+        first = Connection(address, connection.deadline_s, part=description.parts.start, credentials=self.credentials)
+        first.meet(replace(description, incarnation=""))
+        self._left.append(first)
+        return first
 
     def close(self) -> None:
         """Close all sessions and connections; closing again does nothing."""
@@ -220,7 +273,7 @@ def connect(
     Args:
         target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the
             order of the partitions. A daemon that serves several partitions stands once for each of them, or alone if
-            it serves all.
+            it serves all. Only a file can name replicas; the first of them that answers is used.
         deadline_s: how long each call may take.
         wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
         credentials: files for daemons with TLS; default: what the cluster file and the environment say.
@@ -230,6 +283,7 @@ def connect(
         DataError: one of their files is missing or wrong.
         UnavailableError, DeadlineError: a daemon cannot be reached.
         WrongDatasetError: the daemons serve different datasets, or a daemon another partition than its position says.
+        SamplingContractError: two daemons would draw different batches.
         ConfigError: the target makes no sense, or its daemons do not serve all partitions.
     """
     where = partial(resolve_target, target)
@@ -238,24 +292,32 @@ def connect(
 
 
 def connect_all(
-    addresses: Mapping[int, str],
+    addresses: Mapping[int, Addresses],
     credentials: Credentials | None,
     *,
     deadline_s: float = 30.0,
     wait: bool = False,
-    where: Callable[[], Mapping[int, str]] | None = None,
+    where: Callable[[], Mapping[int, Addresses]] | None = None,
 ) -> Cluster:
     """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS.
 
     ``where``: see ``Cluster``.
     """
-    connections = [
-        Connection(address, deadline_s, part=part, credentials=credentials)
-        for part, address in sorted(addresses.items())
-    ]
+    connections: list[Connection] = []
+    descriptions: list[Description] = []
     try:
-        descriptions = [c.describe(wait=wait) for c in connections]
-        _check(connections, descriptions, [*addresses])
+        for part in sorted(addresses):
+            within_s = deadline_s / len(replicas_of(addresses[part]))
+            for last, address in _marked(replicas_of(addresses[part])):
+                connections.append(Connection(address, deadline_s, part=part, credentials=credentials))
+                try:
+                    descriptions.append(connections[-1].describe(wait=wait, timeout=within_s))
+                    break
+                except (UnavailableError, DeadlineError):
+                    if last:
+                        raise
+                    connections.pop().close()
+        _check(connections, descriptions, sorted(addresses))
     except BaseException:
         for connection in connections:
             connection.close()
@@ -263,8 +325,8 @@ def connect_all(
     return Cluster(connections, descriptions, credentials, where)
 
 
-def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, str]:
-    """Addresses of the daemons that ``connect`` accepts as a target, each by its first partition."""
+def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
+    """Addresses of the daemons that ``connect`` accepts as a target, each by its first partition; several: replicas."""
     return {parts.start: address for parts, address in groups_of(_by_partition(target)).items()}
 
 
@@ -279,11 +341,16 @@ def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
     return Credentials.of("the environment", {})
 
 
+def _marked(replicas: Sequence[str]) -> list[tuple[bool, str]]:
+    """Each of the replicas, and whether it is the last one."""
+    return [(address == replicas[-1], address) for address in replicas]
+
+
 def _is_file(target: str | Path) -> bool:
     return isinstance(target, Path) or target.endswith(".toml") or "/" in target
 
 
-def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, str]:
+def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
     if isinstance(target, Path) or (isinstance(target, str) and _is_file(target)):
         return read_cluster(target)
     if isinstance(target, str):
@@ -304,4 +371,5 @@ def _check(connections: Sequence[Connection], descriptions: Sequence[Description
             )
         if found.parts.start != part:
             raise WrongDatasetError(connection.address, not_served(found, part))
+        check_contract(found.contract, connection.address, first.contract, connections[0].address)
     check_complete(descriptions)

@@ -18,6 +18,7 @@ from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
+from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.security.credentials import Credentials, open_channel
 
@@ -41,6 +42,8 @@ class Description:
     machine: str
     pid: int
     incarnation: str
+    contract: Contract = NOTHING_KNOWN
+    """How the daemon draws."""
 
     @property
     def identity(self) -> Identity:
@@ -135,7 +138,8 @@ class Connection:
         schema = Schema.from_json(json.loads(reply.schema))
         served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
         place = (reply.dataset_id, served, reply.num_parts)
-        return Description(reply.version, *place, schema, reply.host, reply.pid, reply.incarnation)
+        contract = Contract(reply.contract, reply.operators)
+        return Description(reply.version, *place, schema, reply.host, reply.pid, reply.incarnation, contract)
 
     def stats(self) -> dict[str, float]:
         """The daemon's counters and gauges."""

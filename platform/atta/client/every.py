@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
-from atta.errors import AttaError, ConfigError, WrongDatasetError
-from atta.wire.parts import parts_text
+from atta.errors import AttaError, ConfigError, SamplingContractError, WrongDatasetError
+from atta.wire.contract import check_contract
+from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["DaemonAnswer", "ask_all", "check_together", "down"]
+__all__ = ["DaemonAnswer", "ask_all", "check_together", "down", "each_daemon"]
 
 T = TypeVar("T")
 AT_A_TIME = 32
@@ -35,13 +36,13 @@ class DaemonAnswer(Generic[T]):
 
 
 def ask_all(
-    addresses: Mapping[int, str],
+    addresses: Mapping[int, Addresses],
     ask: Callable[[Connection], T],
     *,
     deadline_s: float,
     credentials: Credentials | None = None,
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition. All are asked at once.
+    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at once.
 
     Raises:
         DataError: a file of ``credentials`` is bad.
@@ -57,28 +58,42 @@ def ask_all(
         finally:
             connection.close()
 
-    with ThreadPoolExecutor(min(AT_A_TIME, len(addresses))) as threads:
-        return list(threads.map(one, sorted(addresses.items())))
+    places = each_daemon(addresses)
+    with ThreadPoolExecutor(min(AT_A_TIME, len(places))) as threads:
+        return list(threads.map(one, places))
+
+
+def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
+    """First partition and address of every daemon, also of replicas, in the order of the partitions."""
+    return [(part, address) for part in sorted(addresses) for address in replicas_of(addresses[part])]
 
 
 def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
     """The same answers, but errors for daemons that serve another dataset than the first, or another partition than
-    their own.
+    their own, or that would draw other batches.
 
     Raises:
-        ConfigError: the daemons that are named do not serve all partitions of the dataset, each once.
+        ConfigError: the daemons that are named do not serve all partitions of the dataset, each once or by replicas.
     """
-    first = next((answer.value for answer in answers if answer.value is not None), None)
-    if first is None:
+    first = next((answer for answer in answers if answer.value is not None), None)
+    if first is None or first.value is None:
         return list(answers)
-    check_complete([answer.value for answer in answers])
-    return [_checked(answer, first) for answer in answers]
+    of_part: dict[int, Description | None] = {}
+    for answer in answers:
+        of_part[answer.part] = of_part.get(answer.part) or answer.value
+    check_complete([*of_part.values()])
+    return [_checked(answer, first.value, first.address) for answer in answers]
 
 
-def _checked(answer: DaemonAnswer[Description], first: Description) -> DaemonAnswer[Description]:
+def _checked(answer: DaemonAnswer[Description], first: Description, other: str) -> DaemonAnswer[Description]:
+    """``other``: the address of ``first``."""
     found = answer.value
     if found is None:
         return answer
+    try:
+        check_contract(found.contract, answer.address, first.contract, other)
+    except SamplingContractError as error:
+        return DaemonAnswer(answer.part, answer.address, found, error)
     wrong = ""
     if found.dataset_id != first.dataset_id:
         wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +19,7 @@ from atta.observe import lastwords
 from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster
-from atta.wire.parts import parts_text
+from atta.wire.parts import Addresses, parts_text
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["LocalCluster", "free_addresses", "local"]
@@ -37,13 +38,15 @@ class LocalCluster(Cluster):
         children: list[subprocess.Popen[bytes]],
         folder: OwnFolder,
         credentials: Credentials | None = None,
+        *,
+        where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
-        super().__init__(connections, descriptions, credentials)
+        super().__init__(connections, descriptions, credentials, where)
         self._children, self._folder = children, folder
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the daemons, in the order of their partitions."""
+        """Process ids of the daemons, in the order of their partitions; replicas follow each other."""
         return [child.pid for child in self._children]
 
     @property
@@ -74,6 +77,7 @@ def local(
     verify: bool = True,
     log_level: str = "warning",
     daemons: int | None = None,
+    replicas: int = 1,
     options: tuple[str, ...] = (),
     credentials: Credentials | None = None,
 ) -> LocalCluster:
@@ -87,6 +91,7 @@ def local(
         log_level: of the daemons: debug, info, warning or error.
         daemons: how many, each of consecutive partitions and as evenly as possible; default: one per partition.
             Batches are the same.
+        replicas: how many daemons serve the same partitions. The first is used until it is lost, then another one.
         options: further options of ``atta serve``.
         credentials: what to bring if these turn TLS on.
 
@@ -96,21 +101,24 @@ def local(
         RemoteError: a daemon ended for another reason; has the last line of its log.
     """
     dataset = Dataset.open(path, parts=[], verify=False)
-    served = _divided(dataset.num_parts, daemons)
+    if replicas < 1:
+        raise ConfigError(f"replicas is {replicas}: must be at least 1")
+    groups = _divided(dataset.num_parts, daemons)
+    served = [parts for parts in groups for _ in range(replicas)]
     threads = threads or max(1, usable_cores() // len(served))
     folder = OwnFolder("atta-local-")
     addresses = free_addresses(len(served))
-    of_parts = [address for parts, address in zip(served, addresses, strict=True) for _ in parts]
-    write_cluster(Path(folder.name) / "cluster.toml", of_parts, credentials)
+    places = {parts: tuple(addresses[i * replicas : (i + 1) * replicas]) for i, parts in enumerate(groups)}
+    write_cluster(Path(folder.name) / "cluster.toml", [places[parts] for parts in groups for _ in parts], credentials)
     children: list[subprocess.Popen[bytes]] = []
     try:
-        for parts, address in zip(served, addresses, strict=True):
+        for number, (parts, address) in enumerate(zip(served, addresses, strict=True)):
             command = [
                 *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", parts_text(parts)),
                 *("--listen", address, "--peers", f"{folder.name}/cluster.toml", "--threads", str(threads)),
                 *("--log-level", log_level, "--exit-with-parent", *(() if verify else ("--no-verify",)), *options),
             ]
-            last_words = Path(folder.name) / f"{parts.start}.error"
+            last_words = Path(folder.name) / f"{number}.error"
             environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
             with last_words.with_suffix(".log").open("wb") as errors:
                 children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment))
@@ -119,8 +127,8 @@ def local(
             for parts, address in zip(served, addresses, strict=True)
         ]
         descriptions = [
-            _await_daemon(connection, child, Path(folder.name) / f"{parts.start}.error")
-            for parts, connection, child in zip(served, connections, children, strict=True)
+            _await_daemon(connection, child, Path(folder.name) / f"{number}.error")
+            for number, (connection, child) in enumerate(zip(connections, children, strict=True))
         ]
     except BaseException:
         for child in children:
@@ -128,7 +136,11 @@ def local(
         _stop(children)
         folder.cleanup()
         raise
-    return LocalCluster(connections, descriptions, children, folder, credentials)
+    for standby in (c for number, c in enumerate(connections) if number % replicas):
+        standby.close()
+    where = {parts.start: addresses for parts, addresses in places.items()}
+    known = connections[::replicas], descriptions[::replicas]
+    return LocalCluster(*known, children, folder, credentials, where=lambda: where)
 
 
 def _divided(partitions: int, daemons: int | None) -> list[range]:

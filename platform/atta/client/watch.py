@@ -11,6 +11,7 @@ import grpc
 
 from atta.client.cluster import credentials_for, resolve_target
 from atta.client.control import Connection
+from atta.client.every import each_daemon
 from atta.client.rates import DaemonRates, Sample, rates
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.protos.v1 import control_pb2
@@ -28,19 +29,19 @@ class Watch:
     def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
         credentials = credentials_for(target)
         self._connections = {
-            part: Connection(address, deadline_s, part=part, credentials=credentials)
-            for part, address in sorted(resolve_target(target).items())
+            (part, address): Connection(address, deadline_s, part=part, credentials=credentials)
+            for part, address in each_daemon(resolve_target(target))
         }
-        self._latest: dict[int, Sample] = {}
+        self._latest: dict[tuple[int, str], Sample] = {}
 
     def look(self) -> list[DaemonRates]:
         """Every daemon now, with its rates since the last call."""
-        asked = [(part, *self._ask(connection)) for part, connection in self._connections.items()]
+        asked = [(place, *self._ask(connection)) for place, connection in self._connections.items()]
         seen = []
-        for part, counters, sessions in asked:
-            sample = self._sample(part, counters, sessions)
-            seen.append(rates(self._latest.get(part), sample))
-            self._latest[part] = sample
+        for place, counters, sessions in asked:
+            sample = self._sample(place, counters, sessions)
+            seen.append(rates(self._latest.get(place), sample))
+            self._latest[place] = sample
         return seen
 
     def _ask(self, connection: Connection) -> tuple[Any, Any]:
@@ -49,8 +50,8 @@ class Watch:
             connection.begin("ControlService.Sessions", control_pb2.SessionsRequest()),
         )
 
-    def _sample(self, part: int, counters: Any, sessions: Any) -> Sample:
-        address = self._connections[part].address
+    def _sample(self, place: tuple[int, str], counters: Any, sessions: Any) -> Sample:
+        part, address = place
         try:
             stats, reply = counters.result(), sessions.result()
         except grpc.RpcError as error:

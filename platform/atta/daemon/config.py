@@ -11,6 +11,7 @@ from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import check_address
+from atta.wire.parts import Addresses
 
 __all__ = ["DaemonConfig"]
 
@@ -37,10 +38,10 @@ class DaemonConfig:
         ),
     ]
     listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
-    peers: Annotated[Mapping[int, str], NoOption("comes from the cluster file that --peers names")] = field(
+    peers: Annotated[Mapping[int, Addresses], NoOption("comes from the cluster file that --peers names")] = field(
         default_factory=dict
     )
-    """Addresses of all daemons, by partition."""
+    """Addresses of all daemons, by partition; several: replicas."""
     threads: Annotated[int, Option("Worker threads.", at_least=1, at_most=1024, unset="number of cores")] = field(
         default_factory=usable_cores
     )

@@ -49,8 +49,10 @@ from atta.observe.figures import ProcessFigures
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from atta.observe.version import __version__
 from atta.samplers import kernels
+from atta.samplers.local.contract import operator_fingerprint, sampling_contract
 from atta.samplers.shard import Shard
 from atta.wire.clusterfile import check_address
+from atta.wire.contract import Contract
 from atta.wire.identity import Identity, new_incarnation
 
 __all__ = ["Daemon", "serve"]
@@ -82,7 +84,16 @@ class Daemon:
         shard = Shard(self._dataset, opened.owner, resident=resident)
         store = Store(self._dataset, opened.owner, resident=resident)
         outgoing = self._security.outgoing if self._security is not None else None
-        peers = Peers(opened.peers, self._dataset, config.peer_deadline_s, config.peer_delay_s, outgoing)
+        self._contract = Contract(sampling_contract(), operator_fingerprint())
+        peers = Peers(
+            opened.peers,
+            self._dataset,
+            config.peer_deadline_s,
+            config.peer_delay_s,
+            outgoing,
+            contract=self._contract,
+            own=config.listen,
+        )
         # Links are not encrypted: with TLS, messages carry everything.
         with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s and outgoing is None
         self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
@@ -156,7 +167,13 @@ class Daemon:
             interceptors=(self._security.guard,) if self._security is not None else (),
         )
         control = ControlService(
-            self._identity, self._engine, self._process, self._stats, self._stopping.set, jobs=self._jobs
+            self._identity,
+            self._engine,
+            self._process,
+            self._stats,
+            self._stopping.set,
+            jobs=self._jobs,
+            contract=self._contract,
         )
         served = self._engine.recorder.served
         handlers = {

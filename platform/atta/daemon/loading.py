@@ -11,7 +11,7 @@ from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import Dataset, part_folder
-from atta.wire.parts import groups_of, parts_text, spread
+from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
 __all__ = ["OpenedData"]
 
@@ -25,13 +25,13 @@ class OpenedData:
     Attributes:
         dataset: its parts are the partitions of one daemon each.
         owner: the number of this daemon among them.
-        peers: addresses of the known daemons, by their numbers.
+        peers: addresses of the known daemons, by their numbers; several: replicas.
         resident: whether to load what this daemon serves into memory (see ``DaemonConfig.memory``).
     """
 
     dataset: Dataset
     owner: int
-    peers: Mapping[int, str]
+    peers: Mapping[int, Addresses]
     resident: bool
 
     @classmethod

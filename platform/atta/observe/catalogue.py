@@ -57,6 +57,7 @@ FIGURES: dict[str, Family] = {
         launch_errors="Mini-batches that found no buffers to start with; each fails its session.",
         hedged_total="Requests to other daemons that were sent twice because the answer was late.",
         hedges_won_total="Requests sent twice whose second copy was answered first.",
+        replica_changes_total="How often another replica of an owner was taken because the one before was lost.",
         sessions_opened="Sessions opened.",
         sessions_expired="Sessions whose lease ran out.",
         slots_created="Batch buffers made; in a steady state they are reused.",

@@ -8,7 +8,8 @@ address = "10.0.0.1:7070"
 parts = [1, 2]
 address = "10.0.0.2:7070"
 
-A daemon serves one partition or consecutive ones. For daemons with TLS the file may also say what callers bring. Paths
+A daemon serves one partition or consecutive ones. Several daemons may name the same ones: they are replicas, and the
+one that stands first is preferred. For daemons with TLS the file may also say what callers bring. Paths
 begin at the folder of the file:
 
 [tls]
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.wire.parts import as_parts, groups_of
+from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["check_address", "read_cluster", "read_credentials", "write_cluster"]
@@ -36,12 +37,13 @@ __all__ = ["check_address", "read_cluster", "read_credentials", "write_cluster"]
 _KEYS = ["part", "parts", "address"]
 
 
-def read_cluster(path: str | Path) -> dict[int, str]:
-    """Addresses by partition.
+def read_cluster(path: str | Path) -> dict[int, Addresses]:
+    """Addresses by partition; a tuple where a partition has replicas.
 
     Raises:
         DataError: the file is missing or is not TOML.
-        ConfigError: a key is unknown, missing or of the wrong type, or a partition is named twice.
+        ConfigError: a key is unknown, missing or of the wrong type, or replicas serve different
+            partitions.
     """
     return _parse(path, _read(path))
 
@@ -68,14 +70,14 @@ def _read(path: str | Path) -> dict[str, Any]:
         raise DataError(path, f"is not a TOML file: {error}") from error
 
 
-def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, str]:
+def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]:
     for key in content:
         if key not in {"daemon", "tls"}:
             raise UnknownNameError.of(f"key in {path}:", key, ["daemon", "tls"])
     entries = content.get("daemon", [])
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path}: names no [[daemon]]")
-    found: dict[int, str] = {}
+    found: dict[range, tuple[str, ...]] = {}
     for entry in entries:
         if not isinstance(entry, dict):
             raise ConfigError(f"{path}: names no [[daemon]]")
@@ -85,27 +87,44 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, str]:
         parts, address = _parts_of(path, entry), entry.get("address")
         if not isinstance(address, str):
             raise _incomplete(path)
-        for part in parts:
-            if part in found:
-                raise ConfigError(f"{path}: partition {part} is named twice")
-            found[part] = check_address(address)
-    if sorted(found) != list(range(len(found))):
-        raise ConfigError(f"{path}: partitions {sorted(found)} are named; they must run from 0 without gaps")
+        _add(path, found, parts, check_address(address))
+    return _by_partition(path, found)
+
+
+def _add(path: str | Path, found: dict[range, tuple[str, ...]], parts: range, address: str) -> None:
+    """Note the daemon of ``parts`` at ``address``, perhaps a replica of one that is known."""
+    for others in found:
+        if both := sorted({*others} & {*parts}) if others != parts else []:
+            raise ConfigError(
+                f"{path}: partition {both[0]} is named twice, once with {parts_text(others)} and once with "
+                f"{parts_text(parts)}; replicas serve the same partitions"
+            )
+    if address in found.get(parts, ()):
+        raise ConfigError(f"{path}: partition {parts_text(parts)} is named twice at {address}")
+    found[parts] = (*found.get(parts, ()), address)
+
+
+def _by_partition(path: str | Path, found: Mapping[range, tuple[str, ...]]) -> dict[int, Addresses]:
+    named: dict[int, Addresses] = {
+        part: replicas if len(replicas) > 1 else replicas[0] for parts, replicas in found.items() for part in parts
+    }
+    if sorted(named) != list(range(len(named))):
+        raise ConfigError(f"{path}: partitions {sorted(named)} are named; they must run from 0 without gaps")
     try:
-        groups_of(found)
+        groups_of(named)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return found
+    return named
 
 
-def _parts_of(path: str | Path, entry: Mapping[str, Any]) -> list[int]:
+def _parts_of(path: str | Path, entry: Mapping[str, Any]) -> range:
     """The partitions that a daemon's entry names by ``part`` or ``parts``."""
     parts = entry.get("parts", [entry.get("part")])
     known = isinstance(parts, list) and all(isinstance(p, int) and not isinstance(p, bool) and p >= 0 for p in parts)
     if not parts or not known or ("part" in entry) == ("parts" in entry):
         raise _incomplete(path)
     try:
-        return [*as_parts(parts)]
+        return as_parts(parts)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -143,12 +162,13 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def write_cluster(path: str | Path, addresses: Sequence[str], credentials: Credentials | None = None) -> None:
-    """Write a cluster file. ``addresses``: of the daemon of each partition; one daemon may serve consecutive ones."""
+def write_cluster(path: str | Path, addresses: Sequence[Addresses], credentials: Credentials | None = None) -> None:
+    """Write a cluster file. ``addresses``: of the daemon of each partition, or of its replicas; one daemon may serve
+    consecutive partitions."""
     entries = []
-    for parts, address in groups_of(dict(enumerate(addresses))).items():
+    for parts, replicas in groups_of(dict(enumerate(addresses))).items():
         served = f"part = {parts.start}" if len(parts) == 1 else f"parts = {[*parts]}"
-        entries.append(f'[[daemon]]\n{served}\naddress = "{address}"\n')
+        entries += [f'[[daemon]]\n{served}\naddress = "{address}"\n' for address in replicas_of(replicas)]
     if credentials is not None:
         named = {key: value for key, value in credentials.to_dict().items() if value}
         lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in named.items())

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 
 from atta.errors import ConfigError
 
-__all__ = ["as_parts", "groups_of", "parse_parts", "parts_text", "spread"]
+__all__ = ["Addresses", "as_parts", "groups_of", "parse_parts", "parts_text", "replicas_of", "spread"]
+
+Addresses = str | tuple[str, ...]
+"""Where the daemon of some partitions is, ``host:port``; several: its replicas, the preferred one first."""
 
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -46,27 +49,36 @@ def parts_text(parts: range) -> str:
     return str(parts.start) if len(parts) == 1 else f"{parts.start}-{parts.stop - 1}"
 
 
-def groups_of(addresses: Mapping[int, str]) -> dict[range, str]:
-    """The daemons that serve the partitions at these addresses: consecutive partitions at one address have one daemon.
+def replicas_of(addresses: Addresses) -> tuple[str, ...]:
+    """The addresses one by one."""
+    return (addresses,) if isinstance(addresses, str) else tuple(addresses)
+
+
+def groups_of(addresses: Mapping[int, Addresses]) -> dict[range, Addresses]:
+    """The daemons that serve the partitions at these addresses: consecutive partitions at one address have one daemon,
+    or one set of replicas.
 
     Raises:
         ConfigError: an address is named again for a partition further on.
     """
-    found: dict[range, str] = {}
+    found: dict[range, Addresses] = {}
+    named: set[str] = set()
     last: range | None = None
-    for part, address in sorted(addresses.items()):
+    for part in sorted(addresses):
+        address = addresses[part]
         if last is not None and found[last] == address and last.stop == part:
             del found[last]
             last = range(last.start, part + 1)
-        elif address in found.values():
-            raise ConfigError(f"{address} is named for partition {part} too, which does not follow its others")
+        elif again := named & {*replicas_of(address)}:
+            raise ConfigError(f"{min(again)} is named for partition {part} too, which does not follow its others")
         else:
             last = range(part, part + 1)
         found[last] = address
+        named |= {*replicas_of(address)}
     return found
 
 
-def spread(served: range, addresses: Mapping[int, str], partitions: int) -> tuple[range, ...]:
+def spread(served: range, addresses: Mapping[int, Addresses], partitions: int) -> tuple[range, ...]:
     """The partitions of each daemon of a cluster, in order. Those without an address have a daemon each.
 
     Args:

@@ -15,6 +15,14 @@ def test_round_trip(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "c.toml") == {0: "10.0.0.1:7070", 1: "host.example:80"}
 
 
+def test_replicas(tmp_path: Path) -> None:
+    """Daemons that name the same partitions; their order in the file is kept."""
+    addresses = [("b:1", "a:1"), "c:1", "c:1", ("d:1", "e:1", "f:1"), ("d:1", "e:1", "f:1")]
+    write_cluster(tmp_path / "c.toml", addresses)
+    assert read_cluster(tmp_path / "c.toml") == dict(enumerate(addresses))
+    assert (tmp_path / "c.toml").read_text().count("[[daemon]]") == 6
+
+
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
@@ -26,7 +34,12 @@ def test_round_trip(tmp_path: Path) -> None:
         ('[[daemon]]\npart = "0"\naddress = "a:1"', ConfigError, "part = N"),
         ('[[daemon]]\npart = 0\naddress = "a"', ConfigError, "host:port"),
         ('[[daemon]]\npart = 1\naddress = "a:1"', ConfigError, "without gaps"),
-        ('[[daemon]]\npart = 0\naddress = "a:1"\n[[daemon]]\npart = 0\naddress = "b:1"', ConfigError, "named twice"),
+        ('[[daemon]]\npart = 0\naddress = "a:1"\n[[daemon]]\npart = 0\naddress = "a:1"', ConfigError, "twice at a:1"),
+        (
+            '[[daemon]]\npart = 0\naddress = "a:1"\n[[daemon]]\npart = 1\naddress = "b:1"\n[[daemon]]\npart = 1\naddress = "a:1"',
+            ConfigError,
+            "a:1 is named for partition 1 too",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, error: type[Exception], words: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from atta.client.control import Description
     from atta.client.every import DaemonAnswer
     from atta.observe.recording import Recording
+    from atta.wire.parts import Addresses
     from atta.wire.security.credentials import Credentials
 
 __all__ = ["COMMANDS"]
@@ -70,8 +71,12 @@ def _describe_all(target: str, credentials: Credentials | None) -> list[DaemonAn
     return check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
 
 
-def _alive(known: Sequence[DaemonAnswer[Description]]) -> dict[int, str]:
-    return {answer.part: answer.address for answer in known if answer.error is None}
+def _alive(known: Sequence[DaemonAnswer[Description]]) -> dict[int, Addresses]:
+    found: dict[int, tuple[str, ...]] = {}
+    for answer in known:
+        if answer.error is None:
+            found[answer.part] = (*found.get(answer.part, ()), answer.address)
+    return {**found}
 
 
 def _record(

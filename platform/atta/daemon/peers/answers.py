@@ -45,7 +45,9 @@ class SampledItem(NamedTuple):
 class AskedPeer(Protocol):
     """A daemon of another partition, as tasks see it. ``age_ms``: age of the batch; peers answer the oldest first."""
 
-    address: str
+    @property
+    def address(self) -> str:
+        """Where the owner is that is asked now."""
 
     def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
         """Sampled edges of all rows of ``items``, in order, piece by piece."""

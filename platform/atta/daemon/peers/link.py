@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import structlog
 
 from atta.daemon.peers.presence import Presence
-from atta.errors import AttaError, UnavailableError, WrongDatasetError
+from atta.errors import AttaError, DeadlineError, SamplingContractError, UnavailableError, WrongDatasetError
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
+from atta.wire.contract import Contract, check_contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.parts import parts_text
+from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials, open_async_channel
 
-__all__ = ["CONNECT_S", "RETRY_S", "Link", "PeerLink"]
+__all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink"]
 
 CONNECT_S = 15.0
 """How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""
 GRACE_S = 1.0
 """How long connecting to a running peer takes at most, in seconds. A peer that needs longer is logged as lost."""
+DESCRIBE_S = 2.0
+"""How long a replica may take to say who it is before the next one is asked, in seconds."""
 RETRY_S = 0.1
 """How long to wait before a request is made again, in seconds."""
 
 log = structlog.get_logger("atta.peers")
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """The contract that peers must have, and who has it."""
+
+    contract: Contract
+    address: str
 
 
 class Link:
@@ -51,28 +63,32 @@ class PeerLink:
     """Two connections to a peer, which reconnect by themselves: one for all requests, one for those that are late.
 
     The daemon at the address is asked for its identity before anything else, and again whenever it has been away. Every
-    request also names the daemon that it is meant for.
+    request also names the daemon that it is meant for. If the peer has replicas, the next one is taken when it does not
+    answer; the first of them that answers is used until it is lost too.
     """
 
     def __init__(
         self,
-        address: str,
+        addresses: Addresses,
         meant: Identity,
         deadline_s: float,
         *,
         connect_s: float = CONNECT_S,
         parts: range | None = None,
         credentials: Credentials | None = None,
+        alike: Alike | None = None,
     ) -> None:
-        """``parts``: the partitions that the peer must serve; None: the one of ``meant``. ``credentials``: for TLS,
-        read again before a peer that was away is asked anew.
+        """``addresses``: of the peer, or of its replicas. ``parts``: the partitions that it must serve; None: the one of
+        ``meant``. ``credentials``: for TLS, read again before a peer that was away is asked anew. ``alike``: the
+        contract that it must have; None: any.
         """
+        self._replicas, self._alike, self.changes = replicas_of(addresses), alike, 0
         self._parts, self._credentials = parts, credentials
         self._stamp = credentials.stamp() if credentials is not None else ()
-        self._closing: asyncio.Task[None] | None = None
-        self.address, self._meant, self._deadline_s = address, meant, deadline_s
+        self._closing: set[asyncio.Task[None]] = set()
+        self.address, self._meant, self._deadline_s = self._replicas[0], meant, deadline_s
         self._connect_s = min(connect_s, deadline_s)
-        self.usual = Link(address, meant, credentials)
+        self.usual = Link(self.address, meant, credentials)
         self._spare: Link | None = None
         self._known = False
         self._meeting: asyncio.Task[None] | None = None
@@ -131,7 +147,7 @@ class PeerLink:
 
     def _renew(self) -> None:
         """Connect with what the files of the credentials hold now, if they have changed."""
-        if self._credentials is None or self._closing is not None:
+        if self._credentials is None or self._closing:
             return
         try:
             stamp = self._credentials.stamp()
@@ -142,41 +158,73 @@ class PeerLink:
             log.warning("credentials not read again", error=str(error))
             return
         self._stamp = stamp
+        self._replace(fresh)
+
+    def _replace(self, fresh: Link) -> None:
+        """Close the connections of before, which nothing new goes over; what is under way may end."""
         old = [link for link in (self.usual, self._spare) if link is not None]
         self.usual, self._spare = fresh, None
-        self._closing = asyncio.ensure_future(self._close_later(old))
+        closing = asyncio.ensure_future(self._close_later(old))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def _close_later(self, old: list[Link]) -> None:
-        """Close connections that nothing new goes over; what is under way may end."""
-        try:
-            await asyncio.gather(*(link.channel.close(grace=self._deadline_s) for link in old))
-        finally:
-            self._closing = None
+        await asyncio.gather(*(link.channel.close(grace=self._deadline_s) for link in old))
+
+    def _change(self) -> None:
+        """Take the next replica."""
+        at = self._replicas.index(self.address)
+        self.address = self._replicas[(at + 1) % len(self._replicas)]
+        self.changes += 1
+        self._replace(Link(self.address, self._meant, self._credentials))
 
     async def _meet(self) -> None:
         self._renew()
         until = time.monotonic() + self._connect_s
+        refused: set[str] = set()
         while True:
-            await self._connect(until)
             try:
-                request = control_pb2.DescribeRequest()
-                reply = await self.usual.ask("ControlService.Describe", request, self._deadline_s)
-                break
-            except grpc.aio.AioRpcError as failure:
-                error = rpc.error_from(self.address, failure)
-                if not isinstance(error, UnavailableError) or time.monotonic() >= until:
-                    raise error from failure
+                reply = await self._described(until)
+                if reply is not None:
+                    self._say_met(self._checked(reply))
+                    self._known = True
+                    return
+            except (WrongDatasetError, SamplingContractError) as error:
                 self._say_lost(error)
+                refused.add(self.address)
+                if len(refused) == len(self._replicas):
+                    raise
+            if len(self._replicas) > 1:
+                self._change()
             await asyncio.sleep(RETRY_S)
-        found = Identity(reply.part, reply.dataset_id, reply.incarnation)
+
+    async def _described(self, until: float) -> Any:
+        """What the peer at the present address says of itself; None: it does not answer, but there is time left."""
         try:
-            check(found, self._meant, Bound.DATA, self.address)
-            self._check_parts(range(reply.part, reply.part + max(1, reply.parts)))
-        except WrongDatasetError as error:
+            await self._connect(until)
+            few_s = self._deadline_s if len(self._replicas) == 1 else min(self._deadline_s, DESCRIBE_S)
+            return await self.usual.ask("ControlService.Describe", control_pb2.DescribeRequest(), few_s)
+        except grpc.aio.AioRpcError as failure:
+            error = rpc.error_from(self.address, failure)
+            others = len(self._replicas) > 1 and isinstance(error, DeadlineError)
+            if not (others or isinstance(error, UnavailableError)) or time.monotonic() >= until:
+                raise error from failure
             self._say_lost(error)
-            raise
-        self._known = True
-        self._say_met(found)
+        except UnavailableError as error:
+            if len(self._replicas) == 1 or time.monotonic() >= until:
+                raise
+            self._say_lost(error)
+        return None
+
+    def _checked(self, reply: control_pb2.DescribeReply) -> Identity:
+        """Who has answered; raises WrongDatasetError or SamplingContractError if it is not the peer that is meant."""
+        found = Identity(reply.part, reply.dataset_id, reply.incarnation)
+        check(found, self._meant, Bound.DATA, self.address)
+        self._check_parts(range(reply.part, reply.part + max(1, reply.parts)))
+        if self._alike is not None:
+            contract = Contract(reply.contract, reply.operators)
+            check_contract(contract, self.address, self._alike.contract, self._alike.address)
+        return found
 
     def _check_parts(self, found: range) -> None:
         """Daemons that spread the partitions in different ways would mean different vertices by one row."""
@@ -188,6 +236,8 @@ class PeerLink:
         ready = asyncio.ensure_future(self.usual.channel.channel_ready())
         try:
             await asyncio.wait({ready}, timeout=max(0.0, min(GRACE_S, until - time.monotonic())))
+            if not ready.done() and len(self._replicas) > 1:
+                raise UnavailableError(self.address, f"no daemon answers (replicas: {', '.join(self._replicas)})")
             if not ready.done():
                 self._say_lost(UnavailableError(self.address, "no daemon answers"))
                 await asyncio.wait({ready}, timeout=max(0.0, until - time.monotonic()))
@@ -211,8 +261,8 @@ class PeerLink:
         """Close the connections."""
         if self._meeting is not None:
             self._meeting.cancel()
-        if self._closing is not None:
-            self._closing.cancel()
+        for closing in [*self._closing]:
+            closing.cancel()
         for link in (self.usual, self._spare):
             if link is not None:
                 await link.channel.close(grace=None)

@@ -13,7 +13,7 @@ import numpy as np
 from atta.daemon.peers.answers import PulledRows, SampledRows
 from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
-from atta.daemon.peers.link import CONNECT_S, RETRY_S, Link, PeerLink
+from atta.daemon.peers.link import CONNECT_S, RETRY_S, Alike, Link, PeerLink
 from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
@@ -22,8 +22,9 @@ from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
+from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Identity
-from atta.wire.parts import parts_text
+from atta.wire.parts import Addresses, parts_text
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
@@ -55,7 +56,7 @@ def as_array(data: Any, *, wide: bool) -> np.ndarray:
 
 
 class Peer:
-    """The daemon of one partition. Every call has a deadline, and a late one is made twice.
+    """The daemon of one partition, or its replicas, of which one is asked. Every call has a deadline, and a late one is made twice.
 
     If the connection breaks, the rows without an answer are asked for again. All methods raise UnavailableError if the
     peer does not come back in time, WrongDatasetError if another daemon answers at its address, and the error with
@@ -65,23 +66,36 @@ class Peer:
     def __init__(
         self,
         part: int,
-        address: str,
+        addresses: Addresses,
         dataset: Dataset,
         deadline_s: float,
         *,
         delay_s: float = 0.0,
         connect_s: float = CONNECT_S,
         credentials: Credentials | None = None,
+        alike: Alike | None = None,
     ) -> None:
         """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away;
-        ``credentials``: for TLS.
+        ``credentials``: for TLS; ``addresses``, ``alike``: see ``PeerLink``.
         """
-        self.part, self.address, self._deadline_s, self._delay_s = part, address, deadline_s, delay_s
+        self.part, self._deadline_s, self._delay_s = part, deadline_s, delay_s
         self._edge_tables = dataset.schema.edge_tables
         parts = dataset.groups[part]
         meant = Identity(parts.start, dataset.dataset_id)
-        self._link = PeerLink(address, meant, deadline_s, connect_s=connect_s, parts=parts, credentials=credentials)
+        self._link = PeerLink(
+            addresses, meant, deadline_s, connect_s=connect_s, parts=parts, credentials=credentials, alike=alike
+        )
         self.hedges = Hedges()
+
+    @property
+    def address(self) -> str:
+        """Where the daemon is that is asked now; it changes when a replica takes over."""
+        return self._link.address
+
+    @property
+    def changes(self) -> int:
+        """How often another replica was taken."""
+        return self._link.changes
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
         """Expand ``items``, chunk by chunk.
@@ -317,13 +331,18 @@ class Peers:
 
     def __init__(
         self,
-        addresses: Mapping[int, str],
+        addresses: Mapping[int, Addresses],
         dataset: Dataset,
         deadline_s: float,
         delay_s: float = 0.0,
         credentials: Credentials | None = None,
+        *,
+        contract: Contract = NOTHING_KNOWN,
+        own: str = "this daemon",
     ) -> None:
+        """``contract``: of this daemon, whose address is ``own``; peers must have the same."""
         self._credentials = credentials
+        self._alike = Alike(contract, own)
         self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
         self._peers: dict[int, Peer] = {}
 
@@ -335,7 +354,11 @@ class Peers:
             if address is None:
                 served = parts_text(self._dataset.groups[part])
                 raise ConfigError(f"no address is known for the daemon of partition {served}: give it with --peers")
-            settings: dict[str, Any] = {"delay_s": self._delay_s, "credentials": self._credentials}
+            settings: dict[str, Any] = {
+                "delay_s": self._delay_s,
+                "credentials": self._credentials,
+                "alike": self._alike,
+            }
             peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, **settings)
         return peer
 
@@ -349,6 +372,7 @@ class Peers:
         return {
             "hedged_total": float(sum(h.sent for h in hedges)),
             "hedges_won_total": float(sum(h.won for h in hedges)),
+            "replica_changes_total": float(sum(peer.changes for peer in self._peers.values())),
         }
 
     async def close(self) -> None:

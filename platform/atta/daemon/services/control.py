@@ -15,6 +15,7 @@ from atta.observe.figures import JobFigures, ProcessFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.version import __version__
 from atta.protos.v1 import control_pb2
+from atta.wire.contract import Contract
 from atta.wire.identity import Identity
 
 __all__ = ["ControlService"]
@@ -24,6 +25,7 @@ class ControlService:
     """``ControlService`` of a daemon.
 
     ``stats`` returns its counters; ``stop`` makes it drain. ``jobs``: where reports of training jobs are kept.
+    ``contract``: how this daemon draws.
     """
 
     def __init__(
@@ -35,8 +37,9 @@ class ControlService:
         stop: Callable[[], None],
         *,
         jobs: JobBoard,
+        contract: Contract,
     ) -> None:
-        self._identity, self._jobs = identity, jobs
+        self._identity, self._jobs, self._contract = identity, jobs, contract
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
 
     def methods(self) -> dict[str, Handler]:
@@ -64,6 +67,8 @@ class ControlService:
             host=machine_id(),
             pid=os.getpid(),
             incarnation=self._identity.incarnation,
+            contract=self._contract.draws,
+            operators=self._contract.operators,
         )
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:

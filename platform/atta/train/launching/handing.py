@@ -12,9 +12,14 @@ __all__ = ["connect_handed", "handed"]
 
 
 def handed(cluster: atta.Cluster) -> dict[str, Any]:
-    """Plain values for a task file: ``addresses``, and in ``tls`` the files to bring (None: the daemons have no TLS)."""
+    """Plain values for a task file: ``addresses`` of each partition's daemon and its replicas, and in ``tls`` the files to
+    bring (None: the daemons have no TLS).
+    """
     credentials = cluster.credentials
-    return {"addresses": cluster.addresses, "tls": None if credentials is None else credentials.to_dict()}
+    return {
+        "addresses": [[*replicas] for replicas in cluster.replicas],
+        "tls": None if credentials is None else credentials.to_dict(),
+    }
 
 
 def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
@@ -24,8 +29,11 @@ def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
         UnavailableError: a daemon does not answer.
         DataError: a file of the credentials is missing or damaged.
     """
-    from atta.client.cluster import connect_all, resolve_target
+    from atta.client.cluster import connect_all
+    from atta.wire.parts import groups_of, replicas_of
     from atta.wire.security.credentials import Credentials
 
     tls = task.get("tls")
-    return connect_all(resolve_target(list(task["addresses"])), None if tls is None else Credentials(**tls))
+    found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})
+    addresses = {parts.start: replicas for parts, replicas in found.items()}
+    return connect_all(addresses, None if tls is None else Credentials(**tls), where=lambda: addresses)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
 
 
-def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | None = None) -> list[EpochReport]:
+def run(
+    config: TrainConfig, addresses: Sequence[str | Sequence[str]], tls: Mapping[str, str] | None = None
+) -> list[EpochReport]:
     """Train as one rank. Returns the figures of all epochs.
 
     A process group that exists already is used as it is, and left open. Otherwise the environment describes one, as
@@ -40,7 +42,7 @@ def run(config: TrainConfig, addresses: Sequence[str], tls: Mapping[str, str] | 
 
     Args:
         config: of the run; the same on all ranks.
-        addresses: of the daemon of each partition.
+        addresses: of the daemon of each partition, or of all its replicas.
         tls: the files to bring to the daemons; None: they have no TLS.
     """
     import torch

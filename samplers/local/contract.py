@@ -1,0 +1,91 @@
+"""The sampling contract: a digest of what this build draws from a small graph that is built in.
+
+A batch is a function of its seed, epoch and number, whoever computes it, as long as all draw in the same way. Daemons
+with equal contracts do, so any of them may go on where another has stopped. The digest depends on no data and no
+machine: only on the code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+from functools import cache
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import numpy as np
+
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.sampler import LocalSampler
+from atta.samplers.methods import Method
+from atta.samplers.operators.local import sample_locally
+from atta.samplers.operators.registry import available, make_operator
+
+__all__ = ["golden_graph", "operator_fingerprint", "sampling_contract"]
+
+VERTICES, EDGES, SEEDS = 97, 960, 16
+HOPS = (4, 3)
+_GOLDEN = {
+    "saint-nodes": '{"budget": 20}',
+    "saint-edges": '{"budget": 20}',
+    "saint-walks": '{"length": 3}',
+    "ladies": '{"layers": [12, 12]}',
+}
+"""Operators of which the contract has a sample: together they use all kinds of draws."""
+
+
+@cache
+def sampling_contract() -> str:
+    """16 hex digits. Takes a few milliseconds, once per process."""
+    graph, found = golden_graph(), hashlib.sha256()
+    seeds, times = np.arange(SEEDS) * 5, np.arange(SEEDS) * 3 + 20
+    for method in Method:
+        sampler = LocalSampler(graph, method=method)
+        for replace in (False, True) if method.may_replace else (False,):
+            given = times if method.temporal else None
+            batch = sampler.sample(seeds, HOPS, input_time=given, seed=7, epoch=1, batch=2, replace=replace)
+            _add(found, method.value, batch)
+    for name, options in _GOLDEN.items():
+        _add(found, name, sample_locally(graph, make_operator(name, options), seeds, seed=7, epoch=1, number=2))
+    return found.hexdigest()[:16]
+
+
+@cache
+def operator_fingerprint() -> str:
+    """16 hex digits: which operators are installed, and of which code or release."""
+    found = hashlib.sha256()
+    for name, operator in sorted(available().items()):
+        found.update(f"{name} {_told(operator)}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def _told(operator: Any) -> str:
+    """An operator's code, or the release of the package that brings it, which need not be loaded."""
+    if isinstance(operator, EntryPoint):
+        release = "" if operator.dist is None else f"{operator.dist.name} {operator.dist.version}"
+        return f"{operator.value} {release}"
+    try:
+        return inspect.getsource(operator)
+    except OSError:
+        return str(operator.__qualname__)
+
+
+def golden_graph() -> LocalGraph:
+    """A graph with hubs, isolated vertices and parallel edges, by arithmetic alone: no random numbers of a library."""
+    at = np.arange(EDGES, dtype=np.int64)
+    src = (at * 31 + at * at % 89) % VERTICES
+    dst = (at * at * 7 + at * 3) % VERTICES % (1 + at % VERTICES)
+    keys = (np.arange(VERTICES, dtype=np.int64) * 7919 + 13) % 10007
+    weight = (1 + at % 11).astype(np.float32)
+    return LocalGraph.from_edges(src, dst, VERTICES, keys=keys, weight=weight, time=at % 71)
+
+
+def _add(found: Any, name: str, batch: Any) -> None:
+    found.update(name.encode())
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, np.ndarray):
+            found.update(f"{field.name} {value.shape}".encode() + value.astype(np.int64).tobytes())
+        elif isinstance(value, list):
+            found.update(f"{field.name} {value}".encode())
