@@ -86,11 +86,13 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
     """
     import atta
     from atta.client.cluster import resolve_target
+    from atta.wire.parts import replicas_of
 
     if config.cluster is not None:
         if nodes.early:
             meeting = [nodes.endpoint] if nodes.endpoint is not None else []
-            await_names([*resolve_target(config.cluster).values(), *meeting], MEETING_S, _tell)
+            named = [address for all_ in resolve_target(config.cluster).values() for address in replicas_of(all_)]
+            await_names([*named, *meeting], MEETING_S, _tell)
         with atta.connect(config.cluster, wait=nodes.early, deadline_s=MEETING_S) as running:
             found = handed(running), running.schema
         yield found
