@@ -43,8 +43,7 @@ class LinkSettings(TrainSettings):
 
 def check_links(settings: LinkSettings) -> None:
     """Refuse settings of link prediction that make no sense, or belong to no other task. Raises ConfigError."""
-    from atta.train.tasks.links.candidates import parse_eval_negatives
-    from atta.train.tasks.links.pairs import parse_shares
+    from atta.train.tasks.links.candidates import parse_eval_negatives, parse_shares
 
     if settings.task == LINK:
         parse_shares(settings.edge_split)
