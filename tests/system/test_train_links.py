@@ -130,6 +130,28 @@ def test_a_resumed_run_is_the_same_and_candidates_do_not_depend_on_trainers(plan
         init_from=str(tmp_path / "through" / "checkpoint.pt"),
     )  # fmt: skip
     assert fit(alone).epochs[0].metrics == pytest.approx(through.epochs[-1].metrics, rel=1e-4)
+    _check_scores_of_pairs(planted, tmp_path / "through")
+
+
+def _check_scores_of_pairs(planted: Planted, checkpoint: Path) -> None:
+    """Scores of given pairs are those of PyG on the whole graph and of a decoder by hand."""
+    weights = torch.load(checkpoint / "best.pt", weights_only=True)["model"]
+    model = GraphSAGE(BLOCKS, 16, 2, 16)
+    model.load_state_dict({name.removeprefix("gnn."): t for name, t in weights.items() if name.startswith("gnn.")})
+    rows = model(planted.x, torch.from_numpy(planted.edges)).detach().numpy()
+    places = np.array([[0, 1], [7, 3], [3, 7], [100, 0]])
+    w = {name.removeprefix("link_decoder."): t.numpy() for name, t in weights.items() if name.startswith("link")}
+    hidden = np.maximum(rows[places[:, 0]] * rows[places[:, 1]] @ w["hidden.weight"].T + w["hidden.bias"], 0)
+    found = atta.predict(planted.running, checkpoint, links=IDS[places])
+    assert found is not None
+    assert found.values == pytest.approx((hidden @ w["score.weight"].T + w["score.bias"])[:, 0], rel=1e-4, abs=1e-5)
+    embeddings = atta.predict(planted.running, checkpoint, IDS[:9])
+    assert embeddings is not None
+    assert sorted(embeddings.ids) == IDS[:9].tolist()
+    of_ids = rows[np.searchsorted(IDS, embeddings.ids)]
+    assert embeddings.values == pytest.approx(of_ids, rel=1e-4, abs=1e-5)
+    with pytest.raises(atta.errors.ConfigError, match="was trained for --task link: ask for embeddings"):
+        atta.predict(planted.running, checkpoint, what="classes")
 
 
 def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> None:

@@ -26,7 +26,7 @@ from atta.partition.graph.strings import NAME, string_width
 from atta.partition.schema import Schema
 from atta.samplers.seed_plan import home_of, local_count, local_counts
 
-__all__ = ["Inference", "InferenceTask", "feature_width", "target_count"]
+__all__ = ["Inference", "InferenceTask", "feature_width", "inner_products", "target_count"]
 
 PATIENCE_S = 900.0
 """How long a process waits while no other process completes a share."""
@@ -35,6 +35,12 @@ _LOOK_S = (0.02, 0.5)
 _SAMPLED_SEEDS = 1024
 _PAIRS = 1 << 16
 """Pairs that are scored at a time."""
+
+
+def inner_products(sources: Floats, targets: Floats) -> Floats:
+    """float32 [n]: the inner product of each row [n, width] with its partner."""
+    products: Floats = np.einsum("nd,nd->n", sources, targets)
+    return products
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class InferenceTask:
         seed: of sampled batches.
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about pairs.
         finish: turns rows of the last stage into what is written.
+        score: gives each pair a number, float32 [n], from the rows [n, width] of sources and of targets.
     """
 
     stages: Sequence[Stage]
@@ -63,6 +70,7 @@ class InferenceTask:
     seed: int = 0
     pairs: npt.NDArray[np.int64] | None = None
     finish: Callable[[Floats], npt.NDArray[Any]] = np.asarray
+    score: Callable[[Floats, Floats], Floats] = inner_products
 
 
 def feature_width(schema: Schema, features: str) -> int:
@@ -202,7 +210,7 @@ class Inference:
             writer.write(prepared.ids, self._task.finish(values))
 
     def _score(self, step: RunShare, stage: Stage, pairs: npt.NDArray[np.int64], writer: ShareWriter) -> None:
-        """Dot products of both ends' rows, for this share's part of the pairs, in their order."""
+        """Scores of both ends' rows, for this share's part of the pairs, in their order."""
         assert stage.reads is not None
         table = self._table(stage.reads)
         first = sum(local_count(len(pairs), share, self.plan.shares) for share in range(step.share))
@@ -215,7 +223,7 @@ class Inference:
             rows = table.pull(table.locate(ends)).values
             source, target = inverse.reshape(-1, 2).T
             named = self._named(ends)[inverse.reshape(-1, 2)] if self._strings else some
-            writer.write(named, np.einsum("nd,nd->n", rows[source], rows[target]))
+            writer.write(named, self._task.score(rows[source], rows[target]))
             self._progress.advance(len(some))
 
     def _named(self, numbers: npt.NDArray[np.int64]) -> UserIds:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 import atta
 from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.plan import share_count
-from atta.client.inference.run import Inference, InferenceTask, feature_width, target_count
+from atta.client.inference.run import Inference, InferenceTask, feature_width, inner_products, target_count
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
 from atta.client.inference.stages import Targets, layer_widths, layerwise_stages, sampled_stages
 from atta.client.loaders.dag import place_of
@@ -25,6 +25,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers
+from atta.train.settings.links import LINK
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PredictJob", "predict"]
 
+PairScore = Callable[[npt.NDArray[np.float32], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 _COLUMNS = dict(zip(WHAT, ("embedding", "score", "class"), strict=True))
 
 
@@ -60,7 +62,8 @@ def predict(
         nodes: name of a split, user ids (numbers or strings), or None for all vertices. Repeated ids count once.
         what: of a checkpoint: ``"embeddings"``, ``"scores"`` or ``"classes"``. Of a list of layers the last one's rows
             are taken; with ``"classes"`` the position of the largest number in each.
-        links: [n, 2], user ids of pairs: instead of rows give the dot product of both ends' embeddings.
+        links: [n, 2], user ids of pairs: instead of rows give a score from both ends' embeddings: that of the decoder
+            of a checkpoint of ``--task link``, otherwise their dot product.
         num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
             computed (embeddings need the last one only of deep models), or one for all; None: exactly.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
@@ -131,7 +134,7 @@ class PredictJob:
         schema = self.cluster.schema
         channels = feature_width(schema, self.features)
         self.count = target_count(schema, nodes) if pairs is None else len(pairs)
-        layers, digest = self._layers(channels)
+        layers, digest, score = self._layers(channels)
         widths = layer_widths(layers, channels)
         self.width = widths[-1] if self.what != "classes" and pairs is None else 1
         if self.num_neighbors is None:
@@ -156,7 +159,7 @@ class PredictJob:
         key = _digest(np.frombuffer(json.dumps([about, shares]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
-            stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs, finish
+            stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs, finish, score
         )
 
     @property
@@ -197,11 +200,12 @@ class PredictJob:
         strings = as_strings(what, given)
         return given if strings is None else self.cluster.ids.numbers(strings)
 
-    def _layers(self, channels: int) -> tuple[list[Layer], str]:
+    def _layers(self, channels: int) -> tuple[list[Layer], str, PairScore]:
         import torch
 
         from atta.train.checkpoint import load_model
         from atta.train.models.layers import digest_of, layers_of, saved_model, wrapped
+        from atta.train.models.links import saved_decoder, scorer
 
         try:
             device = torch.device(self.device)
@@ -209,13 +213,19 @@ class PredictJob:
             raise ConfigError(f"device {self.device!r}: {str(error).partition(chr(10))[0]}") from None
         if not isinstance(self.model, str | Path):
             modules: Sequence[Any] = self.model
-            return wrapped(modules, device), digest_of(modules)
+            return wrapped(modules, device), digest_of(modules), inner_products
         saved = load_model(self.model)
         task = saved.shape.get("task", "classes")
+        if task == LINK and self.what != "embeddings":
+            raise ConfigError(f"{saved.path}: was trained for --task {LINK}: ask for embeddings, or give pairs")
         if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
             raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
         model = saved_model(saved, channels)
-        return layers_of(model, device, hidden=self.what == "embeddings"), digest_of([model])
+        if task != LINK:
+            hidden = self.what == "embeddings"
+            return layers_of(model, device, hidden=hidden), digest_of([model]), inner_products
+        decoder = saved_decoder(saved)
+        return layers_of(model, device, hidden=False), digest_of([model, decoder]), scorer(decoder)
 
     def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:
         if self.out is not None:

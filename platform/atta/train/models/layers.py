@@ -15,6 +15,7 @@ from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import SavedModel
 from atta.train.models import whole_model
 from atta.train.models.deep import DeepGNN
+from atta.train.models.links import DECODER
 from atta.train.settings import TYPED_MODELS, TrainSettings
 
 __all__ = ["TorchLayer", "digest_of", "layers_of", "saved_model", "wrapped"]
@@ -199,7 +200,7 @@ def saved_model(saved: SavedModel, channels: int) -> torch.nn.Module:
             model=kind, hidden=int(saved.shape["hidden"]), heads=int(saved.shape["heads"]), layers=depth
         )
         model = whole_model(settings, channels, _classes(saved, depth))
-        model.load_state_dict(dict(saved.weights))
+        model.load_state_dict({name: t for name, t in saved.weights.items() if not name.startswith(DECODER)})
     except (RuntimeError, KeyError, ValueError, TypeError, StopIteration) as error:
         cause = " ".join(str(error).split())
         raise DataError(saved.path, f"does not fit {channels} features per vertex, or this version: {cause}") from error

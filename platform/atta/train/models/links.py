@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from atta.errors import ConfigError
+from atta.client.inference.block import Floats
+from atta.errors import ConfigError, DataError
+from atta.train.checkpoint import SavedModel
 from atta.train.models import SampledModel
 
-__all__ = ["DECODER", "DistMult", "Dot", "LinkModel", "PairMlp", "decoder_named"]
+__all__ = ["DECODER", "DistMult", "Dot", "LinkModel", "PairMlp", "decoder_named", "saved_decoder", "scorer"]
 
 DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
@@ -59,6 +61,29 @@ def decoder_named(name: str, width: int, hidden: int) -> torch.nn.Module:
         case "mlp":
             return PairMlp(width, hidden)
     raise ConfigError(f"--decoder {name}: there is no such decoder")
+
+
+def saved_decoder(saved: SavedModel) -> torch.nn.Module:
+    """The decoder of a checkpoint with its weights. Raises DataError if they do not fit it."""
+    try:
+        width = int(saved.shape["hidden"])
+        decoder = decoder_named(str(saved.shape["decoder"]), width, width)
+        weights = {name: tensor for name, tensor in saved.weights.items() if name.startswith(DECODER)}
+        decoder.load_state_dict({name.removeprefix(DECODER): tensor for name, tensor in weights.items()})
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DataError(saved.path, f"has no decoder that fits: {' '.join(str(error).split())}") from error
+    return decoder
+
+
+def scorer(decoder: torch.nn.Module) -> Callable[[Floats, Floats], Floats]:
+    """Scores of pairs, float32 [n], from embeddings [n, width] of sources and of targets, on the CPU."""
+
+    @torch.no_grad()
+    def score(sources: Floats, targets: Floats) -> Floats:
+        scores: Floats = decoder(torch.from_numpy(sources), torch.from_numpy(targets)).numpy()
+        return scores
+
+    return score
 
 
 class LinkModel(SampledModel):

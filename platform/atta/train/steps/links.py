@@ -145,10 +145,10 @@ class LinkTrainer(MinibatchTrainer):
         found = torch.zeros(len(ids), self.outputs, device=self.device)
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches("  embeddings", len(loader)) as advance:
-            for batch, drawn in on_device(batches, self.device, Stopwatch(self.device)):
+            for _, drawn in on_device(batches, self.device, Stopwatch(self.device)):
                 data = without_held_out(drawn, self._split)
                 rows = self.model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
-                places = np.searchsorted(ids, batch.n_id()[: len(rows)])
+                places = np.searchsorted(ids, data.n_id[: len(rows)].cpu().numpy())
                 found[torch.from_numpy(places).to(self.device)] = rows
                 advance()
         dist.all_reduce(found)
