@@ -22,6 +22,7 @@ from atta.train.settings import (
 )
 from atta.train.settings.stopping import parse_early_stop
 from atta.train.strategies import STRATEGIES, strategies_with
+from atta.wire.clusterfile import listening_at
 
 __all__ = ["TrainConfig"]
 
@@ -47,6 +48,8 @@ class TrainConfig(
         self._check_belonging()
         self._check_model()
         STRATEGIES[self.strategy].check(self.own)
+        if self.metrics:
+            listening_at("--metrics", self.metrics)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--dropout {self.dropout}: must lie in [0, 1)")
         if not 0 < self.lr < math.inf:

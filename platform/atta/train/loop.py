@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,7 @@ from atta.train.checkpoint import (
 )
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
+from atta.train.reports.export import exporting
 from atta.train.settings import TrainSettings
 from atta.train.settings.stopping import patience_of
 from atta.train.steps.schedule import LearningRate
@@ -108,13 +110,20 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """Train all epochs; returns them with those of a resumed checkpoint."""
         epochs, patience = self._restore(), patience_of(self.config)
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
-        while len(epochs) < self.config.epochs and not stops:
-            epochs.append(self._epoch(len(epochs)))
-            stops = self._stops(epochs)
-            self._save(epochs, last=stops or len(epochs) == self.config.epochs)
+        with self._exporting() as show:
+            while len(epochs) < self.config.epochs and not stops:
+                epochs.append(self._epoch(len(epochs)))
+                show(epochs[-1])
+                stops = self._stops(epochs)
+                self._save(epochs, last=stops or len(epochs) == self.config.epochs)
         if stops:
             self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
         return epochs
+
+    def _exporting(self) -> contextlib.AbstractContextManager[Callable[[EpochReport], None]]:
+        config = self.config
+        about = {"dataset": self.cluster.dataset_id, "strategy": config.strategy, "model": config.model}
+        return exporting(config.metrics if self.rank == 0 else "", about)
 
     def _epoch(self, epoch: int) -> EpochReport:
         config = self.config

@@ -122,6 +122,11 @@ class TrainSettings:
         int, Option("Epochs between checkpoints; the last epoch always writes one.", at_least=1)
     ] = 1
     resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
+    metrics: Annotated[
+        str,
+        Option("Prometheus metrics of the run over HTTP, such as 127.0.0.1:9091, from machine 0.", metavar="HOST:PORT"),
+    ] = ""
+    """Empty: none."""
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 
     @property
