@@ -1,21 +1,56 @@
-"""Alert rules are complete, and trainers export the figures of their epochs."""
+"""Every metric that the dashboard or an alert names is exported by daemons that run."""
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+import atta
 from atta.client.local import free_addresses
 from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
+from tests.system.conftest import SmallGraph
 
 ROOT = Path(__file__).parents[2]
 ALERTS = (ROOT / "deploy/prometheus-alerts.yml").read_text()
 FIELDS = ("alert", "expr", "labels", "severity", "annotations", "summary")
+
+
+def metrics_in(query: str) -> set[str]:
+    """The metrics of a query; others are labels."""
+    return set(re.findall(r"\b(atta_\w+)\{", query))
+
+
+def queries() -> list[str]:
+    panels = json.loads((ROOT / "docs/grafana-atta.json").read_text())["panels"]
+    return [ALERTS, *(target["expr"] for panel in panels for target in panel["targets"])]
+
+
+def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None:
+    (address,) = free_addresses(1)
+    data = small_graph.dataset(2, "metis")
+    with atta.local(data, threads=1, daemons=1, options=("--metrics", address)) as cluster:
+        loader = atta.NeighborLoader(cluster, [3, 2], "train", batch_size=16)
+        batches = iter(loader)
+        for _ in range(5):  # the session stays open
+            next(batches)
+        with pytest.raises(ConfigError, match="is not a vertex"):
+            next(iter(atta.NeighborLoader(cluster, [3, 2], [10**12])))
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        batches.close()  # type: ignore[attr-defined]
+    exported = set(re.findall(r"^(atta_\w+)", text, re.MULTILINE))
+    wanted = set().union(*map(metrics_in, queries()))
+    assert len(wanted) > 25
+    # A peer's first request, a consumer that has been seen to compute, and a batch that is yet to be launched bring
+    # these. ``tests/unit/cli/test_dashboard.py`` looks them up where metrics are described.
+    sometimes = {"atta_sent_bytes_total", "atta_session_train_milliseconds", "atta_session_launch_score"}
+    assert wanted - exported <= sometimes
 
 
 def test_every_rule_is_complete() -> None:
