@@ -10,7 +10,7 @@ from atta.errors import ConfigError
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.scheduler import POLICIES, SchedulerConfig
-from atta.wire.clusterfile import check_address
+from atta.wire.clusterfile import listening_at
 from atta.wire.parts import Addresses
 
 __all__ = ["DaemonConfig"]
@@ -219,7 +219,4 @@ class DaemonConfig:
             return ("0.0.0.0", self.metrics_port) if self.metrics_port else None
         if self.metrics_port:
             raise ConfigError("--metrics and --metrics-port: give one of them")
-        host, _, port = check_address(self.metrics).rpartition(":")
-        if int(port) == 0:
-            raise ConfigError(f"--metrics {self.metrics}: name a port, so that it can be found")
-        return host, int(port)
+        return listening_at("--metrics", self.metrics)

@@ -83,8 +83,10 @@ class DaemonCollector(Collector):
         metrics[family.name].add_metric((self._part, *labels), value)
 
 
-def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> None:
+def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> Callable[[], None]:
     """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine.
+
+    Returns what ends it.
 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
@@ -92,6 +94,13 @@ def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     try:
-        start_http_server(port, host.strip("[]"), registry)
+        listening, thread = start_http_server(port, host.strip("[]"), registry)
     except OSError as error:
         raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
+
+    def end() -> None:
+        listening.shutdown()
+        listening.server_close()
+        thread.join()
+
+    return end

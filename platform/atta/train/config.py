@@ -26,6 +26,7 @@ from atta.train.settings.links import LINK
 from atta.train.settings.loggers import parse_logger
 from atta.train.settings.stopping import parse_early_stop
 from atta.train.strategies import STRATEGIES, strategies_with
+from atta.wire.clusterfile import listening_at
 
 __all__ = ["TrainConfig"]
 
@@ -60,6 +61,8 @@ class TrainConfig(
             able = [name for name, strategy in STRATEGIES.items() if strategy.links]
             raise ConfigError(f"--task {LINK}: goes with --strategy {' or '.join(able)}, not {self.strategy}")
         STRATEGIES[self.strategy].check(self.own)
+        if self.metrics:
+            listening_at("--metrics", self.metrics)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--dropout {self.dropout}: must lie in [0, 1)")
         if not 0 < self.lr < math.inf:

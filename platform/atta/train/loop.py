@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,7 @@ from atta.train.checkpoint import (
 )
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
+from atta.train.reports.export import exporting
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
 from atta.train.settings.loggers import parse_logger
@@ -114,10 +116,11 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """Train all epochs; returns them with those of a resumed checkpoint."""
         epochs, patience = self._restore(), patience_of(self.config)
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
-        with self._run_log() as log:
+        with self._run_log() as log, self._exporting() as show:
             while len(epochs) < self.config.epochs and not stops:
                 epochs.append(self._epoch(len(epochs)))
                 log.epoch(epochs[-1])
+                show(epochs[-1])
                 stops = self._stops(epochs)
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
         if stops:
@@ -128,6 +131,11 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """The loggers of the run, on rank 0."""
         wanted = self.config.logger or () if self.rank == 0 else ()
         return RunLog([make_logger(parse_logger(text)) for text in wanted], asdict(self.config))
+
+    def _exporting(self) -> contextlib.AbstractContextManager[Callable[[EpochReport], None]]:
+        config = self.config
+        about = {"dataset": self.cluster.dataset_id, "strategy": config.strategy, "model": config.model}
+        return exporting(config.metrics if self.rank == 0 else "", about)
 
     def _epoch(self, epoch: int) -> EpochReport:
         config = self.config

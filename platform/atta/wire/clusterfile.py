@@ -32,7 +32,7 @@ from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["check_address", "read_cluster", "read_credentials", "write_cluster"]
+__all__ = ["check_address", "listening_at", "read_cluster", "read_credentials", "write_cluster"]
 
 _KEYS = ["part", "parts", "address"]
 
@@ -148,6 +148,18 @@ def check_address(address: str) -> str:
     elif not host.isprintable() or set(host) & set(" /[]"):
         raise ConfigError(f"{address!r} is not an address: {host!r} is not the name of a host")
     return address
+
+
+def listening_at(option: str, address: str) -> tuple[str, int]:
+    """Host and port of an ``address`` that others are to find; ``option``: what errors name.
+
+    Raises:
+        ConfigError: it is not an address, or its port is 0.
+    """
+    host, _, port = check_address(address).rpartition(":")
+    if int(port) == 0:
+        raise ConfigError(f"{option} {address}: name a port, so that it can be found")
+    return host, int(port)
 
 
 def _bracketed(host: str, rest: str) -> str:

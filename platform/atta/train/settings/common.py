@@ -137,6 +137,11 @@ class TrainSettings:
             unset="nowhere",
         ),
     ] = None
+    metrics: Annotated[
+        str,
+        Option("Prometheus metrics of the run over HTTP, such as 127.0.0.1:9091, from machine 0.", metavar="HOST:PORT"),
+    ] = ""
+    """Empty: none."""
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 
     @property

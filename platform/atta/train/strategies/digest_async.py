@@ -27,6 +27,7 @@ def _decisions(settings: AsyncDigestSettings) -> Decisions:
 def _check(settings: AsyncDigestSettings) -> None:
     refused = {
         "--checkpoint": settings.checkpoint is not None,
+        "--metrics": bool(settings.metrics),  # there are no epochs while it trains
         "--patience": settings.patience is not None,
         "--early-stop": settings.early_stop is not None,
         "--lr-schedule": settings.lr_schedule != "none",

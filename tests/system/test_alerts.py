@@ -1,0 +1,119 @@
+"""Every metric that the dashboard or an alert names is exported by daemons that run."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import atta
+from atta.client.local import free_addresses
+from atta.errors import ConfigError
+from atta.train.reports.epochs import EpochReport
+from atta.train.reports.export import exporting
+from tests.system.conftest import SmallGraph
+
+ROOT = Path(__file__).parents[2]
+ALERTS = (ROOT / "deploy/prometheus-alerts.yml").read_text()
+FIELDS = ("alert", "expr", "labels", "severity", "annotations", "summary")
+
+
+def metrics_in(query: str) -> set[str]:
+    """The metrics of a query; others are labels."""
+    return set(re.findall(r"\b(atta_\w+)\{", query))
+
+
+def queries() -> list[str]:
+    panels = json.loads((ROOT / "docs/grafana-atta.json").read_text())["panels"]
+    return [ALERTS, *(target["expr"] for panel in panels for target in panel["targets"])]
+
+
+def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None:
+    (address,) = free_addresses(1)
+    data = small_graph.dataset(2, "metis")
+    with atta.local(data, threads=1, daemons=1, options=("--metrics", address)) as cluster:
+        loader = atta.NeighborLoader(cluster, [3, 2], "train", batch_size=16)
+        batches = iter(loader)
+        for _ in range(5):  # the session stays open
+            next(batches)
+        with pytest.raises(ConfigError, match="is not a vertex"):
+            next(iter(atta.NeighborLoader(cluster, [3, 2], [10**12])))
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        batches.close()  # type: ignore[attr-defined]
+    exported = set(re.findall(r"^(atta_\w+)", text, re.MULTILINE))
+    wanted = set().union(*map(metrics_in, queries()))
+    assert len(wanted) > 25
+    # A peer's first request, a consumer that has been seen to compute, and a batch that is yet to be launched bring
+    # these. ``tests/unit/cli/test_dashboard.py`` looks them up where metrics are described.
+    sometimes = {"atta_sent_bytes_total", "atta_session_train_milliseconds", "atta_session_launch_score"}
+    assert wanted - exported <= sometimes
+
+
+def test_every_rule_is_complete() -> None:
+    rules = re.split(r"^      - (?=alert: )", ALERTS, flags=re.MULTILINE)[1:]
+    assert len(rules) > 8
+    for rule in rules:
+        assert all(f"{field}:" in rule for field in FIELDS), rule
+        assert re.search(r"severity: (critical|warning|info)$", rule, re.MULTILINE)
+        query = re.search(r"expr: (?:>-\n)?((?:.|\n)*?)\n        (?:for|labels):", rule)
+        assert query is not None
+        assert all(query[1].count(a) == query[1].count(b) for a, b in ("()", "{}", "[]"))
+        assert '{job="atta"}' in query[1]
+    names = [rule.split()[1] for rule in rules]
+    assert len({*names}) == len(names)
+
+
+def test_prometheus_would_read_the_rules() -> None:
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load(ALERTS)["groups"]
+    assert {rule["labels"]["severity"] for rule in group["rules"]} == {"critical", "warning", "info"}
+    assert all(rule.keys() <= {"alert", "expr", "for", "labels", "annotations"} for rule in group["rules"])
+
+
+def scrape(address: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for line in lines if line[0] != "#" for name, value in [line.rsplit(" ", 1)]}
+
+
+def test_trainers_export_their_epochs() -> None:
+    epoch = EpochReport(
+        4,
+        2.5,
+        0.75,
+        100.0,
+        900.0,
+        1e6,
+        {"wait": 0.5, "compute": 2.0},
+        0.1,
+        peak_memory_bytes=[10, 20],
+        learning_rate=0.01,
+    ).evaluated({"val_accuracy": 0.5, "test_accuracy": 0.25})
+    (address,) = free_addresses(1)
+    for _ in range(2):  # the port is free again afterwards
+        with exporting(address, {"model": "sage", "dataset": 'a"b'}) as show:
+            assert [name for name in scrape(address) if "created" not in name] == [
+                'atta_training_info{dataset="a\\"b",model="sage"}'
+            ]
+            show(epoch)
+            found = scrape(address)
+    assert (
+        found.items()
+        >= {
+            "atta_training_epochs_total": 5.0,
+            "atta_training_loss": 0.75,
+            "atta_training_seeds_per_second": 100.0,
+            'atta_training_phase_seconds{phase="wait"}': 0.5,
+            'atta_training_phase_seconds{phase="compute"}': 2.0,
+            'atta_training_metric{metric="val_accuracy"}': 0.5,
+            'atta_training_peak_memory_bytes{rank="1"}': 20.0,
+        }.items()
+    )
+    with exporting("", {}) as show:
+        show(epoch)  # nowhere
+    with pytest.raises(ConfigError, match="name a port"), exporting("127.0.0.1:0", {}):
+        pass
