@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS ?= train,dgl,bench,table,dev
 MINUTES ?= 10
+WORKERS ?= $(shell expr $$(nproc) + 1)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/* platform/atta/daemon/native/*)
 FUZZ := $(wildcard tests/fuzz/*)
@@ -31,12 +32,12 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 demo: setup ## generate a graph, partition it, train GraphSAGE with 2 daemons and 2 trainers
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo.sh
 
-test: setup ## run the tests, one worker per core
+test: setup ## run the tests, one worker more than cores, because tests wait for processes
 	@echo "== running the tests (some minutes)"
-	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: setup ## run the tests and the long ones as well
-	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -m "not peer"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not peer"
 
 coverage: setup ## run the tests and list the modules that they cover to less than 80 % (TESTS=tests/unit: some tests)
 	@tools/coverage.sh $(TESTS)

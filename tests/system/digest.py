@@ -95,7 +95,7 @@ SATS = (
 SAT_RESUMED = tuple(
     TableCase("sat", {"sync_every": 2, "window": 3, "train_every": 2, "epochs": 9}, resumed=at) for at in (0, 5)
 )
-QUICK = (BASE, DELAYED, *RESUMED, *UNCUT, SATS[0], SATS[2])
+QUICK = (BASE, *RESUMED, *UNCUT, SATS[0], SATS[2])
 """Cases that `make test` runs."""
 CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, *UNCUT, *CHECKPOINTED, *SATS, *SAT_RESUMED)
 

@@ -60,6 +60,7 @@ def test_sampling_counts_the_edges_of_full_neighbourhoods(graph: Path, tmp_path:
         assert figures["edges_per_s"]["median"] > 0
 
 
+@pytest.mark.slow
 def test_partitioning_counts_the_edges_that_it_cuts(graph: Path, tmp_path: Path) -> None:
     words = ["partition", "--graph", str(graph), "--parts", "2", "--methods", "random,ldg"]
     document = measured(words, tmp_path)

@@ -283,6 +283,7 @@ def test_without_cut_edges_weights_are_those_of_exchange(results: Results) -> No
         assert same(weights(results, UNCUT[0]), weights(results, case))
 
 
+@pytest.mark.slow
 def test_delays_change_no_bit(results: Results) -> None:
     assert same(weights(results, BASE), weights(results, DELAYED))
 

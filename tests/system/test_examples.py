@@ -40,6 +40,7 @@ def hetero(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_hetero_nodes(hetero: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = ["--epochs", "15", "--work", str(tmp_path / "work"), "--json", str(out)]

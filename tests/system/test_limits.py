@@ -52,6 +52,7 @@ def limited(data: Path, soft: int, hard: int) -> Iterator[tuple[psutil.Process, 
         started.wait()
 
 
+@pytest.mark.slow
 def test_many_sessions_with_few_descriptors(small_graph: SmallGraph) -> None:
     """256 sessions run at once. The daemon and the consumers may have 1,024 files each. All read their epochs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

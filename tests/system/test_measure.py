@@ -68,6 +68,7 @@ def test_a_dataset(data: Path, tmp_path: Path) -> None:
     assert load_profile(tmp_path / "p.json") == profile
 
 
+@pytest.mark.slow
 def test_a_running_cluster(data: Path) -> None:
     with atta.local(data, threads=1, options=("--cache-share", "0", "--no-share-pulls")) as cluster:
         profile = measure(cluster.cluster_file, batch_size=40, fan_outs=(8, 4), epochs=2)

@@ -134,6 +134,7 @@ def test_daemons_without_room_name_the_bytes_and_keep_nothing(cluster: atta.Loca
     assert set(cluster.tables.specs()) == before
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: atta.LocalCluster) -> None:
     """Its tables go when their lease is over. Those of another job, which neither pushes nor pulls meanwhile, stay."""
     began, lease_s = time.monotonic(), 10.0

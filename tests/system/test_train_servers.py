@@ -198,9 +198,8 @@ def test_exact_evaluation_of_a_model_trained_on_samples(
     assert exact.epochs[1].eval_bytes == exchanged.eval_bytes
 
 
-@pytest.mark.parametrize(
-    "strategy", [*(pytest.param(s, marks=pytest.mark.slow) for s in ("exchange", "pipegcn", "digest")), "sancus"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["exchange", "pipegcn", "digest", "sancus"])
 def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> None:
     own: dict[str, dict[str, Any]] = {
         "sancus": {"warmup": 0, "bound": "epoch", "eps": 1},

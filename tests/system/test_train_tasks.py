@@ -184,7 +184,8 @@ def timeless(report: TrainReport) -> list[tuple[Any, ...]]:
     return [(e.loss, e.learning_rate, e.steps, e.metrics) for e in report.epochs]
 
 
-@pytest.mark.parametrize("name", ["minibatch", pytest.param("exchange", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["minibatch", "exchange"])
 def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path, name: str) -> None:
     """Losses, figures and learning rates of every epoch, and the weights after the last, bit for bit."""
     task = "regression" if name == "exchange" else "classes"

@@ -186,6 +186,7 @@ def initial_rows(cluster: atta.Cluster, node_type: str, number: int, settings: T
     return rows
 
 
+@pytest.mark.slow
 def test_embeddings_alone_tell_the_classes(world: World) -> None:
     settings = {"model": "rgcn", "num_neighbors": (6, 4), "batch_size": 20, "epochs": 15, "eval_every": 15}
     report = fit(config(world, "embeddings", **settings, dropout=0.2, accumulate=2))

@@ -26,11 +26,13 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
-from atta.wire.security.credentials import Credentials
+
+if TYPE_CHECKING:
+    from atta.wire.security.credentials import Credentials
 
 __all__ = ["check_address", "listening_at", "read_cluster", "read_credentials", "write_cluster"]
 
@@ -55,6 +57,8 @@ def read_credentials(path: str | Path) -> Credentials | None:
         DataError: the file is missing or is not TOML.
         ConfigError: a key is unknown or of the wrong type, or the authority is missing.
     """
+    from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
+
     given = _read(path).get("tls", {})
     if not isinstance(given, dict):
         raise ConfigError(f"{path}: [tls] names files")
