@@ -41,6 +41,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("atta", deadline=None, print_blob=True)  # a busy machine is not a failure
+settings.register_profile("quick", settings.get_profile("atta"), max_examples=50)
 settings.load_profile("atta")
 
 
@@ -51,7 +52,9 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis the same seed, unless it has one of its own."""
+    """Give hypothesis the same seed, unless it has one of its own, and fewer examples where slow tests are left out."""
+    if "not slow" in config.getoption("-m"):
+        settings.load_profile("quick")
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
 

@@ -157,7 +157,7 @@ DRIVEN = (
 
 QUICK = (
     *(EXCHANGE, *EXACT[:3], EXACT[6], *NO_SLACK, FROZEN[0], FROZEN[5], CODECS[0], CODECS[-1], *CHECKPOINTED),
-    *(DROPPED[1], DROPPED[4], DROPPED[6], *STALE_DROPPED[:2], *RECOMPUTED),
+    *(DROPPED[1], DROPPED[6], STALE_DROPPED[1], *RECOMPUTED),
     *(case for case in DRIVEN if case.system != "sancus" or case.options["eps"] in (1, 2.5)),
 )
 """Cases that `make test` runs."""

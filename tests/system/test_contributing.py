@@ -75,7 +75,7 @@ def test_add_an_operator(tmp_path: Path) -> None:
     run_tests(env, tmp_path, "tests/unit/operators/test_contract.py", "-k", "cascade")
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_add_a_partition_method(tmp_path: Path, small_graph: SmallGraph, parts: int) -> None:
     env = applied(GUIDES / "add-a-partition-method.diff", tmp_path)
     if parts == 1:

@@ -71,7 +71,7 @@ def timeless(epochs: list[EpochReport]) -> list[EpochReport]:
     return [replace(epoch, rows=of_epoch, **fixed) for epoch, of_epoch in zip(epochs, rows, strict=True)]
 
 
-LONG = ("sancus", "adaptive", "gap", "pipegcn", "smooth", "differences", "digest", "weights")
+LONG = ("sancus", "adaptive", "gap", "pipegcn", "smooth", "differences", "digest", "weights", "sat")
 """Runs that others resemble."""
 
 

@@ -172,9 +172,10 @@ def accuracy_in_one_process(graph: Path, config: TrainConfig, split: str) -> flo
     return float((scores.argmax(1) == y.reshape(-1)[members]).float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{"strategy": "full"}, pytest.param({"strategy": "cooperative", "co_batches": 3}, marks=pytest.mark.slow)],
+    [{"strategy": "full"}, {"strategy": "cooperative", "co_batches": 3}],
 )
 def test_exact_evaluation_of_a_model_trained_on_samples(
     config: TrainConfig, graph: Path, tmp_path: Path, options: dict[str, Any]
@@ -240,6 +241,7 @@ def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> Non
         assert all((r.age_max == 0) == (r.skipped == 0) for r, _ in late)
 
 
+@pytest.mark.slow
 def test_an_epoch_tells_what_was_read_of_others(config: TrainConfig, tmp_path: Path) -> None:
     """A sum over layers is what the epoch counts in all, and every other epoch after the warm-up sends no rows."""
     config = replace(config, strategy="sancus", layers=3, warmup=2, epochs=6, eval_every=6, checkpoint=str(tmp_path))
@@ -327,6 +329,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -> None:
     def fitted(memory: int) -> list[EpochReport]:

@@ -195,6 +195,7 @@ def test_embeddings_alone_tell_the_classes(world: World) -> None:
     assert report.epochs[-1].loss < 0.5 * report.epochs[0].loss
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path) -> None:
     """Losses and figures of every epoch, weights, rows and the optimiser's state after the last, bit for bit."""
     sampled = {"num_neighbors": (4, 3), "batch_size": 30, "dropout": 0.3, "epochs": 4, "trainers": 1}

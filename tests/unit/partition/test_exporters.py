@@ -25,7 +25,7 @@ formats = pytest.mark.parametrize("fmt", sorted(EXPORTERS))
 
 
 @formats
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_round_trip(fmt: str, data: st.DataObject) -> None:
     need(fmt)

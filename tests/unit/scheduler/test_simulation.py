@@ -26,7 +26,9 @@ def simulated(workload: str, policy: str, depth: int = 1, *, floor: bool = True)
     return run(config, work, BATCHES)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ("all of it", "training on the CPU"))) for name in WORKLOADS
+])  # fmt: skip
 def test_two_level_is_as_good_as_the_best_fixed_depth(workload: str) -> None:
     best = max(simulated(workload, "prefetch", depth).batches_per_s for depth in (2, 4, 8, 16))
     ours = simulated(workload, "two-level")

@@ -182,8 +182,10 @@ def test_a_request_may_stand_for_several() -> None:
     assert few.events < 0.5 * all_.events
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.parametrize("policy", [
+    pytest.param(policy, marks=[pytest.mark.slow] * (policy in ("prefetch", "sequential"))) for policy in POLICIES
+])  # fmt: skip
+@pytest.mark.parametrize("lockstep", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("option", "values"), [
     ("link", (1.25e7, 1.25e8, 1.25e9)), ("cores", (1, 2, 4, 8)), ("rtt_s", (20e-3, 5e-3, 1e-4)),
 ])  # fmt: skip
@@ -336,6 +338,7 @@ def test_measured_owners_are_asked_as_much_as_they_were() -> None:
     assert len({share.rows for share in others if share.owner}) <= 2
 
 
+@pytest.mark.slow
 def test_two_hundred_machines() -> None:
     outcome = simulate(scenario(machines=200, batches=3))
     assert outcome.events > 50_000
