@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -285,6 +286,58 @@ def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
     done(me, ask(me, step))
     assert step.left()
     assert me.stats()["links_malformed"] == 0  # encryption has found it, not the frames' check
+    for links in (me, owner.links):
+        links.close()
+    for thread in threads:
+        thread.join(60)
+    for sock in (one, other):
+        sock.close()
+
+
+@WITH_TLS
+def test_a_record_that_has_come_in_part_keeps_nobody_busy() -> None:
+    owner, me = Owner(), _native.Links(1)
+    near, one = pairs("tcp")
+    other, far = pairs("tcp")
+    for sock in (one, other):
+        sock.setblocking(True)
+    stop = threading.Event()
+
+    def forward() -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+
+    def back() -> None:
+        """Holds back the last byte of the first answer until it is told."""
+        answered = 0
+        with contextlib.suppress(OSError):
+            while data := other.recv(1 << 16):
+                answered += len(data)
+                if answered > 100_000 and not stop.is_set():
+                    one.sendall(data[:-1])
+                    stop.wait(60)
+                    data = data[-1:]
+                one.sendall(data)
+
+    threads = [threading.Thread(target=run) for run in (forward, back)]
+    for thread in threads:
+        thread.start()
+    asks, serves = encrypted(near, far)
+    owner.links.serve(far.detach(), -1, serves)
+    me.attach(1, near.detach(), asks)
+    rows, step = np.arange(1000).repeat(4), me.step()
+    out = np.zeros((len(rows), 25), np.float32)
+    pull(step, rows, [out])
+    ask(me, step)
+    time.sleep(0.3)  # what has come is taken in
+    before = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - before < 0.5  # an end that asks again and again takes all of it
+    assert not step.done
+    stop.set()
+    done(me, step)
+    assert np.array_equal(out, owner.tables[0][0][rows])
     for links in (me, owner.links):
         links.close()
     for thread in threads:

@@ -74,6 +74,7 @@ class LinkTls {
   // As ::recv without waiting. It fills `room` unless nothing more has come.
   ssize_t recv(std::byte* out, std::size_t room) {
     std::size_t got = 0;
+    drained_ = false;
     while (got < room) {
       std::size_t count = 0;
       ERR_clear_error();
@@ -81,8 +82,9 @@ class LinkTls {
         got += count;
         continue;
       }
-      if (got > 0) break;  // an error comes again with the next call
       const int error = SSL_get_error(ssl_.get(), 0);
+      drained_ = true;     // or the connection has ended
+      if (got > 0) break;  // an error comes again with the next call
       if (error == SSL_ERROR_ZERO_RETURN) return 0;
       errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
       return -1;
@@ -90,8 +92,9 @@ class LinkTls {
     return static_cast<ssize_t>(got);
   }
 
-  // Whether bytes have left the socket that `recv` has not handed out. The socket does not tell of them.
-  bool holds() const { return SSL_has_pending(ssl_.get()) == 1; }
+  // Whether bytes have left the socket that `recv` could hand out. The socket does not tell of them. Part of a record is
+  // none: its rest makes the socket readable.
+  bool holds() const { return !drained_ && SSL_has_pending(ssl_.get()) == 1; }
 
  private:
   static constexpr std::uint64_t kBytesPerKey = std::uint64_t{64} << 30;  // AES-GCM bears 380 GB (RFC 8446, 5.5)
@@ -138,6 +141,7 @@ class LinkTls {
   std::string secret_;
   std::unique_ptr<SSL, Free> ssl_;
   std::uint64_t since_new_key_ = 0;
+  bool drained_ = true;  // whether the last `recv` took all that there was
 };
 
 }  // namespace atta
