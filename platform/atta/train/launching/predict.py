@@ -25,7 +25,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers
-from atta.train.settings.links import LINK
+from atta.train.settings.links import LINK, UNTABLED
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:
@@ -216,14 +216,16 @@ class PredictJob:
             return wrapped(modules, device), digest_of(modules), inner_products
         saved = load_model(self.model)
         task = saved.shape.get("task", "classes")
-        if task == LINK and self.what != "embeddings":
-            raise ConfigError(f"{saved.path}: was trained for --task {LINK}: ask for embeddings, or give pairs")
+        if task in UNTABLED and self.what != "embeddings":
+            raise ConfigError(f"{saved.path}: was trained for --task {task}: ask for embeddings, or give pairs")
         if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
             raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
         model = saved_model(saved, channels)
-        if task != LINK:
+        if task not in UNTABLED:
             hidden = self.what == "embeddings"
             return layers_of(model, device, hidden=hidden), digest_of([model]), inner_products
+        if task != LINK:
+            return layers_of(model, device, hidden=False), digest_of([model]), inner_products
         decoder = saved_decoder(saved)
         return layers_of(model, device, hidden=False), digest_of([model, decoder]), scorer(decoder)
 
