@@ -279,10 +279,13 @@ def predicted_type(schema: Schema, saved: SavedModel | None) -> str:
 
     Raises:
         DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks the type.
+        ConfigError: it has one of both ends of links, which nothing is predicted with so far.
     """
     if saved is None or not _typed(saved):
         return schema.node_types[0]
     kind, target = saved.shape["model"], saved.shape.get("target")
+    if saved.shape.get("task") == LINK:
+        raise ConfigError(f"{saved.path}: was trained for --task {LINK} on a typed graph: predict takes none of these")
     if len(schema.node_types) == len(schema.edge_types) == 1:
         raise DataError(saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type")
     if target not in schema.node_types:

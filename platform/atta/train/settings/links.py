@@ -27,6 +27,14 @@ class LinkSettings(TrainSettings):
     edge_type: Annotated[
         str | None, Option("--task link: the edges to predict.", metavar="SRC__REL__DST", unset="the only type")
     ] = None
+    reverse_type: Annotated[
+        str | None,
+        Option(
+            "--task link: typed graphs: the type of the reverses of these edges.",
+            metavar="DST__REL__SRC",
+            unset="the only type in the other direction",
+        ),
+    ] = None
     decoder: Annotated[str, Option("--task link: scores a pair from the embeddings of its ends.", choices=DECODERS)] = (
         "dot"
     )
@@ -55,6 +63,7 @@ class LinkSettings(TrainSettings):
 
 _TASKS = {
     "edge_type": (LINK,),
+    "reverse_type": (LINK,),
     "decoder": (LINK,),
     "edge_split": UNTABLED,
     "negatives": (LINK, UNSUPERVISED),

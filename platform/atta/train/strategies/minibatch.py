@@ -23,6 +23,10 @@ __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    if settings.task == LINK and settings.model in TYPED_MODELS:
+        from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
+
+        return TypedLinkTrainer(settings, cluster, device)
     if settings.task == LINK:
         from atta.train.steps.selfsupervised.links import LinkTrainer
 

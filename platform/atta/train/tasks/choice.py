@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.links.candidates import SPLITS, parse_shares
 from atta.train.tasks.links.record import LINKS
 from atta.train.tasks.regression import with_loss
-from atta.train.tasks.target import check_types, target_of
+from atta.train.tasks.target import check_link_types, check_types, edge_type_of, target_of
 from atta.train.tasks.unlabelled.record import unlabelled
 
 __all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
@@ -42,7 +43,7 @@ class TaskOnGraph:
     channels: int
     outputs: int
     splits: list[str]
-    resolved: dict[str, str]
+    resolved: dict[str, Any]
 
 
 def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
@@ -82,16 +83,18 @@ def _channels(tables: Mapping[str, TableSpec]) -> int:
 
 
 def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
-    """A task without a table of targets, on a graph with one node type and one edge type."""
+    """A task without a table of targets. Typed graphs have edges to predict, others any of them."""
     task = settings.task
-    if settings.model in TYPED_MODELS or len(schema.node_types) > 1 or len(schema.edge_types) > 1:
-        raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type, and their models")
-    (edge_type,), (node_type,) = schema.edge_types, schema.node_types
+    typed = task == LINK and settings.model in TYPED_MODELS
+    if not typed and (settings.model in TYPED_MODELS or len(schema.node_types) > 1 or len(schema.edge_types) > 1):
+        able = f", or a model of typed graphs: {', '.join(TYPED_MODELS)}" if task == LINK else ", and their models"
+        raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type{able}")
+    edge_type = edge_type_of(schema, settings)
+    node_type = schema.endpoints(edge_type)[1]
     tables = schema.node_tables[node_type]
-    asked = getattr(settings, "edge_type", None)
-    if asked is not None:
-        schema.check_edge_type(asked)
-    if "x" not in tables or len(tables["x"].row_shape) != 1:
+    if typed:
+        check_link_types(schema, settings, edge_type)
+    elif "x" not in tables or len(tables["x"].row_shape) != 1:
         raise ConfigError("training needs the node table x with one row of features per vertex")
     if not schema.edge_counts[edge_type]:
         raise ConfigError(f"--task {task}: edge type {edge_type} has no edges")
@@ -101,7 +104,9 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     ):
         if used:
             raise ConfigError(f"{option}: does not go with --task {task}")
-    resolved = {"task": task} if task == LINK else {"task": task, "evaluate_by": _judge(schema, settings)}
+    resolved = {"task": task, "edge_type": edge_type} if typed else {"task": task}
+    if task != LINK:
+        resolved["evaluate_by"] = _judge(schema, settings)
     record = LINKS if task == LINK else unlabelled(task, resolved["evaluate_by"])
     if resolved.get("evaluate_by") == "classes":
         for name in ("edge_split", "eval_negatives"):
@@ -111,7 +116,8 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     else:
         shares = parse_shares(getattr(settings, "edge_split", "1,0,0"))
         splits = [name for name, share in zip(SPLITS, shares, strict=True) if share and name != "train"]
-    return TaskOnGraph(record, node_type, tables["x"].row_shape[0], settings.hidden, splits, resolved)
+    channels = 0 if typed else tables["x"].row_shape[0]
+    return TaskOnGraph(record, node_type, channels, settings.hidden, splits, resolved)
 
 
 def _judge(schema: Schema, settings: TrainSettings) -> str:

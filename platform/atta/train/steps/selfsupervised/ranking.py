@@ -19,11 +19,13 @@ from atta.train.tasks.links.pairs import EdgeSplit
 from atta.train.tasks.links.ranks import auc_sums, sortable
 from atta.train.tasks.links.record import LINKS
 
-__all__ = ["Decoder", "LinkRanking"]
+__all__ = ["Decoder", "LinkRanking", "Rows"]
 
 _NUMBERS = 1 << 22
 """Numbers of embeddings that are scored at a time, or those of one pair's candidates."""
 
+Rows = tuple[torch.Tensor, torch.Tensor]
+"""Embeddings of the sources' node type and of the targets', float32 [vertices, width]; the same one twice if it is one."""
 Decoder = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Scores of pairs from embeddings of sources and of targets, whose shapes are broadcast."""
 
@@ -40,10 +42,12 @@ class LinkRanking:
     def __init__(
         self, cluster: atta.Cluster, settings: LinkSettings, device: torch.device, rank: int, world: int
     ) -> None:
-        """Read all edges; every rank calls this."""
+        """Read all edges of the type that the settings name, or of the only type; every rank calls this."""
         self.split, self._count = EdgeSplit.parse(settings.edge_split), parse_eval_negatives(settings.eval_negatives)
         self._device, self._rank, self._world, self._task = device, rank, world, settings.task
-        self.pairs = pairs = read_pairs(cluster, rank, world, self._add_up)
+        self.pairs = pairs = read_pairs(
+            cluster, settings.edge_type or cluster.schema.edge_types[0], rank, world, self._add_up
+        )
         split = self.split.of(*map(torch.from_numpy, pairs.user_ids(pairs.keys))).numpy()
         self.keys = {name: pairs.keys[split == number] for number, name in enumerate(SPLITS)}
 
@@ -53,29 +57,29 @@ class LinkRanking:
         Raises ConfigError for a split in which nothing can be ranked.
         """
         found = [name for name in splits if len(self.keys[name])]
-        n = len(self.pairs.ids)
+        n = len(self.pairs.target_ids)
         for name in found:
             sources = np.unique(self.keys[name] // n)
             begin, end = (
                 np.searchsorted(self.pairs.keys, sources * n),
                 np.searchsorted(self.pairs.keys, (sources + 1) * n),
             )
-            if (end - begin >= n - 1).all():
+            if (end - begin >= self.pairs.most).all():
                 raise ConfigError(
                     f"--task {self._task}: no candidates for edges of {name}: their sources have edges to all vertices"
                 )
         return found
 
-    def tally(self, split: str, rows: torch.Tensor, decoder: Decoder) -> torch.Tensor:
+    def tally(self, split: str, rows: Rows, decoder: Decoder) -> torch.Tensor:
         """This rank's share of the tally of a split, which takes every ``world``-th edge; every rank calls this.
 
-        rows: float32 [vertices, width], embeddings in the order of ``pairs.ids``. float64 [2 + metrics + 2] comes back.
+        rows: embeddings in the order of ``pairs.ids`` and of ``pairs.target_ids``. float64 [2 + metrics + 2] comes back.
         """
         keys, pairs = self.keys[split], self.pairs
         positives = torch.zeros(len(keys), device=self._device)
         mine = np.arange(self._rank, len(keys), self._world)
-        widest = min(self._count or len(pairs.ids), len(pairs.ids))
-        together = max(1, _NUMBERS // ((1 + widest) * rows.shape[1]))
+        widest = min(self._count or len(pairs.target_ids), len(pairs.target_ids))
+        together = max(1, _NUMBERS // ((1 + widest) * rows[0].shape[1]))
         # The positive and its candidates are scored in one way, so that equal embeddings have equal scores.
         for places in np.array_split(mine, -(-len(mine) // together) or 1):
             ends = pairs.ends(keys[places])
@@ -97,10 +101,10 @@ class LinkRanking:
             tally += torch.cat([head, LINKS.sums(scores, there), auc])
         return tally
 
-    def _decoded(self, decoder: Decoder, rows: torch.Tensor, sources: np.ndarray, targets: np.ndarray) -> Any:
+    def _decoded(self, decoder: Decoder, rows: Rows, sources: np.ndarray, targets: np.ndarray) -> Any:
         """float32 [n, k] of places: sources [n], targets [n, k]."""
         of_sources, of_targets = (torch.from_numpy(places).to(self._device) for places in (sources, targets))
-        return decoder(rows[of_sources][:, None], rows[of_targets]).float()
+        return decoder(rows[0][of_sources][:, None], rows[1][of_targets]).float()
 
     def _add_up(self, numbers: torch.Tensor) -> torch.Tensor:
         on_device = numbers.to(self._device)

@@ -43,7 +43,7 @@ class _UnlabelledTrainer(EmbeddingTrainer):
         if self.ranking is None:
             return class_tallies(self, self.node_type, self.splits)
         rows = self.embeddings(self.ranking.pairs.ids)
-        return {split: self._sum(self.ranking.tally(split, rows, _inner).tolist()) for split in self.splits}
+        return {split: self._sum(self.ranking.tally(split, (rows, rows), _inner).tolist()) for split in self.splits}
 
 
 class WalkTrainer(_UnlabelledTrainer):
@@ -75,7 +75,7 @@ class WalkTrainer(_UnlabelledTrainer):
         A pair that is held out teaches nothing either.
         """
         seeds, positives = _seeds(data), data.positive[:, 0]
-        there = positives != seeds
+        there: torch.Tensor = positives != seeds
         if self.held_out is not None:
             there &= self.held_out.messages(data.n_id[positives], data.n_id[seeds])
         return there.long()

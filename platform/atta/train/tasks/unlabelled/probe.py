@@ -54,11 +54,11 @@ class LinearProbe:
             total = cross_entropy(x @ weight.T + bias, targets, reduction="sum")
             # Divided by n: the step lengths that the solver tries first do not depend on the number of vertices.
             loss: torch.Tensor = (total + _PENALTY / 2 * weight.square().sum()) / len(x)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss
 
         with torch.enable_grad():
-            solver.step(closure)  # type: ignore[no-untyped-call]
+            solver.step(closure)
         return cls(mean, scale, weight.detach(), bias.detach())
 
     def scores(self, rows: torch.Tensor) -> torch.Tensor:
