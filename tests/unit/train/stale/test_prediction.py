@@ -283,19 +283,19 @@ def test_a_trainer_learns_with_its_weights_once_on_the_link() -> None:
     assert sum(share.nbytes for share in shares) == 4 * (4 * 64 * (64 + 64 + 2) + 2 * 64 * (64 + 1) + 1) == 166_404
 
 
-def test_the_guard_uses_predictions_only_where_they_are_better() -> None:
+def test_the_guard_uses_predictions_only_where_they_are_much_better() -> None:
     guard, new, old = Guard(patience=3), torch.ones(2), torch.zeros(2)
     assert guard.choose(new, old) is old
     for errors, uses in [
-        (Errors(1.0, 1.0), False), (Errors(0.9, 1.0), True), (Errors(1.1, 1.0), False), (Errors(math.nan, 1.0), False),
-        (Errors(0.0, 0.0), False), (Errors(0.5, 1.0), True),
+        (Errors(1.0, 1.0), False), (Errors(0.25, 1.0), True), (Errors(0.26, 1.0), False), (Errors(1.1, 1.0), False),
+        (Errors(math.nan, 1.0), False), (Errors(0.0, 0.0), False), (Errors(0.2, 1.0), True),
     ]:  # fmt: skip
         guard.measured(errors)
         assert guard.uses == uses
         assert guard.choose(new, old) is (new if uses else old)
     for _ in range(3):
         assert guard.learns
-        guard.measured(Errors(0.6, 1.0))
+        guard.measured(Errors(0.24, 1.0))
     assert not guard.learns
     guard.measured(Errors(2.0, 1.0))
     assert guard.learns
