@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import TYPED_MODELS, MinibatchSettings
-from atta.train.settings.links import LINK, check_links
+from atta.train.settings.links import INFOMAX, LINK, UNSUPERVISED, check_links
 from atta.train.settings.typed import parse_fan_outs
 from atta.train.strategies.strategy import TrainingStrategy
 
@@ -23,10 +23,18 @@ __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    if settings.task == LINK and settings.model in TYPED_MODELS:
+        from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
+
+        return TypedLinkTrainer(settings, cluster, device)
     if settings.task == LINK:
-        from atta.train.steps.links import LinkTrainer
+        from atta.train.steps.selfsupervised.links import LinkTrainer
 
         return LinkTrainer(settings, cluster, device)
+    if settings.task in (UNSUPERVISED, INFOMAX):
+        from atta.train.steps.selfsupervised.unlabelled import InfomaxTrainer, WalkTrainer
+
+        return (WalkTrainer if settings.task == UNSUPERVISED else InfomaxTrainer)(settings, cluster, device)
     if settings.model in TYPED_MODELS:
         from atta.train.steps.typed import TypedTrainer
 

@@ -17,24 +17,40 @@ _TOGETHER = 1 << 14
 
 
 def read_pairs(
-    cluster: atta.Cluster, rank: int, world: int, add_up: Callable[[torch.Tensor], torch.Tensor]
+    cluster: atta.Cluster, edge_type: str, rank: int, world: int, add_up: Callable[[torch.Tensor], torch.Tensor]
 ) -> GraphPairs:
-    """All pairs that are edges. Each rank asks for the in-edges of its share of vertices, then ranks exchange them.
+    """All pairs that are edges of a type. Each rank asks for the in-edges of its share of vertices, then ranks exchange
+    them.
 
     ``add_up``: sums an int64 tensor over all ranks, in place, and returns it. Raises RemoteError.
     """
-    loader = atta.NeighborLoader(
-        cluster, [-1], None, batch_size=_TOGETHER, pad=False, rank=rank, world_size=world, tables=[], edge_ids=False
-    )
+    schema = cluster.schema
+    source, target = schema.endpoints(edge_type)
     seeds, ends = [np.empty(0, np.int64)], [np.empty((2, 0), np.int64)]
-    for batch in loader:
-        n_id = batch.n_id()
+    for batch in _batches(cluster, target, {e: [-1 if e == edge_type else 0] for e in schema.edge_types}, rank, world):
+        n_id = batch.n_id(target)
         seeds.append(n_id[: batch.batch_size].copy())
-        ends.append(n_id[batch.edge_index()])
+        from_places, to_places = batch.edge_index(edge_type)
+        ends.append(np.stack([batch.n_id(source)[from_places], n_id[to_places]]))
     ids = _everywhere(np.concatenate(seeds), rank, world, add_up)
-    mine = np.concatenate(ends, axis=1)
-    sources, targets = (_everywhere(side, rank, world, add_up) for side in mine)
-    return GraphPairs.of(ids, sources, targets)
+    sources, targets = (_everywhere(side, rank, world, add_up) for side in np.concatenate(ends, axis=1))
+    if source == target:
+        return GraphPairs.of(ids, sources, targets)
+    found = [
+        np.empty(0, np.int64),
+        *(batch.n_id(source).copy() for batch in _batches(cluster, source, [], rank, world)),
+    ]
+    return GraphPairs.of(_everywhere(np.concatenate(found), rank, world, add_up), sources, targets, ids)
+
+
+def _batches(
+    cluster: atta.Cluster, node_type: str, hops: list[int] | dict[str, list[int]], rank: int, world: int
+) -> atta.NeighborLoader:
+    """A rank's share of all vertices of a type."""
+    return atta.NeighborLoader(
+        cluster, hops, (node_type, None), batch_size=_TOGETHER, pad=False, rank=rank, world_size=world, tables=[],
+        edge_ids=False,
+    )  # fmt: skip
 
 
 def _everywhere(mine: np.ndarray, rank: int, world: int, add_up: Callable[[torch.Tensor], torch.Tensor]) -> np.ndarray:

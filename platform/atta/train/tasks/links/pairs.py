@@ -6,6 +6,7 @@ edges, and a pair has the same split in every run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from atta.train.tasks.links.candidates import parse_shares
 
-__all__ = ["EdgeSplit", "mixed", "shifted", "without_held_out"]
+__all__ = ["EdgeSplit", "mixed", "shifted", "without_held_out", "without_held_out_types"]
 
 _SALT = 0x5EED_ED6E
 _ADDED, _FIRST, _SECOND = (
@@ -70,8 +71,26 @@ def without_held_out(data: Any, split: EdgeSplit) -> Any:
     """
     source, target = data.n_id[data.edge_index]
     kept = split.messages(source, target)
-    hops = torch.tensor(data.num_sampled_edges, device=kept.device)
-    of_hop = torch.repeat_interleave(torch.arange(len(hops), device=kept.device), hops)
-    data.num_sampled_edges = torch.bincount(of_hop[kept], minlength=len(hops)).tolist()
+    data.num_sampled_edges = _by_hop(data.num_sampled_edges, kept)
     data.edge_index = data.edge_index[:, kept]
     return data
+
+
+def without_held_out_types(data: Any, split: EdgeSplit, edge_types: Iterable[tuple[str, str, str]]) -> Any:
+    """The same of a typed graph: ``edge_types`` are the one whose edges are divided and that of their reverses."""
+    for edge_type in edge_types:
+        store = data[edge_type]
+        source, target = (data[t].n_id[places] for t, places in zip(edge_type[::2], store.edge_index, strict=True))
+        kept = split.messages(source, target)
+        by_hop = _by_hop(data.num_sampled_edges[edge_type], kept)
+        store.edge_index, store.num_sampled_edges = store.edge_index[:, kept], by_hop
+        data.num_sampled_edges = {**data.num_sampled_edges, edge_type: by_hop}
+    return data
+
+
+def _by_hop(edges_per_hop: Sequence[int], kept: torch.Tensor) -> list[int]:
+    """How many of the edges of each hop are kept; ``kept``: bool [edges], hop by hop."""
+    hops = torch.tensor(edges_per_hop, device=kept.device)
+    of_hop = torch.repeat_interleave(torch.arange(len(hops), device=kept.device), hops)
+    found: list[int] = torch.bincount(of_hop[kept], minlength=len(hops)).tolist()
+    return found

@@ -1,0 +1,120 @@
+"""The trainer of link prediction on sampled mini-batches: seeds are edges, with pairs that are none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+import atta
+from atta.errors import ConfigError
+from atta.train.models import whole_model
+from atta.train.models.links import LinkModel, decoder_named
+from atta.train.steps.minibatch import MinibatchTrainer
+from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
+from atta.train.steps.selfsupervised.ranking import LinkRanking
+from atta.train.tasks.objective import Objective
+
+__all__ = ["EdgeBatches", "LinkTrainer", "training_edges"]
+
+_SECTION = 1 << 20
+"""Most edges per session: their ends go to the daemon in one message."""
+
+
+class EdgeBatches:
+    """The batches of training edges, one epoch per iteration. A long list is cut into sections at random."""
+
+    def __init__(self, cluster: atta.Cluster, hops: Any, edge_type: str, ends: np.ndarray, **options: Any) -> None:
+        """ends: int64 [2, edges] user ids; hops, options: of ``atta.LinkNeighborLoader``."""
+        seed, count = int(options.pop("seed")), -(-ends.shape[1] // _SECTION)
+        if count > 1:
+            ends, options["epochs"] = ends[:, np.random.default_rng(seed).permutation(ends.shape[1])], None
+        self._loaders = [
+            atta.LinkNeighborLoader(cluster, hops, (edge_type, part), seed=(seed + number) % (1 << 63), **options)
+            for number, part in enumerate(np.array_split(ends, count, axis=1))
+        ]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._loaders))
+
+    def __iter__(self) -> Iterator[Any]:
+        for loader in self._loaders:
+            yield from loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of an epoch."""
+        for loader in self._loaders:
+            loader.set_epoch(epoch)
+
+
+def training_edges(
+    trainer: MinibatchTrainer, ranking: LinkRanking, hops: Any, tables: Any, **options: Any
+) -> EdgeBatches:
+    """The batches of a trainer's edges, with pairs that are none; raises ConfigError if there are too few edges.
+
+    hops, tables, options: of ``atta.LinkNeighborLoader``.
+    """
+    config, keys = trainer.config, ranking.keys["train"]
+    if len(keys) < trainer.world:
+        raise ConfigError(f"--task link: {len(keys)} training edges for {trainer.world} trainers")
+    return EdgeBatches(
+        trainer.cluster,
+        hops,
+        config.edge_type or trainer.cluster.schema.edge_types[0],
+        ranking.pairs.user_ids(keys),
+        neg_sampling=atta.NegativeSampling("binary", config.negatives_per_edge, config.negatives),
+        batch_size=config.batch_size,
+        shuffle=True,
+        rank=trainer.rank,
+        world_size=trainer.world,
+        seed=config.seed,
+        seed_policy=config.seed_policy,
+        tables=tables,
+        edge_ids=False,
+        job=f"train-links-{os.getpid()}",
+        epochs=config.epochs,
+        **options,
+    )
+
+
+class LinkTrainer(EmbeddingTrainer):
+    """Trains embeddings and a decoder under DDP. Validation ranks edges among fixed candidates."""
+
+    def _objective(self) -> Objective:
+        self.ranking = LinkRanking(self.cluster, self.config, self.device, self.rank, self.world)
+        self.held_out, self.splits = self.ranking.split, self.ranking.there(self.splits)
+        return Objective(self.task, self.outputs)
+
+    def build(self) -> torch.nn.Module:
+        """See ``MinibatchTrainer``."""
+        config = self.config
+        decoder = decoder_named(config.decoder, self.outputs, config.hidden)
+        return LinkModel(whole_model(config, self.channels, self.outputs), decoder)
+
+    def train_batches(self) -> EdgeBatches:
+        """See ``MinibatchTrainer``."""
+        return training_edges(self, self.ranking, list(self.config.fan_outs), ["x"])
+
+    def targets(self, data: Any) -> torch.Tensor:
+        """See ``MinibatchTrainer``: whether a pair is an edge."""
+        labels: torch.Tensor = data.edge_label
+        return labels
+
+    def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        """See ``MinibatchTrainer``: of the batch's pairs."""
+        data = self.readable(data)
+        scores: torch.Tensor = model(
+            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, data.edge_label_index
+        )
+        return scores
+
+    @torch.no_grad()
+    def tallies(self) -> dict[str, list[float]]:
+        """See ``EpochLoop``. Each rank computes embeddings of its share of all vertices, then ranks its edges."""
+        self.parallel.eval()
+        rows = self.embeddings(self.ranking.pairs.ids)
+        decoder: Any = self.model.link_decoder
+        return {split: self._sum(self.ranking.tally(split, (rows, rows), decoder).tolist()) for split in self.splits}

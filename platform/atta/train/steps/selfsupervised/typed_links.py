@@ -1,0 +1,118 @@
+"""The trainer of link prediction on typed graphs: edges of one type are seeds."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import atta
+from atta.client.loaders.link import reverse_type_of
+from atta.partition.schema import split_edge_type
+from atta.train.models.links import decoder_named
+from atta.train.models.typed import TypedLinkModel
+from atta.train.settings import MinibatchSettings
+from atta.train.steps.selfsupervised.links import EdgeBatches, training_edges
+from atta.train.steps.selfsupervised.ranking import LinkRanking
+from atta.train.steps.timing import Stopwatch
+from atta.train.steps.transfer import on_device
+from atta.train.steps.typed import TypedTrainer
+from atta.train.tasks.links.pairs import without_held_out_types
+from atta.train.tasks.objective import Objective
+from atta.train.tasks.reach import TypeReach
+
+__all__ = ["TypedLinkTrainer"]
+
+
+class TypedLinkTrainer(TypedTrainer):
+    """Trains embeddings of the types at both ends of an edge type, and a decoder."""
+
+    @staticmethod
+    def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
+        """See ``TypedTrainer``."""
+        assert config.edge_type is not None, "launching has found it"
+        source, target = cluster.schema.endpoints(config.edge_type)
+        return config, TypeReach.of(cluster.schema, target, config.depth, (source,))
+
+    def _objective(self) -> Objective:
+        self.ranking = LinkRanking(self.cluster, self.config, self.device, self.rank, self.world)
+        self.splits = self.ranking.there(self.splits)
+        return Objective(self.task, self.outputs)
+
+    @property
+    def edge_type(self) -> tuple[str, str, str]:
+        """Of the edges that are predicted."""
+        return split_edge_type(str(self.config.edge_type))
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Node types of sources and of targets."""
+        return self.edge_type[0], self.edge_type[2]
+
+    def build(self) -> torch.nn.Module:
+        """See ``MinibatchTrainer``."""
+        config = self.config
+        return TypedLinkModel(config, self.reach, self.ends, decoder_named(config.decoder, self.outputs, config.hidden))
+
+    def train_batches(self) -> EdgeBatches:
+        """See ``MinibatchTrainer``. Neither edges of a batch nor their reverses are messages."""
+        options = self.loader_options(train=True)
+        return training_edges(
+            self, self.ranking, options["num_neighbors"], options["tables"], reverse_type=self.config.reverse_type
+        )
+
+    def seeds_in(self, data: Any) -> Any:
+        """See ``MinibatchTrainer``."""
+        return data[self.edge_type]
+
+    def targets(self, data: Any) -> torch.Tensor:
+        """See ``MinibatchTrainer``: whether a pair is an edge."""
+        labels: torch.Tensor = data[self.edge_type].edge_label
+        return labels
+
+    def readable(self, data: Any) -> Any:
+        """PyG's data without edges of validation and test, and without their reverses."""
+        config, schema = self.config, self.cluster.schema
+        reverse = reverse_type_of(schema, str(config.edge_type), config.reverse_type)
+        both = {self.edge_type, *([] if reverse is None else [split_edge_type(reverse)])}
+        return without_held_out_types(data, self.ranking.split, sorted(both))
+
+    def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        """See ``MinibatchTrainer``: of the batch's pairs."""
+        pairs = data[self.edge_type].edge_label_index
+        scores: torch.Tensor = model(*self.inputs(self.readable(data)), pairs)
+        return scores
+
+    @torch.no_grad()
+    def tallies(self) -> dict[str, list[float]]:
+        """See ``EpochLoop``. Each rank computes embeddings of its share of both types, then ranks its edges."""
+        self.parallel.eval()
+        source, target = self.ends
+        pairs = self.ranking.pairs
+        decoder: Any = self.model.link_decoder
+        found = {t: self._embeddings(t, ids) for t, ids in ((source, pairs.ids), (target, pairs.target_ids))}
+        rows = found[source], found[target]
+        return {split: self._sum(self.ranking.tally(split, rows, decoder).tolist()) for split in self.splits}
+
+    def _embeddings(self, node_type: str, ids: np.ndarray) -> torch.Tensor:
+        """float32 [vertices, outputs] of all vertices of a type, by ascending user ids, of all ranks."""
+        config = self.config
+        loader = atta.NeighborLoader(
+            self.cluster, input_nodes=(node_type, None), pad=False, rank=self.rank, world_size=self.world,
+            batch_size=config.eval_batch_size or config.batch_size, seed=config.seed, seed_policy=config.seed_policy,
+            edge_ids=False, job=f"train-embeddings-{os.getpid()}", **self.loader_options(train=False),
+        )  # fmt: skip
+        found = torch.zeros(len(ids), self.outputs, device=self.device)
+        batches = iter(loader)  # before len(), which then knows the number of batches
+        with self.display.batches(f"  {node_type}", len(loader)) as advance:
+            for _, drawn in on_device(batches, self.device, Stopwatch(self.device)):
+                data = self.readable(drawn)
+                rows = self.model(*self.inputs(data))[node_type]
+                places = np.searchsorted(ids, data[node_type].n_id[: len(rows)].cpu().numpy())
+                found[torch.from_numpy(places).to(self.device)] = rows
+                advance()
+        dist.all_reduce(found)
+        return found
