@@ -16,6 +16,7 @@ UNTABLED = (LINK, UNSUPERVISED, INFOMAX)
 """Tasks whose targets are no table; the model's outputs are embeddings."""
 DECODERS = ("dot", "distmult", "mlp")
 NEGATIVES = ("uniform", "degree", "in_batch", "exact")
+SPLITS_BY = ("hash", "time")
 JUDGES = ("auto", "classes", "links")
 _WALKS = ("uniform", "in_batch", "exact")  # the DAG of three branches draws no in-neighbours: uniform is exact there
 
@@ -41,6 +42,11 @@ class LinkSettings(TrainSettings):
     edge_split: Annotated[
         str, Option("Link figures: shares of edges for training, validation and test.", metavar="SHARES")
     ] = "0.8,0.1,0.1"
+    split_by: Annotated[
+        str,
+        Option("Link figures: a hash of an edge's ends divides edges, or their edge table time, earliest first.",
+               choices=SPLITS_BY),
+    ] = "hash"  # fmt: skip
     negatives: Annotated[
         str, Option("--task link, unsupervised: how pairs that are no edges are drawn in training.", choices=NEGATIVES)
     ] = "uniform"
@@ -66,6 +72,7 @@ _TASKS = {
     "reverse_type": (LINK,),
     "decoder": (LINK,),
     "edge_split": UNTABLED,
+    "split_by": (LINK, INFOMAX),
     "negatives": (LINK, UNSUPERVISED),
     "negatives_per_edge": (LINK, UNSUPERVISED),
     "eval_negatives": UNTABLED,

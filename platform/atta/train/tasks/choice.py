@@ -16,7 +16,7 @@ from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.links.candidates import SPLITS, parse_shares
 from atta.train.tasks.links.record import LINKS
 from atta.train.tasks.regression import with_loss
-from atta.train.tasks.target import check_link_types, check_types, edge_type_of, target_of
+from atta.train.tasks.target import check_link_types, check_times, check_types, edge_type_of, target_of
 from atta.train.tasks.unlabelled.record import unlabelled
 
 __all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
@@ -98,6 +98,7 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         raise ConfigError("training needs the node table x with one row of features per vertex")
     if not schema.edge_counts[edge_type]:
         raise ConfigError(f"--task {task}: edge type {edge_type} has no edges")
+    check_times(schema, settings, edge_type)
     for option, used in (
         (f"--class-weights {settings.class_weights}", settings.class_weights != "none"),
         (f"--regression-loss {settings.regression_loss}", settings.regression_loss != "mse"),
@@ -109,7 +110,7 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         resolved["evaluate_by"] = _judge(schema, settings)
     record = LINKS if task == LINK else unlabelled(task, resolved["evaluate_by"])
     if resolved.get("evaluate_by") == "classes":
-        for name in ("edge_split", "eval_negatives"):
+        for name in ("edge_split", "eval_negatives", "split_by"):
             if getattr(settings, name) != getattr(LinkSettings, name):
                 raise ConfigError(f"--{name.replace('_', '-')}: goes with --evaluate-by links, not classes")
         splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]

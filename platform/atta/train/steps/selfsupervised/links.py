@@ -96,7 +96,7 @@ class LinkTrainer(EmbeddingTrainer):
 
     def train_batches(self) -> EdgeBatches:
         """See ``MinibatchTrainer``."""
-        return training_edges(self, self.ranking, list(self.config.fan_outs), ["x"])
+        return training_edges(self, self.ranking, list(self.config.fan_outs), ["x"], edge_tables=self.edge_tables)
 
     def targets(self, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: whether a pair is an edge."""

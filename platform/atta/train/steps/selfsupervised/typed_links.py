@@ -61,8 +61,25 @@ class TypedLinkTrainer(TypedTrainer):
         """See ``MinibatchTrainer``. Neither edges of a batch nor their reverses are messages."""
         options = self.loader_options(train=True)
         return training_edges(
-            self, self.ranking, options["num_neighbors"], options["tables"], reverse_type=self.config.reverse_type
+            self,
+            self.ranking,
+            options["num_neighbors"],
+            options["tables"],
+            reverse_type=self.config.reverse_type,
+            edge_tables=options["edge_tables"],
         )
+
+    def loader_options(self, *, train: bool) -> dict[str, Any]:
+        """See ``TypedTrainer``."""
+        tables = {key: list(self.ranking.split.tables) for key in map("__".join, self._both)}
+        return {**super().loader_options(train=train), "edge_tables": tables}
+
+    @property
+    def _both(self) -> list[tuple[str, str, str]]:
+        """The edge type, and that of the reverses, if there is one."""
+        config = self.config
+        reverse = reverse_type_of(self.cluster.schema, str(config.edge_type), config.reverse_type)
+        return sorted({self.edge_type, *([] if reverse is None else [split_edge_type(reverse)])})
 
     def seeds_in(self, data: Any) -> Any:
         """See ``MinibatchTrainer``."""
@@ -75,10 +92,7 @@ class TypedLinkTrainer(TypedTrainer):
 
     def readable(self, data: Any) -> Any:
         """PyG's data without edges of validation and test, and without their reverses."""
-        config, schema = self.config, self.cluster.schema
-        reverse = reverse_type_of(schema, str(config.edge_type), config.reverse_type)
-        both = {self.edge_type, *([] if reverse is None else [split_edge_type(reverse)])}
-        return without_held_out_types(data, self.ranking.split, sorted(both))
+        return without_held_out_types(data, self.ranking.split, self._both)
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: of the batch's pairs."""
