@@ -88,7 +88,7 @@ def check_link_types(schema: Schema, settings: TrainSettings, edge_type: str) ->
             f"{', '.join(MODELS)}"
         )
     if getattr(settings, "target", None) is not None:
-        raise ConfigError("--target: --task link learns about both ends of --edge-type")
+        raise ConfigError(f"--target: --task {settings.task} learns about both ends of --edge-type")
     source, target = schema.endpoints(edge_type)
     TypeReach.of(schema, target, settings.depth, (source,))
     if isinstance(settings, MinibatchSettings):

@@ -12,7 +12,7 @@ import torch
 import atta
 from atta.train.tasks.links.candidates import GraphPairs
 
-__all__ = ["EdgeReader", "TimedPairs"]
+__all__ = ["EdgeReader", "LabelledEdges", "TimedPairs"]
 
 _TOGETHER = 1 << 14
 """Number of vertices whose in-edges a batch has."""
@@ -22,6 +22,14 @@ class TimedPairs(NamedTuple):
     """The pairs that are edges, and the time of each one's first edge, int64 or float64 [pairs] (None: not asked for)."""
 
     pairs: GraphPairs
+    times: np.ndarray | None
+
+
+class LabelledEdges(NamedTuple):
+    """All edges of a type: user ids int64 [2, edges], labels int64 [edges], times (None: not asked for)."""
+
+    ends: np.ndarray
+    labels: np.ndarray
     times: np.ndarray | None
 
 
@@ -48,7 +56,7 @@ class EdgeReader:
         schema = self.cluster.schema
         source, target = schema.endpoints(edge_type)
         seeds, ends = [np.empty(0, np.int64)], [np.empty((2, 0), np.int64)]
-        kind = np.float64 if timed and schema.edge_tables[edge_type]["time"].dtype[1] == "f" else np.int64
+        kind = self._clock(edge_type) if timed else np.int64
         clocks = [np.empty(0, kind)]
         hops = {e: [-1 if e == edge_type else 0] for e in schema.edge_types}
         for batch in self._batches(target, hops, edge_tables={edge_type: ["time"]} if timed else {}):
@@ -66,6 +74,29 @@ class EdgeReader:
         found = [np.empty(0, np.int64), *(batch.n_id(source).copy() for batch in self._batches(source, []))]
         source_ids = self._everywhere(np.concatenate(found))
         return _timed(GraphPairs.of(source_ids, sources, targets, ids), sources, targets, times)
+
+    def labelled(self, edge_type: str, *, timed: bool) -> LabelledEdges:
+        """All edges of a type with their rows of the edge table ``y``; ``timed``: and their times. Raises RemoteError."""
+        schema = self.cluster.schema
+        source, target = schema.endpoints(edge_type)
+        tables = {"y": np.int64, **({"time": self._clock(edge_type)} if timed else {})}
+        ends, rows = [np.empty((2, 0), np.int64)], {name: [np.empty(0, kind)] for name, kind in tables.items()}
+        hops = {e: [-1 if e == edge_type else 0] for e in schema.edge_types}
+        for batch in self._batches(target, hops, edge_tables={edge_type: list(tables)}):
+            from_places, to_places = batch.edge_index(edge_type)
+            ends.append(np.stack([batch.n_id(source)[from_places], batch.n_id(target)[to_places]]))
+            for name, kind in tables.items():
+                rows[name].append(batch.edge_table(name, edge_type).reshape(-1).astype(kind))
+        found = np.stack([self._everywhere(side) for side in np.concatenate(ends, axis=1)])
+        columns = {name: self._everywhere(np.concatenate(parts)) for name, parts in rows.items()}
+        # The same order for any number of partitions and ranks.
+        order = np.lexsort((*(columns[name] for name in sorted(columns)), found[0], found[1]))
+        columns = {name: column[order] for name, column in columns.items()}
+        return LabelledEdges(found[:, order], columns["y"], columns.get("time"))
+
+    def _clock(self, edge_type: str) -> type[np.float64] | type[np.int64]:
+        """The type of numbers that times are read as."""
+        return np.float64 if self.cluster.schema.edge_tables[edge_type]["time"].dtype[1] == "f" else np.int64
 
     def _batches(self, node_type: str, hops: Any, **options: Any) -> atta.NeighborLoader:
         """This rank's share of all vertices of a type."""
