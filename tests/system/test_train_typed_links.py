@@ -20,6 +20,7 @@ from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
+from atta.train.tasks.links.pairs import EdgeSplit
 from tests.hetero import hidden_over_all_vertices
 
 BUYS, BOUGHT, KNOWS, TAGS = (
@@ -39,6 +40,7 @@ class World:
     ids: dict[str, np.ndarray]
     x: dict[str, torch.Tensor]
     edges: dict[tuple[str, str, str], torch.Tensor]
+    times: np.ndarray
     running: atta.Cluster
 
     def user_ids(self, edge_type: tuple[str, str, str]) -> torch.Tensor:
@@ -68,17 +70,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         KNOWS: joined("user", "user", 0.1, 0.05),
         TAGS: joined("tag", "item", 0.3, 0),
     }
+    times = rng.integers(0, 40, buys.shape[1])
     with GraphWriter(folder / "graph") as out:
         for t, n in COUNTS.items():
             out.add_nodes(t, n, ids=ids[t], tables={"x": x[t]} if t in x else {})
         for e, pair in edges.items():
-            out.add_edges("__".join(e), *pair)
+            out.add_edges("__".join(e), *pair, **({"time": times} if e in (BUYS, BOUGHT) else {}))
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
     with ExitStack() as stack:
         running = stack.enter_context(atta.local(folder / "parts", threads=1))
         yield World(
             ids, {t: torch.from_numpy(rows) for t, rows in x.items()},
-            {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()}, running,
+            {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()}, times, running,
         )  # fmt: skip
 
 
@@ -104,20 +107,32 @@ def trainer_of(world: World, settings: TrainConfig) -> TypedLinkTrainer:
     return TypedLinkTrainer(own, world.running, torch.device("cpu"))
 
 
+def divided(world: World, trainer: TypedLinkTrainer) -> tuple[dict[tuple[int, ...], int], np.ndarray]:
+    """The split of each pair that buys, by places, and which edges are messages."""
+    pairs = list(map(tuple, world.edges[BUYS].T.tolist()))
+    if trainer.config.split_by == "hash":
+        of = EdgeSplit.parse(SHARES).of(*world.user_ids(BUYS)).numpy()
+        return dict(zip(pairs, of.tolist(), strict=True)), of == 0
+    first: dict[tuple[int, ...], int] = {}
+    for pair, time in zip(pairs, world.times.tolist(), strict=True):
+        first[pair] = min(time, first.get(pair, time))
+    ordered = sorted(first.values())
+    train, val = (ordered[int(np.ceil(share * len(ordered) - 1e-6)) - 1] for share in (0.7, 0.9))
+    return {pair: (time > train) + (time > val) for pair, time in first.items()}, world.times <= train
+
+
 def by_hand(world: World, trainer: TypedLinkTrainer, split: int) -> dict[str, float]:
     """MRR, Hits@10 and AUC of the trainer's weights: every edge beside all items that its user has not bought."""
     assert trainer.embeddings is not None
     ids = {t: torch.from_numpy(rows) for t, rows in world.ids.items()}
     with torch.no_grad():
         x = {**world.x, "tag": trainer.embeddings.rows("tag", ids["tag"])}
-        kept = trainer.ranking.split.messages(*world.user_ids(BUYS))
+        pairs, kept = divided(world, trainer)
         messages = {e: pair[:, kept] if e in (BUYS, BOUGHT) else pair for e, pair in world.edges.items()}
         model: Any = trainer.model
         h = hidden_over_all_vertices(model, x, messages)
         users, items = (model.outputs[t](h[t]) for t in ("user", "item"))
         scores = model.link_decoder(users[:, None], items).double().numpy()
-    of = trainer.ranking.split.of(*world.user_ids(BUYS)).numpy()
-    pairs = dict(zip(map(tuple, world.edges[BUYS].T.tolist()), of, strict=True))
     own = [pair for pair, number in pairs.items() if number == split]
     ranks, wins, games = [], 0.0, 0
     for user, item in own:
@@ -130,14 +145,17 @@ def by_hand(world: World, trainer: TypedLinkTrainer, split: int) -> dict[str, fl
     return {"mrr": float(placed.mean()), "hits@10": float(np.mean(np.array(ranks) <= 10)), "auc": wins / games}
 
 
+CASES = [("hetero-sage", "time"), ("hetero-sage", "hash"), ("rgcn", "hash"), ("hgt", "time"), ("hetero-gat", "hash")]
+
+
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(
-    "model", ["hetero-sage", *(pytest.param(m, marks=pytest.mark.slow) for m in ("rgcn", "hgt", "hetero-gat"))]
+    ("model", "split_by"), [pytest.param(*c, marks=[pytest.mark.slow] if n else []) for n, c in enumerate(CASES)]
 )
 def test_figures_are_those_of_brute_force_and_nothing_leaks(
-    world: World, monkeypatch: pytest.MonkeyPatch, model: str
+    world: World, monkeypatch: pytest.MonkeyPatch, model: str, split_by: str
 ) -> None:
-    trainer = trainer_of(world, config(world, model=model))
+    trainer = trainer_of(world, config(world, model=model, split_by=split_by))
     seen: list[Any] = []
     readable = TypedLinkTrainer.readable
 
@@ -164,12 +182,12 @@ def test_figures_are_those_of_brute_force_and_nothing_leaks(
 
 def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) -> None:
     """No edge of validation or test, no seed edge and no reverse of these is a message; negatives are items."""
-    held_out = {
-        tuple(pair) for pair, number in zip(
-            world.user_ids(BUYS).T.tolist(), trainer.ranking.split.of(*world.user_ids(BUYS)).tolist(), strict=True
-        ) if number
-    }  # fmt: skip
+    split, kept = divided(world, trainer)
+    named = [(world.ids["user"][user], world.ids["item"][item], n) for (user, item), n in split.items()]
+    held_out = {(user, item) for user, item, number in named if number}
     graph = {e: set(map(tuple, world.user_ids(e).T.tolist())) for e in world.edges}
+    readable = set(map(tuple, world.user_ids(BUYS)[:, torch.from_numpy(kept)].T.tolist()))
+    assert 0 < len(held_out) < len(graph[BUYS]) / 2
     train, seeds_seen = graph[BUYS] - held_out, []
     for data in batches:
         user, item = (data[t].n_id for t in ("user", "item"))
@@ -183,7 +201,7 @@ def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) 
         for e in (BUYS, BOUGHT):
             ends = [data[t].n_id[places].tolist() for t, places in zip(e[::2], data[e].edge_index, strict=True)]
             messages = set(zip(*(ends if e == BUYS else ends[::-1]), strict=True))
-            assert messages <= train - forbidden
+            assert messages <= readable - forbidden
             assert data.num_sampled_edges[e] == data[e].num_sampled_edges
             assert sum(data.num_sampled_edges[e]) == len(ends[0])
         knows = zip(*(user[places].tolist() for places in data[KNOWS].edge_index), strict=True)
@@ -215,7 +233,11 @@ BAD = [
     ),
     ("--edge-type user__buys__item --target item", "--target: --task link learns about both ends of --edge-type"),
     ("--edge-type user__buys__item --reverse-type user__knows__user", "does not lead from item to user"),
-    ("--edge-type user__buys__item --task unsupervised", "--edge-type: belongs to --task link, not unsupervised"),
+    ("--edge-type user__knows__user --split-by time", "edge type user__knows__user needs an edge table time"),
+    (
+        "--edge-type user__buys__item --task unsupervised",
+        "--edge-type: belongs to --task link or edge-classes, not unsupervised",
+    ),
 ]
 
 

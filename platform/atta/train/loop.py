@@ -230,6 +230,10 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             dist.barrier()
             prune_ranks(folder, self.rank, self.world, done)
 
+    def add_up(self, values: Sequence[float]) -> list[float]:
+        """Sum of each number over all ranks; every rank calls this."""
+        return self._sum(values)
+
     def _sum(self, values: Sequence[float]) -> list[float]:
         """Sum of each number over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)

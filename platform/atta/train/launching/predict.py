@@ -26,7 +26,7 @@ from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers
 from atta.train.settings import TYPED_MODELS
-from atta.train.settings.links import LINK, UNTABLED
+from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:
@@ -244,6 +244,8 @@ class PredictJob:
         if task not in UNTABLED:
             hidden = self.what == "embeddings"
             return layers_of(model, device, hidden=hidden), digest_of([model]), inner_products
+        if task == EDGE_CLASSES and self.links is not None:
+            raise ConfigError(f"{saved.path}: was trained for --task {task}, which does not score pairs")
         if task != LINK:
             return layers_of(model, device, hidden=False), digest_of([model]), inner_products
         decoder = saved_decoder(saved)
@@ -284,8 +286,9 @@ def predicted_type(schema: Schema, saved: SavedModel | None) -> str:
     if saved is None or not _typed(saved):
         return schema.node_types[0]
     kind, target = saved.shape["model"], saved.shape.get("target")
-    if saved.shape.get("task") == LINK:
-        raise ConfigError(f"{saved.path}: was trained for --task {LINK} on a typed graph: predict takes none of these")
+    task = saved.shape.get("task")
+    if task in (LINK, EDGE_CLASSES):
+        raise ConfigError(f"{saved.path}: was trained for --task {task} on a typed graph: predict takes none of these")
     if len(schema.node_types) == len(schema.edge_types) == 1:
         raise DataError(saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type")
     if target not in schema.node_types:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -124,7 +123,7 @@ class SavedTypedModel:
     def _edges(self, edge_type: EdgeTriple, block: TypedBlock, node_type: str) -> torch.Tensor:
         if edge_type[2] != node_type:
             return torch.zeros(2, 0, dtype=torch.int64, device=self.device)
-        ends: Sequence[np.ndarray] = block.edges["__".join(edge_type)]
+        ends = block.edges["__".join(edge_type)]
         return torch.from_numpy(np.ascontiguousarray(ends)).to(self.device)
 
 

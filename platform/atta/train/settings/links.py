@@ -1,4 +1,4 @@
-"""Settings of the tasks without a table of targets: ``link``, ``unsupervised`` and ``dgi``."""
+"""Settings of the tasks without a table ``y`` of vertices: ``link``, ``edge-classes``, ``unsupervised``, ``dgi``."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from atta.errors import ConfigError
 from atta.observe.settings import Option
 from atta.train.settings.common import TrainSettings
 
-__all__ = ["DECODERS", "INFOMAX", "LINK", "UNSUPERVISED", "UNTABLED", "LinkSettings", "check_links"]
+__all__ = ["DECODERS", "EDGE_CLASSES", "INFOMAX", "LINK", "UNSUPERVISED", "UNTABLED", "LinkSettings", "check_links"]
 
-LINK, UNSUPERVISED, INFOMAX = "link", "unsupervised", "dgi"
-UNTABLED = (LINK, UNSUPERVISED, INFOMAX)
-"""Tasks whose targets are no table; the model's outputs are embeddings."""
+LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX = "link", "edge-classes", "unsupervised", "dgi"
+UNTABLED = (LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX)
+"""Tasks whose targets are no table of vertices; the model's outputs are embeddings."""
 DECODERS = ("dot", "distmult", "mlp")
 NEGATIVES = ("uniform", "degree", "in_batch", "exact")
+SPLITS_BY = ("hash", "time")
 JUDGES = ("auto", "classes", "links")
 _WALKS = ("uniform", "in_batch", "exact")  # the DAG of three branches draws no in-neighbours: uniform is exact there
 
 
 @dataclass(frozen=True)
 class LinkSettings(TrainSettings):
-    """What strategies that can train tasks without a table of targets have."""
+    """What strategies that can train tasks without a table of vertices have."""
 
     edge_type: Annotated[
-        str | None, Option("--task link: the edges to predict.", metavar="SRC__REL__DST", unset="the only type")
+        str | None,
+        Option("--task link, edge-classes: the edges to predict.", metavar="SRC__REL__DST", unset="the only type"),
     ] = None
     reverse_type: Annotated[
         str | None,
         Option(
-            "--task link: typed graphs: the type of the reverses of these edges.",
+            "Typed graphs: the type of the reverses of --edge-type.",
             metavar="DST__REL__SRC",
             unset="the only type in the other direction",
         ),
@@ -39,8 +41,13 @@ class LinkSettings(TrainSettings):
         "dot"
     )
     edge_split: Annotated[
-        str, Option("Link figures: shares of edges for training, validation and test.", metavar="SHARES")
+        str, Option("Tasks of edges: their shares for training, validation and test.", metavar="SHARES")
     ] = "0.8,0.1,0.1"
+    split_by: Annotated[
+        str,
+        Option("Tasks of edges: a hash of an edge's ends divides them, or their edge table time, earliest first.",
+               choices=SPLITS_BY),
+    ] = "hash"  # fmt: skip
     negatives: Annotated[
         str, Option("--task link, unsupervised: how pairs that are no edges are drawn in training.", choices=NEGATIVES)
     ] = "uniform"
@@ -62,13 +69,14 @@ class LinkSettings(TrainSettings):
 
 
 _TASKS = {
-    "edge_type": (LINK,),
-    "reverse_type": (LINK,),
+    "edge_type": (LINK, EDGE_CLASSES),
+    "reverse_type": (LINK, EDGE_CLASSES),
     "decoder": (LINK,),
     "edge_split": UNTABLED,
+    "split_by": (LINK, EDGE_CLASSES, INFOMAX),
     "negatives": (LINK, UNSUPERVISED),
     "negatives_per_edge": (LINK, UNSUPERVISED),
-    "eval_negatives": UNTABLED,
+    "eval_negatives": (LINK, UNSUPERVISED, INFOMAX),
     "evaluate_by": (UNSUPERVISED, INFOMAX),
 }
 """The tasks that a setting belongs to."""

@@ -11,12 +11,13 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train.settings import TYPED_MODELS, TrainSettings
-from atta.train.settings.links import LINK, UNTABLED, LinkSettings
+from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED, LinkSettings
 from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.links.candidates import SPLITS, parse_shares
+from atta.train.tasks.links.classes import EDGE_CLASSES as EDGE_CLASSES_TASK
 from atta.train.tasks.links.record import LINKS
 from atta.train.tasks.regression import with_loss
-from atta.train.tasks.target import check_link_types, check_types, edge_type_of, target_of
+from atta.train.tasks.target import check_link_types, check_times, check_types, edge_type_of, target_of
 from atta.train.tasks.unlabelled.record import unlabelled
 
 __all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
@@ -85,9 +86,10 @@ def _channels(tables: Mapping[str, TableSpec]) -> int:
 def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
     """A task without a table of targets. Typed graphs have edges to predict, others any of them."""
     task = settings.task
-    typed = task == LINK and settings.model in TYPED_MODELS
+    of_edges = task in (LINK, EDGE_CLASSES)
+    typed = of_edges and settings.model in TYPED_MODELS
     if not typed and (settings.model in TYPED_MODELS or len(schema.node_types) > 1 or len(schema.edge_types) > 1):
-        able = f", or a model of typed graphs: {', '.join(TYPED_MODELS)}" if task == LINK else ", and their models"
+        able = f", or a model of typed graphs: {', '.join(TYPED_MODELS)}" if of_edges else ", and their models"
         raise ConfigError(f"--task {task}: takes graphs with one node type and one edge type{able}")
     edge_type = edge_type_of(schema, settings)
     node_type = schema.endpoints(edge_type)[1]
@@ -98,6 +100,9 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         raise ConfigError("training needs the node table x with one row of features per vertex")
     if not schema.edge_counts[edge_type]:
         raise ConfigError(f"--task {task}: edge type {edge_type} has no edges")
+    if task == EDGE_CLASSES:
+        _check_edge_labels(schema, edge_type)
+    check_times(schema, settings, edge_type)
     for option, used in (
         (f"--class-weights {settings.class_weights}", settings.class_weights != "none"),
         (f"--regression-loss {settings.regression_loss}", settings.regression_loss != "mse"),
@@ -105,11 +110,11 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         if used:
             raise ConfigError(f"{option}: does not go with --task {task}")
     resolved = {"task": task, "edge_type": edge_type} if typed else {"task": task}
-    if task != LINK:
+    if not of_edges:
         resolved["evaluate_by"] = _judge(schema, settings)
-    record = LINKS if task == LINK else unlabelled(task, resolved["evaluate_by"])
+    record = task_named(settings) if of_edges else unlabelled(task, resolved["evaluate_by"])
     if resolved.get("evaluate_by") == "classes":
-        for name in ("edge_split", "eval_negatives"):
+        for name in ("edge_split", "eval_negatives", "split_by"):
             if getattr(settings, name) != getattr(LinkSettings, name):
                 raise ConfigError(f"--{name.replace('_', '-')}: goes with --evaluate-by links, not classes")
         splits = [s for s in ("val", "test") if schema.splits[node_type].get(s)]
@@ -118,6 +123,13 @@ def _untabled_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
         splits = [name for name, share in zip(SPLITS, shares, strict=True) if share and name != "train"]
     channels = 0 if typed else tables["x"].row_shape[0]
     return TaskOnGraph(record, node_type, channels, settings.hidden, splits, resolved)
+
+
+def _check_edge_labels(schema: Schema, edge_type: str) -> None:
+    spec = schema.edge_tables[edge_type].get("y")
+    if spec is None:
+        raise ConfigError(f"--task {EDGE_CLASSES}: edge type {edge_type} has no edge table y")
+    EDGE_CLASSES_TASK.outputs(spec, None)
 
 
 def _judge(schema: Schema, settings: TrainSettings) -> str:
@@ -142,6 +154,8 @@ def task_named(settings: TrainSettings, name: str | None = None) -> LearningTask
     name = name or settings.task
     if name == LINK:
         return LINKS
+    if name == EDGE_CLASSES:
+        return EDGE_CLASSES_TASK
     if name in UNTABLED:
         judge = getattr(settings, "evaluate_by", AUTO)
         return unlabelled(name, "classes" if judge == AUTO else judge)

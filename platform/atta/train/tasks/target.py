@@ -8,7 +8,7 @@ from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSe
 from atta.train.settings.typed import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.reach import TypeReach
 
-__all__ = ["check_link_types", "check_types", "edge_type_of", "fan_outs_of", "is_typed", "target_of"]
+__all__ = ["check_link_types", "check_times", "check_types", "edge_type_of", "fan_outs_of", "is_typed", "target_of"]
 
 
 def is_typed(schema: Schema) -> bool:
@@ -88,7 +88,7 @@ def check_link_types(schema: Schema, settings: TrainSettings, edge_type: str) ->
             f"{', '.join(MODELS)}"
         )
     if getattr(settings, "target", None) is not None:
-        raise ConfigError("--target: --task link learns about both ends of --edge-type")
+        raise ConfigError(f"--target: --task {settings.task} learns about both ends of --edge-type")
     source, target = schema.endpoints(edge_type)
     TypeReach.of(schema, target, settings.depth, (source,))
     if isinstance(settings, MinibatchSettings):
@@ -99,6 +99,19 @@ def check_link_types(schema: Schema, settings: TrainSettings, edge_type: str) ->
             raise ConfigError(f"--reverse-type: {str(error).partition(': ')[2]}") from None
         if reverse is not None and schema.endpoints(reverse) != (target, source):
             raise ConfigError(f"--reverse-type {reverse}: does not lead from {target} to {source}")
+
+
+def check_times(schema: Schema, settings: TrainSettings, edge_type: str) -> None:
+    """Refuse ``--split-by time`` where edges of a type, or their reverses, have no times. Raises ConfigError."""
+    from atta.client.loaders.link import reverse_type_of
+
+    if getattr(settings, "split_by", "hash") != "time":
+        return
+    reverse = reverse_type_of(schema, edge_type, getattr(settings, "reverse_type", None))
+    for name in sorted({edge_type, reverse or edge_type}):
+        spec = schema.edge_tables[name].get("time")
+        if spec is None or spec.row_shape not in ((), (1,)) or spec.dtype[1] not in "iuf":
+            raise ConfigError(f"--split-by time: edge type {name} needs an edge table time with a number per edge")
 
 
 def _with_targets(schema: Schema, name: str) -> str:

@@ -15,7 +15,7 @@ from atta.client.loaders.seeds import InputNodes
 from atta.train.steps.minibatch import MinibatchTrainer
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
-from atta.train.tasks.links.pairs import EdgeSplit, without_held_out
+from atta.train.tasks.links.pairs import Split, without_held_out
 
 __all__ = ["EmbeddingTrainer"]
 
@@ -27,11 +27,16 @@ class EmbeddingTrainer(MinibatchTrainer):
         held_out: the edges that the model may not read; None: it may read all.
     """
 
-    held_out: EdgeSplit | None = None
+    held_out: Split | None = None
 
     def readable(self, data: Any) -> Any:
         """PyG's data of a batch without the edges that the model may not read."""
         return data if self.held_out is None else without_held_out(data, self.held_out)
+
+    @property
+    def edge_tables(self) -> list[str]:
+        """Edge tables that batches need."""
+        return [] if self.held_out is None else list(self.held_out.tables)
 
     def embedded(self, nodes: InputNodes, title: str, **options: Any) -> Iterator[tuple[Any, torch.Tensor]]:
         """Batches of this rank's share of some vertices, and the embeddings of each one's seeds, on its device.
@@ -42,7 +47,7 @@ class EmbeddingTrainer(MinibatchTrainer):
         loader = atta.NeighborLoader(
             self.cluster, list(config.eval_fan_outs), nodes, pad=False, rank=self.rank, world_size=self.world,
             batch_size=config.eval_batch_size or config.batch_size, seed=config.seed, seed_policy=config.seed_policy,
-            tables=["x"], edge_ids=False, job=f"train-embeddings-{os.getpid()}", **options,
+            tables=["x"], edge_tables=self.edge_tables, edge_ids=False, job=f"train-embeddings-{os.getpid()}", **options,
         )  # fmt: skip
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {title}", len(loader)) as advance:

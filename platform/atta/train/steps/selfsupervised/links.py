@@ -13,29 +13,42 @@ import atta
 from atta.errors import ConfigError
 from atta.train.models import whole_model
 from atta.train.models.links import LinkModel, decoder_named
+from atta.train.settings.links import LinkSettings
 from atta.train.steps.minibatch import MinibatchTrainer
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.ranking import LinkRanking
 from atta.train.tasks.objective import Objective
 
-__all__ = ["EdgeBatches", "LinkTrainer", "training_edges"]
+__all__ = ["EdgeBatches", "LinkTrainer", "edge_batches", "negatives_of"]
 
 _SECTION = 1 << 20
 """Most edges per session: their ends go to the daemon in one message."""
 
 
 class EdgeBatches:
-    """The batches of training edges, one epoch per iteration. A long list is cut into sections at random."""
+    """The batches of edges, one epoch per iteration. A long list is cut into sections at random."""
 
-    def __init__(self, cluster: atta.Cluster, hops: Any, edge_type: str, ends: np.ndarray, **options: Any) -> None:
-        """ends: int64 [2, edges] user ids; hops, options: of ``atta.LinkNeighborLoader``."""
-        seed, count = int(options.pop("seed")), -(-ends.shape[1] // _SECTION)
+    def __init__(
+        self,
+        cluster: atta.Cluster,
+        hops: Any,
+        edge_type: str,
+        ends: np.ndarray,
+        labels: np.ndarray | None = None,
+        **options: Any,
+    ) -> None:
+        """ends: int64 [2, edges] user ids; labels: [edges], or None; hops, options: of ``atta.LinkNeighborLoader``."""
+        seed, count = int(options.pop("seed")), max(1, -(-ends.shape[1] // _SECTION))
+        order = np.arange(ends.shape[1])
         if count > 1:
-            ends, options["epochs"] = ends[:, np.random.default_rng(seed).permutation(ends.shape[1])], None
+            order, options["epochs"] = np.random.default_rng(seed).permutation(ends.shape[1]), None
         self._loaders = [
-            atta.LinkNeighborLoader(cluster, hops, (edge_type, part), seed=(seed + number) % (1 << 63), **options)
-            for number, part in enumerate(np.array_split(ends, count, axis=1))
-        ]
+            atta.LinkNeighborLoader(
+                cluster, hops, (edge_type, ends[:, part]), seed=(seed + number) % (1 << 63),
+                edge_label=None if labels is None else labels[part], **options,
+            )
+            for number, part in enumerate(np.array_split(order, count))
+        ]  # fmt: skip
 
     def __len__(self) -> int:
         return sum(map(len, self._loaders))
@@ -50,34 +63,39 @@ class EdgeBatches:
             loader.set_epoch(epoch)
 
 
-def training_edges(
-    trainer: MinibatchTrainer, ranking: LinkRanking, hops: Any, tables: Any, **options: Any
+def edge_batches(
+    trainer: MinibatchTrainer, ends: np.ndarray, *, train: bool, tables: Any, hops: Any, **options: Any
 ) -> EdgeBatches:
-    """The batches of a trainer's edges, with pairs that are none; raises ConfigError if there are too few edges.
+    """The batches of some edges, int64 [2, edges] user ids, of a trainer; raises ConfigError if there are too few.
 
-    hops, tables, options: of ``atta.LinkNeighborLoader``.
+    tables, hops, options: of ``atta.LinkNeighborLoader``.
     """
-    config, keys = trainer.config, ranking.keys["train"]
-    if len(keys) < trainer.world:
-        raise ConfigError(f"--task link: {len(keys)} training edges for {trainer.world} trainers")
+    config = trainer.config
+    if train and ends.shape[1] < trainer.world:
+        raise ConfigError(f"--task {config.task}: {ends.shape[1]} training edges for {trainer.world} trainers")
     return EdgeBatches(
         trainer.cluster,
         hops,
         config.edge_type or trainer.cluster.schema.edge_types[0],
-        ranking.pairs.user_ids(keys),
-        neg_sampling=atta.NegativeSampling("binary", config.negatives_per_edge, config.negatives),
-        batch_size=config.batch_size,
-        shuffle=True,
+        ends,
+        batch_size=config.batch_size if train else config.eval_batch_size or config.batch_size,
+        shuffle=train,
+        pad=train,
         rank=trainer.rank,
         world_size=trainer.world,
         seed=config.seed,
         seed_policy=config.seed_policy,
         tables=tables,
         edge_ids=False,
-        job=f"train-links-{os.getpid()}",
-        epochs=config.epochs,
+        job=f"train-{config.task}-{os.getpid()}",
+        epochs=config.epochs if train else None,
         **options,
     )
+
+
+def negatives_of(config: LinkSettings) -> atta.NegativeSampling:
+    """How pairs that are no edges are drawn in training."""
+    return atta.NegativeSampling("binary", config.negatives_per_edge, config.negatives)
 
 
 class LinkTrainer(EmbeddingTrainer):
@@ -91,12 +109,21 @@ class LinkTrainer(EmbeddingTrainer):
     def build(self) -> torch.nn.Module:
         """See ``MinibatchTrainer``."""
         config = self.config
-        decoder = decoder_named(config.decoder, self.outputs, config.hidden)
-        return LinkModel(whole_model(config, self.channels, self.outputs), decoder)
+        return LinkModel(whole_model(config, self.channels, self.outputs), self.pair_decoder())
+
+    def pair_decoder(self) -> torch.nn.Module:
+        """What scores pairs of embeddings, with new weights."""
+        return decoder_named(self.config.decoder, self.outputs, self.config.hidden)
+
+    def edge_options(self, *, train: bool) -> dict[str, Any]:
+        """What ``edge_batches`` takes of this graph."""
+        hops = self.config.fan_outs if train else self.config.eval_fan_outs
+        return {"train": train, "hops": list(hops), "tables": ["x"], "edge_tables": self.edge_tables}
 
     def train_batches(self) -> EdgeBatches:
         """See ``MinibatchTrainer``."""
-        return training_edges(self, self.ranking, list(self.config.fan_outs), ["x"])
+        ends = self.ranking.pairs.user_ids(self.ranking.keys["train"])
+        return edge_batches(self, ends, neg_sampling=negatives_of(self.config), **self.edge_options(train=True))
 
     def targets(self, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: whether a pair is an edge."""

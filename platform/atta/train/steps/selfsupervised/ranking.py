@@ -13,9 +13,9 @@ from torch.nn.functional import softplus
 import atta
 from atta.errors import ConfigError
 from atta.train.settings.links import LinkSettings
-from atta.train.tasks.links.candidates import SPLITS, parse_eval_negatives
-from atta.train.tasks.links.edges import read_pairs
-from atta.train.tasks.links.pairs import EdgeSplit
+from atta.train.tasks.links.candidates import SPLITS, parse_eval_negatives, parse_shares
+from atta.train.tasks.links.edges import EdgeReader
+from atta.train.tasks.links.pairs import EdgeSplit, Split, TimeSplit
 from atta.train.tasks.links.ranks import auc_sums, sortable
 from atta.train.tasks.links.record import LINKS
 
@@ -43,13 +43,21 @@ class LinkRanking:
         self, cluster: atta.Cluster, settings: LinkSettings, device: torch.device, rank: int, world: int
     ) -> None:
         """Read all edges of the type that the settings name, or of the only type; every rank calls this."""
-        self.split, self._count = EdgeSplit.parse(settings.edge_split), parse_eval_negatives(settings.eval_negatives)
+        self._count, shares = parse_eval_negatives(settings.eval_negatives), parse_shares(settings.edge_split)
         self._device, self._rank, self._world, self._task = device, rank, world, settings.task
-        self.pairs = pairs = read_pairs(
-            cluster, settings.edge_type or cluster.schema.edge_types[0], rank, world, self._add_up
-        )
-        split = self.split.of(*map(torch.from_numpy, pairs.user_ids(pairs.keys))).numpy()
+        edge_type, timed = settings.edge_type or cluster.schema.edge_types[0], settings.split_by == "time"
+        self.pairs, times = EdgeReader(cluster, rank, world, self._add_up).pairs(edge_type, timed=timed)
+        pairs = self.pairs
+        self.split, split = self._divided(shares, times)
         self.keys = {name: pairs.keys[split == number] for number, name in enumerate(SPLITS)}
+
+    def _divided(self, shares: tuple[float, float, float], times: np.ndarray | None) -> tuple[Split, np.ndarray]:
+        """What divides the edges, and the split of each pair, int64 [pairs]."""
+        if times is not None and len(times):
+            by_time = TimeSplit.by(times, shares)
+            return by_time, by_time.of(times)
+        by_hash = EdgeSplit(shares)
+        return by_hash, by_hash.of(*map(torch.from_numpy, self.pairs.user_ids(self.pairs.keys))).numpy()
 
     def there(self, splits: Sequence[str]) -> list[str]:
         """Those of some splits that have edges.

@@ -15,12 +15,12 @@ from atta.partition.schema import split_edge_type
 from atta.train.models.links import decoder_named
 from atta.train.models.typed import TypedLinkModel
 from atta.train.settings import MinibatchSettings
-from atta.train.steps.selfsupervised.links import EdgeBatches, training_edges
+from atta.train.steps.selfsupervised.links import EdgeBatches, edge_batches, negatives_of
 from atta.train.steps.selfsupervised.ranking import LinkRanking
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
 from atta.train.steps.typed import TypedTrainer
-from atta.train.tasks.links.pairs import without_held_out_types
+from atta.train.tasks.links.pairs import Split, without_held_out_types
 from atta.train.tasks.objective import Objective
 from atta.train.tasks.reach import TypeReach
 
@@ -28,7 +28,13 @@ __all__ = ["TypedLinkTrainer"]
 
 
 class TypedLinkTrainer(TypedTrainer):
-    """Trains embeddings of the types at both ends of an edge type, and a decoder."""
+    """Trains embeddings of the types at both ends of an edge type, and a decoder.
+
+    Attributes:
+        held_out: the edges that the model may not read.
+    """
+
+    held_out: Split
 
     @staticmethod
     def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
@@ -39,7 +45,7 @@ class TypedLinkTrainer(TypedTrainer):
 
     def _objective(self) -> Objective:
         self.ranking = LinkRanking(self.cluster, self.config, self.device, self.rank, self.world)
-        self.splits = self.ranking.there(self.splits)
+        self.held_out, self.splits = self.ranking.split, self.ranking.there(self.splits)
         return Objective(self.task, self.outputs)
 
     @property
@@ -54,15 +60,34 @@ class TypedLinkTrainer(TypedTrainer):
 
     def build(self) -> torch.nn.Module:
         """See ``MinibatchTrainer``."""
-        config = self.config
-        return TypedLinkModel(config, self.reach, self.ends, decoder_named(config.decoder, self.outputs, config.hidden))
+        return TypedLinkModel(self.config, self.reach, self.ends, self.pair_decoder())
+
+    def pair_decoder(self) -> torch.nn.Module:
+        """What scores pairs of embeddings, with new weights."""
+        return decoder_named(self.config.decoder, self.outputs, self.config.hidden)
+
+    def edge_options(self, *, train: bool) -> dict[str, Any]:
+        """What ``edge_batches`` takes of this graph."""
+        options = self.loader_options(train=train)
+        hops = options.pop("num_neighbors")
+        return {**options, "train": train, "hops": hops, "reverse_type": self.config.reverse_type}
 
     def train_batches(self) -> EdgeBatches:
         """See ``MinibatchTrainer``. Neither edges of a batch nor their reverses are messages."""
-        options = self.loader_options(train=True)
-        return training_edges(
-            self, self.ranking, options["num_neighbors"], options["tables"], reverse_type=self.config.reverse_type
-        )
+        ends = self.ranking.pairs.user_ids(self.ranking.keys["train"])
+        return edge_batches(self, ends, neg_sampling=negatives_of(self.config), **self.edge_options(train=True))
+
+    def loader_options(self, *, train: bool) -> dict[str, Any]:
+        """See ``TypedTrainer``."""
+        tables = {key: list(self.held_out.tables) for key in map("__".join, self._both)}
+        return {**super().loader_options(train=train), "edge_tables": tables}
+
+    @property
+    def _both(self) -> list[tuple[str, str, str]]:
+        """The edge type, and that of the reverses, if there is one."""
+        config = self.config
+        reverse = reverse_type_of(self.cluster.schema, str(config.edge_type), config.reverse_type)
+        return sorted({self.edge_type, *([] if reverse is None else [split_edge_type(reverse)])})
 
     def seeds_in(self, data: Any) -> Any:
         """See ``MinibatchTrainer``."""
@@ -75,10 +100,7 @@ class TypedLinkTrainer(TypedTrainer):
 
     def readable(self, data: Any) -> Any:
         """PyG's data without edges of validation and test, and without their reverses."""
-        config, schema = self.config, self.cluster.schema
-        reverse = reverse_type_of(schema, str(config.edge_type), config.reverse_type)
-        both = {self.edge_type, *([] if reverse is None else [split_edge_type(reverse)])}
-        return without_held_out_types(data, self.ranking.split, sorted(both))
+        return without_held_out_types(data, self.held_out, self._both)
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: of the batch's pairs."""

@@ -17,6 +17,7 @@ from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.probing import class_tallies
 from atta.train.steps.selfsupervised.ranking import LinkRanking
 from atta.train.tasks import classes
+from atta.train.tasks.links.pairs import EdgeSplit
 from atta.train.tasks.objective import Objective
 
 __all__ = ["InfomaxTrainer", "WalkTrainer", "in_batch"]
@@ -76,7 +77,7 @@ class WalkTrainer(_UnlabelledTrainer):
         """
         seeds, positives = _seeds(data), data.positive[:, 0]
         there: torch.Tensor = positives != seeds
-        if self.held_out is not None:
+        if isinstance(self.held_out, EdgeSplit):
             there &= self.held_out.messages(data.n_id[positives], data.n_id[seeds])
         return there.long()
 
@@ -106,7 +107,14 @@ class InfomaxTrainer(_UnlabelledTrainer):
 
     def train_batches(self) -> atta.NeighborLoader:
         """See ``MinibatchTrainer``."""
-        return atta.NeighborLoader(self.cluster, list(self.config.fan_outs), None, tables=["x"], **_of_training(self))
+        return atta.NeighborLoader(
+            self.cluster,
+            list(self.config.fan_outs),
+            None,
+            tables=["x"],
+            edge_tables=self.edge_tables,
+            **_of_training(self),
+        )
 
     def targets(self, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: every seed counts."""

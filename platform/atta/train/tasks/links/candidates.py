@@ -6,7 +6,7 @@ What is read from the options of link prediction stands here too, for it needs n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -63,15 +63,14 @@ class GraphPairs:
     @classmethod
     def of(cls, ids: Ints, sources: Ints, targets: Ints, others: Ints | None = None) -> GraphPairs:
         """Make it from user ids: of all vertices (in any order), and of the ends of all edges."""
-        ids = np.sort(ids)
-        if others is None:
-            kept = sources != targets
-            sources, targets = sources[kept], targets[kept]
-        else:
-            others = np.sort(others)
-        ends = ids if others is None else others
-        keys = np.searchsorted(ids, sources) * len(ends) + np.searchsorted(ends, targets)
-        return cls(ids, np.unique(keys), others)
+        empty = cls(np.sort(ids), np.empty(0, np.int64), None if others is None else np.sort(others))
+        return replace(empty, keys=np.unique(empty.keys_of(sources, targets)[0]))
+
+    def keys_of(self, sources: Ints, targets: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Keys of edges that are no loops, and which edges these are, bool [edges]; ends are given as user ids."""
+        kept = sources != targets if self.others is None else np.ones(len(sources), np.bool_)
+        ends = np.searchsorted(self.ids, sources[kept]), np.searchsorted(self.target_ids, targets[kept])
+        return ends[0] * len(self.target_ids) + ends[1], kept
 
     @property
     def target_ids(self) -> Ints:
