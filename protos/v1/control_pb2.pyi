@@ -7,11 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DescribeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("reach",)
+    REACH_FIELD_NUMBER: _ClassVar[int]
+    reach: bool
+    def __init__(self, reach: _Optional[bool] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators")
+    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "features", "draining", "unreached")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +25,11 @@ class DescribeReply(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
     version: str
     dataset_id: str
     part: int
@@ -34,7 +41,12 @@ class DescribeReply(_message.Message):
     parts: int
     contract: str
     operators: str
-    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ...) -> None: ...
+    oldest_protocol: int
+    newest_protocol: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    draining: bool
+    unreached: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

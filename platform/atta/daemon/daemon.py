@@ -85,7 +85,7 @@ class Daemon:
         store = Store(self._dataset, opened.owner, resident=resident)
         outgoing = self._security.outgoing if self._security is not None else None
         self._contract = Contract(sampling_contract(), operator_fingerprint())
-        peers = Peers(
+        peers = self._peers = Peers(
             opened.peers,
             self._dataset,
             config.peer_deadline_s,
@@ -176,6 +176,8 @@ class Daemon:
             self._stopping.set,
             jobs=self._jobs,
             contract=self._contract,
+            draining=self._stopping.is_set,
+            unreached=self._peers.unreached,
         )
         served = self._engine.recorder.served
         handlers = {
