@@ -80,7 +80,7 @@ class SessionsReply(_message.Message):
     def __init__(self, uptime_s: _Optional[float] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("job", "epoch", "direction", "sent_bytes", "crossed_bytes", "rows", "age_min", "age_mean", "age_max", "broadcasts", "skipped")
+    __slots__ = ("job", "epoch", "direction", "sent_bytes", "crossed_bytes", "rows", "age_min", "age_mean", "age_max", "broadcasts", "skipped", "layer", "predicted_error", "stale_error")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,9 @@ class JobInfo(_message.Message):
     AGE_MAX_FIELD_NUMBER: _ClassVar[int]
     BROADCASTS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_ERROR_FIELD_NUMBER: _ClassVar[int]
+    STALE_ERROR_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     direction: str
@@ -103,7 +106,10 @@ class JobInfo(_message.Message):
     age_max: float
     broadcasts: int
     skipped: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., direction: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., crossed_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., age_min: _Optional[float] = ..., age_mean: _Optional[float] = ..., age_max: _Optional[float] = ..., broadcasts: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+    layer: int
+    predicted_error: float
+    stale_error: float
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., direction: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., crossed_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., age_min: _Optional[float] = ..., age_mean: _Optional[float] = ..., age_max: _Optional[float] = ..., broadcasts: _Optional[int] = ..., skipped: _Optional[int] = ..., layer: _Optional[int] = ..., predicted_error: _Optional[float] = ..., stale_error: _Optional[float] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("keep_s", "rows")

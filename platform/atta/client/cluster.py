@@ -40,6 +40,7 @@ from atta.samplers.seed_plan import home_of
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.contract import check_contract
 from atta.wire.identity import Bound, Identity, check
+from atta.wire.named import ask_ray, is_named
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
@@ -279,9 +280,10 @@ def connect(
     """Connect to running daemons.
 
     Args:
-        target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the
-            order of the partitions. A daemon that serves several partitions stands once for each of them, or alone if
-            it serves all. Only a file can name replicas; the first of them that answers is used.
+        target: a cluster file (see ``atta.wire.clusterfile``), ``"ray:NAME"`` for daemons of ``atta.ray.serve``,
+            ``"host:port,host:port"``, or a list of addresses in the order of the partitions. A daemon that serves
+            several partitions stands once for each of them, or alone if it serves all. Only a file can name replicas;
+            the first of them that answers is used.
         deadline_s: how long each call may take.
         wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
         credentials: files for daemons with TLS; default: what the cluster file and the environment say.
@@ -344,6 +346,8 @@ def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
     Raises:
         DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
     """
+    if isinstance(target, str) and is_named(target):
+        return Credentials.of(target, ask_ray(target).tls)
     if isinstance(target, str | Path) and _is_file(target):
         return read_credentials(target)
     return Credentials.of("the environment", {})
@@ -359,6 +363,8 @@ def _is_file(target: str | Path) -> bool:
 
 
 def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
+    if isinstance(target, str) and is_named(target):
+        return dict(enumerate(ask_ray(target).addresses))
     if isinstance(target, Path) or (isinstance(target, str) and _is_file(target)):
         return read_cluster(target)
     if isinstance(target, str):

@@ -94,9 +94,11 @@ class Daemon:
             contract=self._contract,
             own=config.listen,
         )
-        # Links are not encrypted: with TLS, messages carry everything.
-        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s and outgoing is None
-        self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        encrypted = outgoing is not None
+        self._links = (
+            DaemonLinks(config, self._dataset, shard, store, peers, encrypted=encrypted) if with_links else None
+        )
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
