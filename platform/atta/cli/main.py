@@ -35,6 +35,7 @@ _MODULES = {
     "worker": "cluster.worker",
     "predict": "predict",
     "bench": "bench",
+    "chaos": "chaos",
     "simulate": "simulate",
 }
 _SUMMARIES = {
@@ -59,6 +60,7 @@ _SUMMARIES = {
     "worker": "Compute tasks of a trainer of --strategy dorylus, which starts it.",
     "predict": "Compute embeddings, scores or classes of vertices with a trained model.",
     "bench": "Measure against physical limits and peers.",
+    "chaos": "Kill and starve the processes of a small cluster, and check what they deliver.",
     "simulate": "Compute what a cluster of any size would do.",
 }
 
