@@ -12,6 +12,7 @@
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
         ├── DeadlineError      no answer within the deadline
+        ├── PeerLostError      it waited in vain for another daemon
         ├── NotAuthenticatedError  one end does not accept who the other says it is
         ├── NotAllowedError    the caller lacks a role that the method needs
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
@@ -35,6 +36,7 @@ __all__ = [
     "NonFiniteError",
     "NotAllowedError",
     "NotAuthenticatedError",
+    "PeerLostError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
@@ -127,6 +129,10 @@ class UnavailableError(RemoteError):
 
 class DeadlineError(RemoteError):
     """No answer within the deadline."""
+
+
+class PeerLostError(RemoteError):
+    """The daemon answers, but another one that it needs does not. Asking it again at once would be in vain."""
 
 
 class NotAuthenticatedError(RemoteError):
