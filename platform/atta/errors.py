@@ -13,6 +13,7 @@
         ├── UnavailableError   nothing answers at that address
         │   └── DrainingError  the daemon is stopping and takes no new sessions
         ├── DeadlineError      no answer within the deadline
+        ├── PeerLostError      it waited in vain for another daemon
         ├── NotAuthenticatedError  one end does not accept who the other says it is
         ├── NotAllowedError    the caller lacks a role that the method needs
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
@@ -38,6 +39,7 @@ __all__ = [
     "NonFiniteError",
     "NotAllowedError",
     "NotAuthenticatedError",
+    "PeerLostError",
     "ProtocolError",
     "QuotaExceededError",
     "RemoteError",
@@ -140,6 +142,10 @@ class DrainingError(UnavailableError):
 
 class DeadlineError(RemoteError):
     """No answer within the deadline."""
+
+
+class PeerLostError(RemoteError):
+    """The daemon answers, but another one that it needs does not. Asking it again at once would be in vain."""
 
 
 class NotAuthenticatedError(RemoteError):

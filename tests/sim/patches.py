@@ -124,6 +124,11 @@ def _clock_defaults() -> list[tuple[FunctionType, Any, Any]]:
     return found
 
 
+class _NoLoad:
+    def percent(self) -> float:
+        return 0.0
+
+
 def _drop(*_: Any) -> Any:
     raise structlog.DropEvent
 
@@ -162,6 +167,7 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     for name in ("atta.client.cluster", "atta.daemon.services.control"):
         put(sys.modules[name], "machine_id", lambda: getattr(NODE.get(), "machine", ""))
     put(sys.modules["atta.client.sessions.resuming"], "_JITTER", random.Random(loop.rng.random()))
+    put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))
     put(grpc.aio, "insecure_channel", lambda address, options=None: AioChannel(network, address))
     put(grpc.aio, "server", lambda **_: SimServer(network, NODE.get()))  # type: ignore[arg-type]

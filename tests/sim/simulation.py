@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.sim.scenarios.graph import graph
+from tests.sim.scenarios.sessions import expected, sessions
 from tests.sim.scenarios.tables import tables
 from tests.sim.world import World
 
 __all__ = ["SCENARIOS", "Outcome", "simulate"]
 
-SCENARIOS: dict[str, Callable[[World], Coroutine[Any, Any, None]]] = {"tables": tables}
+SCENARIOS: dict[str, Callable[[World], Coroutine[Any, Any, None]]] = {"tables": tables, "sessions": sessions}
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Outcome:
 def simulate(scenario: str, seed: int) -> Outcome:
     """Run a scenario under faults that the seed decides."""
     error = ""
+    expected()  # made once, in a simulation of its own
     with World.of(seed, graph()) as world:
         try:
             world.run(lambda: SCENARIOS[scenario](world))

@@ -52,7 +52,8 @@ class World:
         self.loop.set_exception_handler(lambda *_: None)
         self.loop.over = True
         self._gone.clear()
-        self.daemons.clear()
+        for held in (self.daemons, self.nodes, self.network.servers, self.network.under_way, self.disk.open):
+            held.clear()  # type: ignore[attr-defined]
         self.loop._ready.clear()  # type: ignore[attr-defined]
         self.loop._scheduled.clear()  # type: ignore[attr-defined]
         gc.collect(0)  # all that the simulation has made: nothing was collected meanwhile

@@ -51,6 +51,8 @@ __all__ = [
 
 ACCESS = "access refused: "
 """How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
+PEER_LOST = "another daemon does not answer: "
+"""How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
 
@@ -307,9 +309,6 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.StaleRowError: grpc.StatusCode.OUT_OF_RANGE,
     errors.RestartedError: grpc.StatusCode.ABORTED,
     errors.DrainingError: grpc.StatusCode.UNAVAILABLE,
-    # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
-    errors.DeadlineError: grpc.StatusCode.INTERNAL,
-    errors.UnavailableError: grpc.StatusCode.INTERNAL,
     errors.RemoteError: grpc.StatusCode.INTERNAL,
     errors.AttaError: grpc.StatusCode.INTERNAL,
 }
@@ -322,6 +321,10 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """
     if isinstance(error, MemoryError):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
+    # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
+    lost = errors.DeadlineError | errors.UnavailableError | errors.PeerLostError
+    if isinstance(error, lost) and not isinstance(error, errors.DrainingError):
+        return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{error}"
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind], str(error)
@@ -355,7 +358,7 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
         case grpc.StatusCode.UNIMPLEMENTED:
             return errors.RemoteError(peer, "is not an Atta daemon, or one of another version")
         case _:
-            return errors.RemoteError(peer, details or str(code))
+            return _failed(peer, code, details)
 
 
 def _broke_off(code: grpc.StatusCode, details: str) -> bool:
@@ -366,6 +369,12 @@ def _broke_off(code: grpc.StatusCode, details: str) -> bool:
     if code is grpc.StatusCode.CANCELLED:
         return not details.startswith(_OWN_DOING)
     return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)
+
+
+def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.RemoteError:
+    if details.startswith(PEER_LOST):
+        return errors.PeerLostError(peer, details.removeprefix(PEER_LOST))
+    return errors.RemoteError(peer, details or str(code))
 
 
 def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:

@@ -42,17 +42,18 @@ async def outages(
         if not busy():
             return
         lasts_s = rng.choice([0.05, 0.5, 3.0])
-        if kind in ("kill", "power"):
+        consumer = ":" not in address
+        if kind in ("kill", "power") and not consumer:
             world.kill(address, power=kind == "power")
             await asyncio.sleep(lasts_s)
             if not world.nodes[address].alive:
                 await world.restart(address)
-        elif kind == "pause":
+        elif kind == "pause" or (consumer and kind != "clock"):
             await world.pause(address, lasts_s)
         elif kind == "clock":
             world.nodes[address].clock_s += rng.choice([-3600.0, 3600.0])
         else:
-            caller, how = rng.choice(callers), rng.choice(["refuse", "silent"])
+            caller, how = rng.choice(callers), rng.choice(["refuse", "silent"])  # a daemon is a caller of its peers
             world.event(f"{caller} -> {address}: {how} for {lasts_s:g} s")
             world.network.cuts[caller, address] = how
             await asyncio.sleep(lasts_s)

@@ -46,7 +46,9 @@ def test_a_third_daemon_being_gone_is_not_retried_as_if_it_were_this_one() -> No
 
 def test_a_third_daemon_that_is_late_is_not_this_one_started_anew() -> None:
     for error in (errors.DeadlineError("c:3", "late"), errors.UnavailableError("c:3", "gone")):
-        assert type(rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)))) is errors.RemoteError
+        back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)))
+        assert type(back) is errors.PeerLostError
+        assert str(back) == f"b:2: {error}"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,21 @@ from collections.abc import Callable, Iterator
 from atta.client.sessions.cursor import StreamPlace
 from atta.client.sessions.reattachment import Reattachment
 from atta.client.sessions.stream import BatchStream, RawBatch
-from atta.errors import AttaError, DeadlineError, RemoteError, RestartedError, UnavailableError, UnknownNameError
+from atta.errors import (
+    AttaError,
+    DeadlineError,
+    PeerLostError,
+    RemoteError,
+    RestartedError,
+    UnavailableError,
+    UnknownNameError,
+)
 
 __all__ = ["ResumingStream", "Search"]
 
-LOST = (UnavailableError, DeadlineError, RestartedError)
-"""What a request raises whose session may be gone. Other errors would come again."""
+LOST = (UnavailableError, DeadlineError, RestartedError, PeerLostError)
+"""What a request raises whose session may be gone, or has failed because a daemon is away. Other errors would come
+again."""
 FIRST_OPEN_S = 30.0
 """How long the first request for a session may take."""
 _JITTER = random.Random()  # its own: the program's random numbers stay what they would be
