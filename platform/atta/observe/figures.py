@@ -122,7 +122,7 @@ def of_all_layers(jobs: Sequence[JobFigures]) -> list[JobFigures]:
 def _together(layers: Sequence[JobFigures]) -> JobFigures:
     read = sum(one.rows for one in layers)
     ages = [one.age_mean * one.rows for one in layers if one.age_mean is not None]
-    sums = {name: sum(getattr(one, name) for one in layers) for name in _SUMS}
+    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in layers) for name in _SUMS}
     return replace(
         layers[0],
         **sums,

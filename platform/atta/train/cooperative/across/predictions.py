@@ -187,7 +187,7 @@ class PredictedWay(TableWay):
             found[layer, "errors"] = [
                 torch.tensor([errors.predicted, errors.stale], dtype=torch.float64, device=self._device)
             ]
-        for layer, predictions in sorted(self._layers.items()) if self._sat.shares(self._epoch) else ():
+        for layer, predictions in sorted(self._layers.items()) if self._sat.shares(self._epoch) else []:
             if learnt := predictions.shares():
                 found[layer, "learnt"] = learnt
         return found
