@@ -68,7 +68,7 @@ bench: setup ## measure what bench/results records (takes long; DistDGL as a pee
 sanitize: setup ## run the kernel tests, damaged frames and busy links under sanitizers
 	@tools/sanitize.sh
 
-soak: setup ## repeat the system tests, each round with another seed, for MINUTES=10
+soak: setup ## repeat the system tests, outages and chaos, each round with another seed, for MINUTES=10
 	@tools/soak.sh $(MINUTES)
 
 clean: ## remove everything that can be rebuilt, .venv too

@@ -13,6 +13,7 @@ from atta.client.control import Connection, Description
 from atta.client.every import check_complete, not_served
 from atta.client.parameters import JobWeights
 from atta.client.sessions.keeper import SessionKeeper
+from atta.client.sessions.resuming import Search
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
@@ -21,6 +22,8 @@ from atta.errors import (
     AttaError,
     ConfigError,
     DeadlineError,
+    DrainingError,
+    ProtocolError,
     RestartedError,
     SamplingContractError,
     UnavailableError,
@@ -141,7 +144,7 @@ class Cluster:
         request: session_pb2.OpenRequest,
         timeout_s: float | None = None,
         *,
-        look: bool = False,
+        search: Search = Search.NOWHERE,
         home: int | None = None,
     ) -> BatchStream:
         """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since.
@@ -149,7 +152,7 @@ class Cluster:
         Args:
             request: what to sample. Fields that depend on the daemon are set here.
             timeout_s: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
-            look: the daemon was lost. Look where it is now before asking: perhaps it has another address.
+            search: where to look for the daemon before asking.
             home: the partition whose daemon makes the batches; default: see ``home_daemon``.
 
         Raises:
@@ -158,8 +161,8 @@ class Cluster:
         """
         daemon = self.home_daemon(request.rank, request.world_size) if home is None else self.daemon_of(home)
         request.dataset_id = self.dataset_id
-        if look:
-            self._look_for(daemon, timeout_s)
+        if search is not Search.NOWHERE:
+            self._look_for(daemon, timeout_s, elsewhere=search is Search.ELSEWHERE)
         try:
             return self._open(daemon, request, timeout_s)
         except RestartedError:
@@ -190,15 +193,18 @@ class Cluster:
         self._connections[daemon].meet(found)
         self._descriptions[daemon] = found
 
-    def _look_for(self, daemon: int, timeout_s: float | None) -> None:
+    def _look_for(self, daemon: int, timeout_s: float | None, *, elsewhere: bool) -> None:
         """Ask the daemon who it is, at its present address: it may be a new process there. If it has replicas, the next
-        one that answers takes its place."""
+        one that answers takes its place. ``elsewhere``: ask replicas alone."""
         with self._moving:
             known, start = self._connections[daemon], self._descriptions[daemon].parts.start
             replicas = replicas_of(self._where().get(start, known.address) if self._where else known.address)
             at = replicas.index(known.address) + 1 if known.address in replicas else 0
             failed: AttaError | None = None
             for address in (*replicas[at:], *replicas[:at]):
+                if elsewhere and address == known.address:
+                    failed = failed or UnavailableError(address, "has no replica that takes its sessions")
+                    continue
                 # A replica that does not answer at once must not keep the others from being asked.
                 within_s = timeout_s if len(replicas) == 1 else min(REPLICA_S, timeout_s or REPLICA_S)
                 try:
@@ -209,7 +215,7 @@ class Cluster:
                     return
                 except (UnavailableError, DeadlineError) as error:
                     failed = failed or error  # a wrong daemon is worse than one that is away
-                except (WrongDatasetError, SamplingContractError) as error:
+                except (WrongDatasetError, SamplingContractError, ProtocolError) as error:
                     failed = error
             assert failed is not None
             raise failed
@@ -226,6 +232,8 @@ class Cluster:
                     address, f"serves partitions {parts_text(found.parts)}, not {parts_text(before.parts)}"
                 )
             check_contract(found.contract, address, before.contract, known.address)
+            if found.draining:
+                raise DrainingError(address)
         except BaseException:
             moved.close()
             raise

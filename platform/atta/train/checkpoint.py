@@ -57,7 +57,7 @@ _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
-_KEPT = (*_SHAPE, "lr_schedule", "target")  # settings that a run cannot change on its way
+_KEPT = (*_SHAPE, "lr_schedule", "target", "edge_type")  # settings that a run cannot change on its way
 _EARLIER = {"task": "classes", "lr_schedule": "none", "decoder": "dot"}  # what files of earlier versions lack
 _EMBEDDINGS = "embeddings."  # where weights have the rows of node types without features
 _SAMPLED = "gnn."  # where models of sampled batches have the names of the others
@@ -133,11 +133,14 @@ class SavedModel:
         path: of its file.
         shape: settings that determine the weights: model, hidden, heads, depth.
         weights: by the names that the model has without a trainer around it.
+        embeddings: learnt rows by node type, in the order of the tables of the dataset ``dataset_id``.
     """
 
     path: Path
     shape: Mapping[str, Any]
     weights: Mapping[str, torch.Tensor]
+    embeddings: Mapping[str, torch.Tensor]
+    dataset_id: object
 
 
 def load_model(folder: str | Path) -> SavedModel:
@@ -156,7 +159,10 @@ def load_model(folder: str | Path) -> SavedModel:
     shape, weights = saved.get("shape"), saved.get("model")
     if not isinstance(shape, dict) or not isinstance(weights, dict):
         raise DataError(path, "has no model")
-    return SavedModel(path, shape, _bare(weights))
+    found = _bare(weights)
+    rows = {name: found.pop(name) for name in list(found) if name.startswith(_EMBEDDINGS)}
+    embeddings = {name.removeprefix(_EMBEDDINGS): tensor for name, tensor in rows.items()}
+    return SavedModel(path, shape, found, embeddings, saved.get("dataset_id"))
 
 
 def _bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -306,6 +306,7 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleRowError: grpc.StatusCode.OUT_OF_RANGE,
     errors.RestartedError: grpc.StatusCode.ABORTED,
+    errors.DrainingError: grpc.StatusCode.UNAVAILABLE,
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
     errors.DeadlineError: grpc.StatusCode.INTERNAL,
     errors.UnavailableError: grpc.StatusCode.INTERNAL,
@@ -379,6 +380,8 @@ def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError
 
 def _unreached(peer: str, details: str) -> errors.RemoteError:
     """The error of a connection that does not come about."""
+    if details.endswith(errors.DrainingError.CAUSE):
+        return errors.DrainingError(peer)
     if any(sign in details for sign in _NO_HANDSHAKE):
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
     # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.

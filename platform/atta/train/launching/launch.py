@@ -74,7 +74,7 @@ def with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)
-    resolved = replace(config, task=found.task.name)
+    resolved = replace(config, **found.resolved)
     check_watched(resolved.own, found)
     return resolved
 

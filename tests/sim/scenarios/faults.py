@@ -1,0 +1,69 @@
+"""What goes wrong while clients work, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from tests.sim.network import Weather
+from tests.sim.world import World
+
+__all__ = ["bad_weather", "healed", "outages"]
+
+
+def bad_weather(rng: random.Random) -> Weather:
+    """A network that loses calls; every third one is only slow."""
+    if rng.random() < 1 / 3:
+        return Weather(delay_s=0.05)
+    return Weather(
+        delay_s=rng.choice([0.002, 0.02, 0.3]),
+        request_lost=rng.choice([0.0, 0.05, 0.2]),
+        answer_lost=rng.choice([0.0, 0.1, 0.3]),
+        late=rng.choice([0.0, 0.05, 0.15]),
+        silent=rng.choice([0.0, 0.0, 0.02]),
+    )
+
+
+async def outages(
+    world: World,
+    addresses: Sequence[str],
+    callers: Sequence[str],
+    *,
+    busy: Callable[[], bool],
+    every_s: float,
+    kinds: Sequence[str] = ("kill", "pause", "cut"),
+) -> None:
+    """Something happens to one of the daemons again and again, while ``busy()``."""
+    rng = world.rng
+    while busy():
+        await asyncio.sleep(every_s * (0.2 + rng.random()))
+        address, kind = rng.choice(addresses), rng.choice(kinds)
+        if not busy():
+            return
+        lasts_s = rng.choice([0.05, 0.5, 3.0])
+        if kind in ("kill", "power"):
+            world.kill(address, power=kind == "power")
+            await asyncio.sleep(lasts_s)
+            if not world.nodes[address].alive:
+                await world.restart(address)
+        elif kind == "pause":
+            await world.pause(address, lasts_s)
+        elif kind == "clock":
+            world.nodes[address].clock_s += rng.choice([-3600.0, 3600.0])
+        else:
+            caller, how = rng.choice(callers), rng.choice(["refuse", "silent"])
+            world.event(f"{caller} -> {address}: {how} for {lasts_s:g} s")
+            world.network.cuts[caller, address] = how
+            await asyncio.sleep(lasts_s)
+            world.network.cuts.pop((caller, address), None)
+
+
+async def healed(world: World, addresses: Sequence[str]) -> None:
+    """Everything works again."""
+    world.network.weather = Weather(delay_s=0.002)
+    world.network.cuts.clear()
+    for address in addresses:
+        if not world.nodes[address].alive:
+            await world.restart(address)
+    await asyncio.sleep(6.0)  # what was late has arrived

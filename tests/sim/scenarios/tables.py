@@ -1,0 +1,164 @@
+"""Clients push to a mutable table while answers are lost and daemons die.
+
+Every push adds one to a column of its own, in some rows. So the table tells of each push whether it was applied, and
+how often. A push that was acknowledged is applied once in all its rows. One that ended with an error is applied once or
+not at all in the rows of each owner. One that was never sent is not applied.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+import atta
+from atta.errors import AttaError, DataError
+from atta.kvstore.spec import MutableSpec
+from tests.sim.scenarios.faults import bad_weather, healed, outages
+from tests.sim.scenarios.graph import PARTS
+from tests.sim.threads import SimThread, current
+from tests.sim.world import World
+
+__all__ = ["tables"]
+
+ROWS, PUSHES, CLIENTS = 8, 6, 2
+COLUMNS = PUSHES * CLIENTS
+
+
+class Pushed:
+    """What clients know of their pushes, by column."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, np.ndarray] = {}
+        self.acknowledged: set[int] = set()
+        self.unknown: set[int] = set()
+
+    def check(self, values: np.ndarray, *, all_of: bool) -> None:
+        """Compare with the table, float32 [rows, columns]. ``all_of``: no push is under way."""
+        for column in range(COLUMNS):
+            found, rows = values[:, column], self.rows.get(column)
+            if rows is None:
+                assert not found.any(), f"push {column} was not sent, and was applied: {found}"
+                continue
+            outside = np.setdiff1d(np.arange(ROWS), rows)
+            assert not found[outside].any(), f"push {column} of rows {rows} has changed others: {found}"
+            if column in self.acknowledged:
+                assert (found[rows] == 1).all(), f"push {column} was acknowledged, and was applied {found[rows]} times"
+            assert (found <= 1).all(), f"push {column} was applied {found[rows]} times"
+            if all_of and column in self.unknown:
+                for owner in (rows[rows < ROWS // 2], rows[rows >= ROWS // 2]):
+                    assert len({*found[owner]}) <= 1, f"push {column} was applied to some rows only: {found}"
+
+
+def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
+    rng = np.random.default_rng([world.seed, number])
+
+    def work() -> None:
+        with _connected(world) as cluster:
+            table = _patiently(lambda: cluster.tables.create(_spec()))
+            for count in range(PUSHES):
+                column = number * PUSHES + count
+                rows = np.sort(rng.permutation(ROWS)[: rng.integers(1, 5)]).astype(np.int64)
+                values = np.zeros((len(rows), COLUMNS), np.float32)
+                values[:, column] = 1
+                pushed.rows[column] = rows
+                try:
+                    table.push(rows, values, "add").wait()
+                    pushed.acknowledged.add(column)
+                    world.event(f"client {number}: push {column} is acknowledged")
+                except AttaError as error:
+                    pushed.unknown.add(column)
+                    world.event(f"client {number}: push {column} fails: {type(error).__name__}")
+                if rng.random() < 0.5:
+                    _look(world, table, pushed)
+
+    return work
+
+
+def _look(world: World, table: Any, pushed: Pushed) -> None:
+    acknowledged = set(pushed.acknowledged)
+    try:
+        values = table.pull(np.arange(ROWS)).values
+    except AttaError:
+        return
+    for column in acknowledged:
+        rows = pushed.rows[column]
+        assert (values[rows, column] == 1).all(), f"push {column} was acknowledged, and is not there: {values[rows]}"
+    assert (values <= 1).all(), "a push was applied twice"
+
+
+def _spec() -> MutableSpec:
+    return MutableSpec("sums", ROWS, row_shape=(COLUMNS,))
+
+
+def _connected(world: World) -> Any:
+    return _patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """Ask again while an answer may be lost; a network that loses everything is no subject here."""
+    for _ in range(200):
+        try:
+            return ask()
+        except AttaError:
+            current().park(0.5)
+    raise AssertionError("a daemon never answers")
+
+
+async def tables(world: World) -> None:
+    """See the module."""
+    folder, rng = Path(mkdtemp(prefix="atta-sim-")), world.rng
+    try:
+        durability = rng.choice(["process", "disk"])
+        addresses = [world.address(part) for part in range(PARTS)]
+        for part in range(PARTS):
+            peers = dict(enumerate(addresses))
+            await world.serve(part, peers=peers, durability=durability, tables_dir=str(folder), log_bytes=1 << 20)
+        world.network.weather = bad_weather(rng)
+        world.disk.full = rng.choice([0.0, 0.0, 0.1])
+        pushed = Pushed()
+        clients = {f"client-{n}": world.client(f"client-{n}", _worker(world, n, pushed)) for n in range(CLIENTS)}
+        kinds = ["kill", "pause", "cut", *(["power"] if durability == "disk" else [])]
+        busy = _busy(clients)
+        await outages(world, addresses, list(clients), busy=busy, every_s=rng.choice([0.1, 1.0, 5.0]), kinds=kinds)
+        await world.ended(clients)
+        world.disk.full = 0.0
+        await healed(world, addresses)
+        await _audit(world, pushed)
+        if rng.random() < 0.3:
+            await _damaged(world, folder, addresses[0], pushed)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _busy(clients: dict[str, SimThread]) -> Callable[[], bool]:
+    return lambda: any(thread.is_alive() for thread in clients.values())
+
+
+async def _audit(world: World, pushed: Pushed) -> None:
+    def work() -> None:
+        with _connected(world) as cluster:
+            table = _patiently(lambda: cluster.tables.create(_spec()))
+            pushed.check(table.pull(np.arange(ROWS)).values, all_of=True)
+
+    await world.ended({"auditor": world.client("auditor", work)})
+    world.event(f"audit: {len(pushed.acknowledged)} acknowledged, {len(pushed.unknown)} unknown")
+
+
+async def _damaged(world: World, folder: Path, address: str, pushed: Pushed) -> None:
+    """A bit flips in what a daemon has kept: it refuses to start, and never serves something else."""
+    world.kill(address)
+    logs = sorted(path for path in folder.rglob("log-*") if path.stat().st_size > 400 and "part-0000" in str(path))
+    if not logs:
+        return
+    world.disk.flip(str(logs[0]), world.rng.randrange(logs[0].stat().st_size // 2))
+    try:
+        await world.restart(address)
+    except DataError as error:
+        world.event(f"refused: {str(error).rpartition(':')[2]}")
+        return
+    await _audit(world, pushed)

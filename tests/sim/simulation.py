@@ -1,0 +1,41 @@
+"""Runs one seed of one scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tests.sim.scenarios.graph import graph
+from tests.sim.scenarios.tables import tables
+from tests.sim.world import World
+
+__all__ = ["SCENARIOS", "Outcome", "simulate"]
+
+SCENARIOS: dict[str, Callable[[World], Coroutine[Any, Any, None]]] = {"tables": tables}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a seed has ended: ``error`` is "" if every invariant held; the log has a line for each event."""
+
+    scenario: str
+    seed: int
+    error: str
+    log: tuple[str, ...]
+    seconds: float
+    """Simulated seconds."""
+
+
+def simulate(scenario: str, seed: int) -> Outcome:
+    """Run a scenario under faults that the seed decides."""
+    error = ""
+    with World.of(seed, graph()) as world:
+        try:
+            world.run(lambda: SCENARIOS[scenario](world))
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        lasted, log = world.loop.now - 1000, tuple(world.loop.log)
+        if not error and world.loop.failures:
+            error = "; ".join(world.loop.failures)
+    return Outcome(scenario, seed, error, log, lasted)

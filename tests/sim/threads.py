@@ -1,0 +1,331 @@
+"""Simulated threads: real ones, of which exactly one runs at a time, and which is decided by the seed.
+
+A thread runs until it waits: for a lock, a queue, an answer, or time. Then the event loop goes on. So an execution
+has no races but those between two such points, and a seed repeats it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextvars
+import queue as real_queue
+import threading as real_threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from tests.sim.loop import NODE, Node, VirtualLoop
+
+__all__ = ["KilledError", "QueueModule", "SimThread", "ThreadingModule", "current"]
+
+_CURRENT: list[SimThread] = []
+"""The simulated thread that runs now, if one does."""
+WAKE_S = 2e-4
+"""Longest delay after which a thread notices that it may go on."""
+
+
+class KilledError(BaseException):
+    """The process of this thread was killed."""
+
+
+def current() -> SimThread:
+    """The running thread. The event loop must never wait, so there has to be one."""
+    assert _CURRENT, "the event loop would wait for a thread"
+    return _CURRENT[-1]
+
+
+class SimThread:
+    """A thread of a simulated process."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        target: Callable[..., Any] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._loop, self._target, self.name = loop, target, name or "thread"
+        self._args, self._kwargs = args, dict(kwargs or {})
+        self.node: Node | None = NODE.get()
+        contexts = [self.node.context() if self.node is not None else contextvars.Context() for _ in range(2)]
+        self._inside, self._context = contexts  # a context cannot be entered twice at a time
+        self._mine, self._theirs = _thread.allocate_lock(), _thread.allocate_lock()
+        self._mine.acquire()
+        self._theirs.acquire()
+        self._round, self._parked, self._woken = 0, False, False
+        self._alive, self._killed = False, False
+        self._joining: list[Callable[[], None]] = []
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin a little later."""
+        self._alive, self._parked = True, True
+        if self.node is not None:
+            self.node.threads.append(self)
+        _thread.start_new_thread(self._inside.run, (self._body,))
+        self._soon(self._round)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._alive
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        if self._alive:
+            waiter = current()
+            self._joining.append(waiter.waker())
+            waiter.park(timeout)
+
+    def kill(self) -> None:
+        """End it where it waits."""
+        self._killed = True
+        if self._parked:
+            self._switch(self._round)
+
+    def waker(self) -> Callable[[], None]:
+        """What ends the next ``park``, called once or several times, before it or during it."""
+        number = self._round
+        return lambda: self._soon(number)
+
+    def park(self, timeout: float | None = None) -> bool:
+        """Wait to be woken; False: that did not happen within ``timeout`` seconds."""
+        if self._killed:
+            raise KilledError
+        timer = None
+        self._woken = True
+        if timeout is not None:
+            timer = self._loop.call_later(max(0.0, timeout), self._late, self._round, context=self._context)
+        self._parked = True
+        self._theirs.release()
+        self._mine.acquire()
+        if timer is not None:
+            timer.cancel()
+        if self._killed:
+            raise KilledError
+        return self._woken
+
+    def _late(self, number: int) -> None:
+        if number == self._round and self._parked:
+            self._woken = False
+            self._switch(number)
+
+    def _soon(self, number: int) -> None:
+        delay = self._loop.rng.random() * WAKE_S
+        self._loop.call_later(delay, self._switch, number, context=self._context)
+
+    def _switch(self, number: int) -> None:
+        """Let it run until it waits again. On the thread of the event loop."""
+        if number != self._round or not self._parked:
+            return
+        self._round, self._parked = self._round + 1, False
+        _CURRENT.append(self)
+        self._mine.release()
+        self._theirs.acquire()
+        _CURRENT.pop()
+
+    def _body(self) -> None:
+        self._mine.acquire()
+        try:
+            if not self._killed and self._target is not None:
+                self._target(*self._args, **self._kwargs)
+        except KilledError:
+            pass
+        except BaseException as error:
+            self.error = error
+            self._loop.failures.append(f"thread {self.name}: {type(error).__name__}: {error}")
+        self._alive = False
+        for wake in self._joining:
+            wake()
+        self._theirs.release()
+
+
+class SimLock:
+    """As ``threading.Lock``."""
+
+    def __init__(self) -> None:
+        self._held, self._waiting = False, deque[Callable[[], None]]()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; waits for whoever has it."""
+        while self._held:
+            if not blocking:
+                return False
+            thread = current()
+            self._waiting.append(thread.waker())
+            if not thread.park(None if timeout < 0 else timeout):
+                return False
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        self._held = False
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def locked(self) -> bool:
+        """Whether somebody has it."""
+        return self._held
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        self.release()
+        return False
+
+
+class SimCondition:
+    """As ``threading.Condition``."""
+
+    def __init__(self, lock: Any = None) -> None:
+        self._lock = lock if lock is not None else SimLock()
+        self._waiting: list[Callable[[], None]] = []
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+
+    def __enter__(self) -> bool:
+        return bool(self._lock.acquire())
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        self._lock.release()
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for ``notify``."""
+        thread = current()
+        wake = thread.waker()
+        self._waiting.append(wake)
+        self._lock.release()
+        woken = thread.park(timeout)
+        if wake in self._waiting:
+            self._waiting.remove(wake)
+        self._lock.acquire()
+        return woken
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until ``predicate()``."""
+        while not predicate():
+            if not self.wait(timeout):
+                return predicate()
+        return True
+
+    def notify(self, n: int = 1) -> None:
+        """Wake some."""
+        woken, self._waiting = self._waiting[:n], self._waiting[n:]
+        for wake in woken:
+            wake()
+
+    def notify_all(self) -> None:
+        """Wake all."""
+        self.notify(len(self._waiting))
+
+
+class SimSemaphore:
+    """As ``threading.Semaphore``."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._value, self._changed = value, SimCondition()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take one."""
+        while not self._value:
+            if not blocking or timeout == 0 or not self._changed.wait(timeout):
+                return False
+        self._value -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        """Give some back."""
+        self._value += n
+        self._changed.notify(n)
+
+
+class SimEvent:
+    """As ``threading.Event``."""
+
+    def __init__(self) -> None:
+        self._set, self._changed = False, SimCondition()
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return self._set
+
+    def set(self) -> None:
+        """Set it."""
+        self._set = True
+        self._changed.notify_all()
+
+    def clear(self) -> None:
+        """Take it back."""
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set."""
+        return self._set or self._changed.wait_for(self.is_set, timeout)
+
+
+class SimQueue:
+    """As ``queue.SimpleQueue``."""
+
+    def __init__(self) -> None:
+        self._items, self._changed = deque[Any](), SimCondition()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add one."""
+        self._items.append(item)
+        self._changed.notify()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the oldest; waits for one."""
+        while not self._items:
+            if not block or not self._changed.wait(timeout):
+                raise real_queue.Empty
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        """Take the oldest."""
+        return self.get(block=False)
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not self._items
+
+    def qsize(self) -> int:
+        """How many there are."""
+        return len(self._items)
+
+
+class ThreadingModule:
+    """Stands for the module ``threading``."""
+
+    Lock, RLock, Condition, Event = SimLock, SimLock, SimCondition, SimEvent
+    Semaphore = BoundedSemaphore = SimSemaphore
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def Thread(
+        self,
+        group: None = None,
+        target: Any = None,
+        name: str | None = None,
+        args: Any = (),
+        kwargs: Any = None,
+        *,
+        daemon: bool | None = None,
+    ) -> SimThread:
+        """As ``threading.Thread``."""
+        return SimThread(self._loop, target, name, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_threading, name)
+
+
+class QueueModule:
+    """Stands for the module ``queue``."""
+
+    SimpleQueue = Queue = SimQueue
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_queue, name)

@@ -1,0 +1,151 @@
+"""A simulated cluster: daemons and clients on machines of their own, and what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from atta.daemon.config import DaemonConfig
+from atta.daemon.daemon import Daemon
+from tests.sim.disk import Disk
+from tests.sim.loop import Node, VirtualLoop
+from tests.sim.network import Network
+from tests.sim.patches import installed
+from tests.sim.threads import SimThread
+
+__all__ = ["World"]
+
+
+class World:
+    """Everything that a simulation has. Make it with ``World.of``."""
+
+    def __init__(self, seed: int, data: Path, *, until_s: float) -> None:
+        self.seed, self.data, self.rng = seed, data, random.Random(seed)
+        self.loop = VirtualLoop(self.rng, until_s=until_s)
+        self.network, self.disk = Network(self.loop), Disk(self.loop)
+        self.nodes: dict[str, Node] = {}
+        self.daemons: dict[str, Daemon] = {}
+        self._configs: dict[str, DaemonConfig] = {}
+        self._gone: list[Any] = []  # what killed processes had in memory; it must not be finalised before the end
+
+    @classmethod
+    @contextmanager
+    def of(cls, seed: int, data: Path, *, until_s: float = 600.0) -> Iterator[World]:
+        """A world in which the system is simulated."""
+        world = cls(seed, data, until_s=until_s)
+        with installed(world.loop, world.network, world.disk):
+            try:
+                yield world
+            finally:
+                world._end()
+
+    def _end(self) -> None:
+        for node in self.nodes.values():
+            self._kill(node)
+        for one in [node for node in self._gone if isinstance(node, Node)]:
+            assert not [thread for thread in one.threads if thread.is_alive()], "a thread has survived its process"
+        self.loop.set_exception_handler(lambda *_: None)
+        self.loop.over = True
+        self._gone.clear()
+        self.daemons.clear()
+        self.loop._ready.clear()  # type: ignore[attr-defined]
+        self.loop._scheduled.clear()  # type: ignore[attr-defined]
+        gc.collect(0)  # all that the simulation has made: nothing was collected meanwhile
+        self.loop.close()
+
+    def event(self, text: str) -> None:
+        """Write a line of the log."""
+        self.loop.event(text)
+
+    def run(self, main: Callable[[], Any]) -> None:
+        """Run the coroutine ``main()`` to its end."""
+        self.loop.run_until_complete(main())
+
+    # -- daemons -------------------------------------------------------------------------------------------------------
+
+    def address(self, part: int, replica: int = 0) -> str:
+        """Where a daemon listens."""
+        return f"daemon-{part}-{replica}:{7000 + part}"
+
+    async def serve(self, part: int, replica: int = 0, **settings: Any) -> None:
+        """Start a daemon, and wait until it serves."""
+        address = self.address(part, replica)
+        settings = {
+            "threads": 1,
+            "verify": False,
+            "memory": "copy",
+            "links": False,
+            "trace_events": 0,
+            "insecure": True,
+            **settings,
+        }
+        self._configs[address] = DaemonConfig(str(self.data), range(part, part + 1), address, **settings)
+        await self.restart(address)
+
+    async def restart(self, address: str) -> None:
+        """Start a daemon again, as a new process at the same address."""
+        node = self.nodes[address] = Node(address.partition(":")[0])
+        self.event(f"{node.name}: starts")
+
+        async def start() -> Daemon:
+            daemon = Daemon(self._configs[address])
+            self._gone.append(daemon)
+            await daemon.start()
+            return daemon
+
+        self.daemons[address] = await self.loop.create_task(start(), context=node.context())
+
+    def kill(self, address: str, *, power: bool = False) -> None:
+        """End a process at once; ``power``: its machine with it."""
+        node = self.nodes[address]
+        if node.alive:
+            self.event(f"{node.name}: is killed")
+            if power:
+                self.disk.power_cut(node)
+            self._kill(node)
+
+    def _kill(self, node: Node) -> None:
+        self._gone.append(node)
+        node.alive = False
+        for thread in node.threads:
+            thread.kill()
+        for ended in node.ended:
+            ended()
+        self.network.break_all(node)
+
+    async def pause(self, address: str, seconds: float) -> None:
+        """Stop a process for a while."""
+        node = self.nodes[address]
+        if node.alive and not node.paused:
+            self.event(f"{node.name}: is stopped for {seconds:.3f} s")
+            node.paused = True
+            await asyncio.sleep(seconds)
+            self.event(f"{node.name}: goes on")
+            self.loop.resume(node)
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def client(self, name: str, work: Callable[[], None]) -> SimThread:
+        """Start ``work`` on a thread of a process of its own."""
+        node = self.nodes[name] = Node(name)
+        thread: list[SimThread] = []
+
+        def begin() -> None:
+            thread.append(SimThread(self.loop, work, name))
+            thread[0].start()
+
+        node.context().run(begin)
+        return thread[0]
+
+    async def ended(self, threads: Mapping[str, SimThread]) -> None:
+        """Wait until all threads have ended."""
+        while any(thread.is_alive() for thread in threads.values()):
+            await asyncio.sleep(0.05)
+        for name, thread in threads.items():
+            if thread.error is not None:
+                raise AssertionError(f"{name}: {type(thread.error).__name__}: {thread.error}") from thread.error
