@@ -59,8 +59,14 @@ def partition_graph(
     progress = progress or Silent()
     if is_url(dst):
         with sent(str(dst), MANIFEST, overwrite=overwrite, progress=progress) as made:
-            again = {"options": options, "fallback": fallback, "seed": seed, "balance": balance, "verify": verify}
-            partition_graph(src, made, parts=parts, method=method, progress=progress, **again)  # type: ignore[arg-type]
+            again: dict[str, Any] = {
+                "options": options,
+                "fallback": fallback,
+                "seed": seed,
+                "balance": balance,
+                "verify": verify,
+            }
+            partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
         return
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how: dict[str, Any] = {"command": "partition", "method": method, "parts": parts, "seed": seed}
