@@ -52,6 +52,8 @@ def nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
+        for setting in ("enable_worker_prestart", "prestart_worker_first_driver"):
+            patch.setenv(f"RAY_{setting}", "0")  # processes that nobody needs here
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         patch.setenv("RAY_ADDRESS", cluster.address)
         for _ in range(2):

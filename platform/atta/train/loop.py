@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError, DataError
+from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint import (
     LAST,
     load_checkpoint,
@@ -105,7 +105,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """
         config = self.config
         self.model = model.to(self.device)
-        goes_on = config.resume and config.checkpoint is not None and (Path(config.checkpoint) / LAST).exists()
+        goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
         if config.init_from is not None and not goes_on:
             self.load_embedding_weights(config.init_from, *load_weights(config.init_from, self.model, self.device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import atta
+    from atta.wire.parts import Addresses
 
 __all__ = ["connect_handed", "handed"]
 
@@ -39,5 +40,8 @@ def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
     found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})
     addresses = {parts.start: replicas for parts, replicas in found.items()}
     file = task.get("file")
-    where = (lambda: resolve_target(file)) if file else lambda: addresses
+
+    def where() -> Mapping[int, Addresses]:
+        return resolve_target(file) if file else addresses
+
     return connect_all(addresses, None if tls is None else Credentials(**tls), where=where)

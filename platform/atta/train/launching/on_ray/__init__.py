@@ -10,7 +10,7 @@ Decisions are pure: ``placement`` (which node), ``restarts`` (when a daemon star
 
 from __future__ import annotations
 
-from atta.train.launching.on_ray.fit import fit
-from atta.train.launching.on_ray.serve import Served, serve
+from atta.train.launching.on_ray.fitting import fit
+from atta.train.launching.on_ray.serving import Served, serve
 
 __all__ = ["Served", "fit", "serve"]

@@ -20,6 +20,7 @@ from typing import Any
 
 from atta.observe import lastwords
 from atta.observe.machine.tether import tethered
+from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
 from atta.train.launching.on_ray.restarts import Care, NextStep
 from atta.train.launching.on_ray.table import AddressTable, DaemonPlace
@@ -152,13 +153,9 @@ class TrainerKeeper:
         host = _host()
         return {"node": _node(), "host": host, "port": _free_port(host)}
 
-    def changed(self, path: str | None) -> list[int]:
-        """Figures that change when another file replaces the one at ``path``; none without it."""
-        try:
-            found = os.stat(path or "")
-        except OSError:
-            return []
-        return [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size]
+    def version(self, folder: str | None, name: str) -> str:
+        """A text that changes when a file of ``folder`` is written anew; empty: there is none."""
+        return "" if folder is None else Mirror(folder).version(name)
 
     def train(self, task: Mapping[str, Any], environment: Mapping[str, str], registry: Any) -> dict[str, Any]:
         """Train until the end: ``code`` of the process; ``record`` if it failed; ``epochs`` of the first on its node."""

@@ -111,7 +111,7 @@ class Attempts:
 
     most: int
     failed: int = 0
-    _before: tuple[int, ...] | None = None
+    _before: str | None = None
 
     def __post_init__(self) -> None:
         if self.most < 0:
@@ -124,9 +124,9 @@ class Attempts:
         self.failed += 1
         return self.failed <= self.most
 
-    def resumes(self, checkpoint: Sequence[int]) -> bool:
-        """Whether an attempt resumes. ``checkpoint``: figures that change with the file. One that was there before the
+    def resumes(self, checkpoint: str) -> bool:
+        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file. One that was there before the
         first attempt is another run's."""
         if self._before is None:
-            self._before = tuple(checkpoint)
-        return tuple(checkpoint) != self._before
+            self._before = checkpoint
+        return checkpoint != self._before

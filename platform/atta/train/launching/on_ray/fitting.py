@@ -13,6 +13,7 @@ from typing import Any
 import atta
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
 from atta.train.launching.handing import handed
@@ -20,7 +21,7 @@ from atta.train.launching.launch import with_task
 from atta.train.launching.on_ray.keepers import TrainerKeeper
 from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.restarts import Attempts
-from atta.train.launching.on_ray.serve import serve
+from atta.train.launching.on_ray.serving import serve
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
@@ -64,7 +65,7 @@ def fit(
         raise ConfigError(f"threads is {threads}: must be at least 1")
     ray = joined_ray(local=True)
     with _target(config, insecure) as target:
-        config = replace(config, data=None, cluster=target)
+        config = replace(config, data=None, cluster=target, checkpoint=_absolute(config.checkpoint))
         while True:
             try:
                 return _attempt(ray, config, attempts, threads, memory_bytes)
@@ -79,6 +80,11 @@ def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, me
         if attempts.resumes(trainers.checkpoint(settled)):
             task["config"]["resume"] = True
         return TrainReport(settled, trainers.train(task, threads))
+
+
+def _absolute(folder: str | None) -> str | None:
+    """Trainers have another working folder."""
+    return folder if folder is None or is_url(folder) else str(Path(folder).absolute())
 
 
 @contextlib.contextmanager
@@ -135,12 +141,11 @@ class _Trainers:
         except ray.exceptions.RayError as error:
             raise AttaError(f"Ray lost a trainer as it started: {error}") from None
 
-    def checkpoint(self, config: TrainConfig) -> list[int]:
+    def checkpoint(self, config: TrainConfig) -> str:
         """What tells the checkpoint there is now from another one, as rank 0 sees it."""
         from atta.train.checkpoint import LAST
 
-        path = None if config.checkpoint is None else str(Path(config.checkpoint).absolute() / LAST)
-        found: list[int] = self._ray.get(self._actors[0].changed.remote(path))
+        found: str = self._ray.get(self._actors[0].version.remote(config.checkpoint, LAST))
         return found
 
     def train(self, task: Mapping[str, Any], threads: int) -> list[EpochReport]:

@@ -14,7 +14,9 @@ from atta.client.control import Connection
 from atta.errors import AttaError, ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
 from atta.observe import lastwords
 from atta.partition.dataset import Dataset
+from atta.partition.disk.store import is_url
 from atta.partition.parts.needs import needs_of
+from atta.partition.parts.remote import local_dataset
 from atta.train.launching.on_ray.keepers import END_S, DaemonKeeper, Registry
 from atta.train.launching.on_ray.placement import bundles, check_name
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, joined_ray
@@ -58,7 +60,8 @@ class Served:
         """End the daemons: sessions may go on for ``--drain``, and tables are saved."""
         ray = joined_ray()
         try:
-            ray.wait([k.stop.remote() for k in self._keepers], num_returns=len(self._keepers) or 1, timeout=2 * END_S)
+            if ending := [keeper.stop.remote() for keeper in self._keepers]:
+                ray.wait(ending, num_returns=len(ending), timeout=2 * END_S)
         finally:
             for actor in (*self._keepers, *([self._registry] if self._registry is not None else [])):
                 ray.kill(actor)
@@ -91,10 +94,10 @@ def serve(
     """Have Ray run one daemon per partition, on as many machines as there are, and restart each without limit.
 
     Ray reserves ``threads`` cores for each daemon, and the memory that the manifest asks for. A daemon whose machine is
-    lost starts on another one. The path of the dataset must be good on all machines.
+    lost starts on another one. The path of the dataset must be good on all machines, or be a URL of object storage.
 
     Args:
-        data: folder of a partitioned dataset.
+        data: folder of a partitioned dataset, or its URL.
         name: others find the daemons as ``ray:NAME``.
         threads: worker threads of a daemon.
         cache_bytes, buffer_bytes: memory of a daemon for hot rows and for batches.
@@ -109,9 +112,10 @@ def serve(
         QuotaExceededError: Ray has no room for the daemons.
         UnavailableError, DeadlineError: there is no Ray cluster, or the daemons are not ready in time.
     """
-    dataset = Dataset.open(data, parts=[], verify=False)
+    dataset = Dataset.described(local_dataset(data, []))
     wanted = bundles(needs_of(dataset), threads, cache_bytes, buffer_bytes)
-    words = ["--data", str(Path(data).absolute()), "--threads", str(threads), "--cache", str(cache_bytes)]
+    place = str(data) if is_url(data) else str(Path(data).absolute())
+    words = ["--data", place, "--threads", str(threads), "--cache", str(cache_bytes)]
     words += ["--buffer", str(buffer_bytes), *(["--insecure"] if insecure else []), *options]
     ray = joined_ray(local=True)
     served = Served(check_name(name))
