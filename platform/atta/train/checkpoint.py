@@ -305,9 +305,9 @@ def check_folder(folder: str | Path) -> None:
         ConfigError: the folder cannot be written to, or a checkpoint's name belongs to something else.
         DiskFullError: there is no space left.
     """
-    place = Mirror(folder)
-    place.check_writable()
-    folder = place.path
+    mirror = Mirror(folder)
+    mirror.check_writable()
+    folder = mirror.path
     for path in (folder / LAST, folder / BEST, folder / BEST_WEIGHTS):
         if path.exists() and not path.is_file():
             raise ConfigError(f"--checkpoint {folder}: {path.name} in it is not a regular file")

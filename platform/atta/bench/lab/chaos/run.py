@@ -157,7 +157,7 @@ class ChaosRun:
                     name, hosts[-1], self._worker(rank, world, batch_size, Path(checkpoints), name), s.folder
                 )
             )
-        self._await(lambda: self._look() or all(self._times.values()), "the first batches")
+        self._await(self._all_have_begun, "the first batches")
 
     def _worker(self, rank: int, world: int, batch_size: int, checkpoints: Path, name: str) -> WorkerSettings:
         folder = self.settings.folder
@@ -235,6 +235,10 @@ class ChaosRun:
         for name, times in self._times.items():
             if times and now - times[-1] > HANG_S:
                 self.violations.append(f"{name}: no batch for {HANG_S:g} s")
+
+    def _all_have_begun(self) -> bool:
+        self._look()
+        return all(self._times.values())
 
     def _look(self) -> None:
         """Check what workers have written since the last look."""
