@@ -84,4 +84,4 @@ def test_what_jobs_report_is_shown_by_layer_and_direction() -> None:
         *("atta_job_sent_bytes", "atta_job_age_min_epochs", "atta_job_age_mean_epochs", "atta_job_age_max_epochs"),
         *("atta_job_broadcasts", "atta_job_broadcasts_skipped", "atta_job_predicted_error", "atta_job_stale_error"),
     }
-    assert "by (atta_job, layer, direction) (atta_job_sent_bytes{" in asked
+    assert "by (layer, direction, atta_job) (atta_job_sent_bytes{" in asked
