@@ -312,9 +312,9 @@ def check_folder(folder: str | Path) -> None:
         if path.exists() and not path.is_file():
             raise ConfigError(f"--checkpoint {folder}: {path.name} in it is not a regular file")
         remove_partial_file(path)
-    place = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
+        with tempfile.TemporaryFile(dir=there) as file:
             file.write(bytes(4096))
             file.flush()
     except OSError as error:
