@@ -145,6 +145,52 @@ def test_loss_is_that_of_the_recorded_samples(
     assert report.loss == pytest.approx(np.mean(losses), rel=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("judge", ["classes", "links"])
+def test_positive_samples_of_longer_walks_lie_on_walks(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, judge: str
+) -> None:
+    """Every pair is joined by a walk of at most three steps along edges that are not held out; the loss by hand."""
+    settings = config(planted, walk_length=3, negatives_per_edge=2, evaluate_by=judge, lr=1e-30)
+    trainer = WalkTrainer(settings.own, planted.running, torch.device("cpu"))  # type: ignore[arg-type]
+    messages = planted.edges
+    if judge == "links":
+        assert trainer.held_out is not None
+        kept = trainer.held_out.messages(*torch.from_numpy(planted.ids)[planted.edges])
+        messages = planted.edges[:, kept]
+    n = len(planted.ids)
+    steps = np.zeros((n, n), bool)
+    steps[messages[1], messages[0]] = True  # from a vertex to the source of an in-edge
+    near = steps | (steps.astype(int) @ steps > 0) | (steps.astype(int) @ steps.astype(int) @ steps > 0)
+    recorded: list[np.ndarray] = []
+    scores = WalkTrainer.scores
+
+    def watch(self: WalkTrainer, model: torch.nn.Module, data: Any) -> torch.Tensor:
+        ends = torch.cat([torch.stack([data.src_index, data.dst_pos_index], 1), data.dst_neg_index], 1)
+        recorded.append(np.searchsorted(planted.ids, data.n_id[ends].numpy()))
+        return scores(self, model, data)
+
+    monkeypatch.setattr(WalkTrainer, "scores", watch)
+    report = trainer.train_epoch(0)
+    pairs = np.concatenate(recorded)
+    assert near[pairs[:, 0], pairs[:, 1]].all()
+    assert not steps[pairs[:, 0], pairs[:, 1]].all()  # some are further away than one step
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert len(set(pairs[:, 0])) == len(pairs) >= n * 0.8
+    rows = trainer.model.gnn(planted.x, messages).detach().double().numpy()
+    losses = []
+    for seed, positive, *negatives in pairs:
+        signs = [rows[seed] @ rows[positive], *(-rows[seed] @ rows[v] for v in negatives if v != seed)]
+        losses.append(sum(np.log1p(np.exp(-s)) for s in signs))
+    assert report.loss == pytest.approx(np.mean(losses), rel=1e-4)
+    again = WalkTrainer(settings.own, planted.running, torch.device("cpu"))  # type: ignore[arg-type]
+    assert again.train_epoch(0).loss == report.loss
+    recorded.clear()
+    again.train_epoch(1)
+    assert (np.concatenate(recorded)[:20] != pairs[:20]).any()
+
+
 def test_training_and_embeddings(planted: Planted, tmp_path: Path) -> None:
     """Linear evaluation, and ``predict``, beside the same weights on the whole graph."""
     report = fit(config(planted, trainers=2, checkpoint=str(tmp_path), negatives_per_edge=2))
@@ -249,7 +295,7 @@ def pyg_infomax(planted: Planted, epochs: int, batch: int, seed: int) -> torch.T
 
 BAD = [
     ("--strategy full", "--task unsupervised: goes with --strategy minibatch, not full"),
-    ("--negatives degree", "--negatives degree: --task unsupervised takes uniform, in_batch, exact"),
+    ("--negatives degree", "--negatives degree: --task unsupervised takes uniform, in_batch, exact with walks of one"),
     ("--decoder mlp", "--decoder: belongs to --task link, not unsupervised"),
     ("--task dgi --negatives exact", "--negatives: belongs to --task link or unsupervised, not dgi"),
     ("--early-stop mrr:3", "unknown metric of --task unsupervised 'mrr'"),

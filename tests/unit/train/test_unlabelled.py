@@ -18,6 +18,7 @@ from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.unlabelled import InfomaxModel, WalkModel
 from atta.train.steps.selfsupervised.unlabelled import in_batch
+from atta.train.steps.selfsupervised.walks import chosen_places
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.unlabelled.probe import LinearProbe
 from atta.train.tasks.unlabelled.record import unlabelled
@@ -60,7 +61,8 @@ def test_scores_of_walks_are_inner_products_of_pygs_embeddings() -> None:
     gnn, x = model(), torch.randn(6, 4)
     others = torch.tensor([[1, 2], [3, 3], [0, 5], [4, 1], [2, 2], [0, 1]])
     rows = gnn(x, EDGES)
-    found = _whole(WalkModel(gnn), x, others)
+    samples = torch.cat([torch.arange(6)[:, None], others], dim=1)
+    found = _whole(WalkModel(gnn), x, samples)
     for seed, places in enumerate(others.tolist()):
         for column, other in enumerate(places):
             assert found[seed, column].item() == pytest.approx(float(rows[seed] @ rows[other]), abs=1e-5)
@@ -105,6 +107,18 @@ def test_in_batch_negatives_are_positive_samples_of_others(
             at = known.index(seed)
             others = known[at + 1 :] + known[:at]
             assert row == [positives[others[k % len(others)]] for k in range(count)]
+
+
+def test_places_of_walks_are_drawn_alike_and_never_the_start() -> None:
+    walks = np.array([[0, 1, 2, 0], [3, -1, -1, -1], [4, 5, -1, -1], [6, 6, 6, 6]])
+    for seed in range(20):
+        places = chosen_places(walks, np.array([10, 11, 12, 13]), 3, seed)
+        assert places[0] in (1, 2)
+        assert places[1:].tolist() == [-1, 1, -1]
+    many = np.tile([0, 1, 2, 3], (9000, 1))
+    drawn = np.bincount(chosen_places(many, np.arange(9000), 3, 5), minlength=4)
+    assert drawn[0] == 0
+    assert abs(drawn[1:] - 3000).max() < 5 * np.sqrt(2000)  # five standard deviations
 
 
 # -- probe -------------------------------------------------------------------------------------------------------------

@@ -21,15 +21,15 @@ class WalkModel(SampledModel):
         edge_index: torch.Tensor,
         nodes_per_hop: Sequence[int],
         edges_per_hop: Sequence[int],
-        others: torch.Tensor | None = None,
+        samples: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Scores [seeds, k] of each seed with ``others``, int64 [seeds, k] places in the batch; without these the
-        embeddings of seeds and others.
+        """Scores [n, k] of vertices with k samples each: ``samples``, int64 [n, 1 + k], has the places of both in the
+        batch. Without these the embeddings of all of them.
         """
         rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop)
-        if others is None:
+        if samples is None:
             return rows
-        return (rows[: len(others), None] * rows[others]).sum(-1)
+        return (rows[samples[:, :1]] * rows[samples[:, 1:]]).sum(-1)
 
 
 class InfomaxModel(SampledModel):

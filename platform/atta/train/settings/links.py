@@ -54,6 +54,9 @@ class LinkSettings(TrainSettings):
     negatives_per_edge: Annotated[
         int, Option("--task link, unsupervised: how many of them per edge, or per seed.", at_least=1)
     ] = 1
+    walk_length: Annotated[
+        int, Option("--task unsupervised: steps of the walks that lead to positive samples.", at_least=1, at_most=100)
+    ] = 1
     eval_negatives: Annotated[
         str,
         Option("Link figures: other targets that an edge of validation is ranked among; all: every vertex.",
@@ -76,6 +79,7 @@ _TASKS = {
     "split_by": (LINK, EDGE_CLASSES, INFOMAX),
     "negatives": (LINK, UNSUPERVISED),
     "negatives_per_edge": (LINK, UNSUPERVISED),
+    "walk_length": (UNSUPERVISED,),
     "eval_negatives": (LINK, UNSUPERVISED, INFOMAX),
     "evaluate_by": (UNSUPERVISED, INFOMAX),
 }
@@ -93,5 +97,7 @@ def check_links(settings: LinkSettings) -> None:
     if settings.task in UNTABLED:
         parse_shares(settings.edge_split)
         parse_eval_negatives(settings.eval_negatives)
-    if settings.task == UNSUPERVISED and settings.negatives not in _WALKS:
-        raise ConfigError(f"--negatives {settings.negatives}: --task {UNSUPERVISED} takes {', '.join(_WALKS)}")
+    if settings.task == UNSUPERVISED and settings.walk_length == 1 and settings.negatives not in _WALKS:
+        raise ConfigError(
+            f"--negatives {settings.negatives}: --task {UNSUPERVISED} takes {', '.join(_WALKS)} with walks of one step"
+        )

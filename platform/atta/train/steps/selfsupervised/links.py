@@ -71,6 +71,8 @@ def edge_batches(
     tables, hops, options: of ``atta.LinkNeighborLoader``.
     """
     config = trainer.config
+    if not train:  # they are held out anyway, and what is left out must not depend on which edges share a batch
+        options["exclude_edges"] = None
     if train and ends.shape[1] < trainer.world:
         raise ConfigError(f"--task {config.task}: {ends.shape[1]} training edges for {trainer.world} trainers")
     return EdgeBatches(

@@ -16,6 +16,7 @@ from atta.train.models.unlabelled import InfomaxModel, WalkModel
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.probing import class_tallies
 from atta.train.steps.selfsupervised.ranking import LinkRanking
+from atta.train.steps.selfsupervised.walks import WalkBatches
 from atta.train.tasks import classes
 from atta.train.tasks.links.pairs import EdgeSplit
 from atta.train.tasks.objective import Objective
@@ -48,19 +49,22 @@ class _UnlabelledTrainer(EmbeddingTrainer):
 
 
 class WalkTrainer(_UnlabelledTrainer):
-    """Unsupervised GraphSAGE: a seed's positive sample is an in-neighbour, its negative ones are none.
+    """Unsupervised GraphSAGE: a seed's positive sample is where a random walk leads.
 
-    Batches are ByteGNN's DAG of three branches.
+    With walks of one step batches are ByteGNN's DAG of three branches, whose negative samples are no in-neighbours.
+    Longer walks are done before an epoch, and then their pairs are the seeds.
     """
 
     def build(self) -> torch.nn.Module:
         """See ``MinibatchTrainer``."""
         return WalkModel(whole_model(self.config, self.channels, self.outputs))
 
-    def train_batches(self) -> DagLoader:
+    def train_batches(self) -> DagLoader | WalkBatches:
         """See ``MinibatchTrainer``."""
         config, schema = self.config, self.cluster.schema
         _check_strangers(self)
+        if config.walk_length > 1:
+            return WalkBatches(self, config.walk_length)
         dag = pair_spec(
             schema,
             Hops(list(config.fan_outs)),
@@ -75,6 +79,8 @@ class WalkTrainer(_UnlabelledTrainer):
 
         A pair that is held out teaches nothing either.
         """
+        if self.config.walk_length > 1:
+            return torch.ones_like(data.src_index)
         seeds, positives = _seeds(data), data.positive[:, 0]
         there: torch.Tensor = positives != seeds
         if isinstance(self.held_out, EdgeSplit):
@@ -83,19 +89,26 @@ class WalkTrainer(_UnlabelledTrainer):
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: of the positive sample, then of the negative ones."""
-        config, there = self.config, self.targets(data) == 1
+        samples = self._samples(data)
         data = self.readable(data)
-        if config.negatives == "in_batch":
-            negatives = in_batch(data.positive[:, 0], there, config.negatives_per_edge)
-        else:
-            negatives = data.negative
-        others = torch.cat([data.positive, negatives], dim=1)
         scores: torch.Tensor = model(
-            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, others
+            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, samples
         )
-        absent = others == _seeds(data)[:, None]
+        absent = samples[:, 1:] == samples[:, :1]
         absent[:, 0] = False
         return scores.masked_fill(absent, -torch.inf)
+
+    def _samples(self, data: Any) -> torch.Tensor:
+        """int64 [seeds, 2 + negatives]: places of seeds, and of positive and negative samples. The seed itself stands for
+        one that is not there.
+        """
+        if self.config.walk_length > 1:
+            pairs = torch.stack([data.src_index, data.dst_pos_index], dim=1)
+            return torch.cat([pairs, data.dst_neg_index.reshape(len(pairs), -1)], dim=1)
+        negatives = data.get("negative")
+        if negatives is None:
+            negatives = in_batch(data.positive[:, 0], self.targets(data) == 1, self.config.negatives_per_edge)
+        return torch.cat([_seeds(data)[:, None], data.positive, negatives], dim=1)
 
 
 class InfomaxTrainer(_UnlabelledTrainer):
