@@ -109,11 +109,8 @@ def leaks(name: str, samples: Sequence[ProcessSample]) -> list[str]:
     half = len(samples) // 2
     first, second = samples[:half], samples[half:]
     found = []
-    for what, allowed, most in (
-        ("descriptors", DESCRIPTORS, lambda some: max(s.descriptors for s in some)),
-        ("threads", THREADS, lambda some: max(s.threads for s in some)),
-    ):
-        before, after = most(first), most(second)
+    for what, allowed in (("descriptors", DESCRIPTORS), ("threads", THREADS)):
+        before, after = (max(int(getattr(s, what)) for s in some) for some in (first, second))
         if after > before + allowed:
             found.append(f"{name}: {before} {what} in the first half of its life, {after} in the second")
     quarter = len(samples) // 4
