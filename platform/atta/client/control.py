@@ -150,8 +150,9 @@ class Connection:
         served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
         place = (reply.dataset_id, served, reply.num_parts)
         contract = Contract(reply.contract, reply.operators)
-        found = (schema, reply.host, reply.pid, reply.incarnation, contract, release, reply.draining)
-        return Description(reply.version, *place, *found)
+        return Description(
+            reply.version, *place, schema, reply.host, reply.pid, reply.incarnation, contract, release, reply.draining
+        )
 
     def unreached(self) -> list[str]:
         """Have the daemon connect its peers; the addresses of those that do not answer within a second."""

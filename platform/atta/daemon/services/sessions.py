@@ -217,8 +217,7 @@ async def _digest(request: session_pb2.OpenRequest) -> bytes:
 def _messages(delivery: Delivery, unlaunched: int, *, moving: bool) -> list[Bulk]:
     """The header of a batch, followed by its bytes unless they lie in shared memory."""
     out, slot = delivery.out, delivery.slot
-    about = {"stats": delivery.stats, "unlaunched": unlaunched, "moving": moving}
-    header = session_pb2.BatchHeader(batch=delivery.batch, **about)
+    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched, moving=moving)
     filled = {name: out.filled(name) for name in out.arrays}
     offset = 0
     for name, array in filled.items():

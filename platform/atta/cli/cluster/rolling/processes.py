@@ -137,9 +137,16 @@ class LocalProcess:
     def start(self) -> None:
         """Start the same again, detached from this process."""
         stdin, stdout, stderr = self._streams
-        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         try:
-            subprocess.Popen(self._words, cwd=self._folder, env=self._environment, start_new_session=True, **streams)
+            subprocess.Popen(
+                self._words,
+                cwd=self._folder,
+                env=self._environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
         except OSError as error:
             raise AttaError(f"cannot start {self._words[0]} again: {error}") from error
         finally:
