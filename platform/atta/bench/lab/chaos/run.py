@@ -157,12 +157,16 @@ class ChaosRun:
                     name, hosts[-1], self._worker(rank, world, batch_size, Path(checkpoints), name), s.folder
                 )
             )
-        self._await(lambda: self._look() or all(self._times.values()), "the first batches")
+        self._await(self._all_have_begun, "the first batches")
 
     def _worker(self, rank: int, world: int, batch_size: int, checkpoints: Path, name: str) -> WorkerSettings:
         folder = self.settings.folder
         about = (str(folder / "cluster.toml"), rank, world, str(folder / f"{name}.lines"), str(checkpoints))
         return WorkerSettings(*about, batch_size)
+
+    def _all_have_begun(self) -> bool:
+        self._look()
+        return all(self._times.values())
 
     def _add(self, process: ChaosProcess) -> None:
         self._processes[process.name] = process
