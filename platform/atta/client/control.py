@@ -148,18 +148,10 @@ class Connection:
         check_release(release, self.address)
         schema = Schema.from_json(json.loads(reply.schema))
         served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
+        place = (reply.dataset_id, served, reply.num_parts)
+        contract = Contract(reply.contract, reply.operators)
         return Description(
-            version=reply.version,
-            dataset_id=reply.dataset_id,
-            parts=served,
-            num_parts=reply.num_parts,
-            schema=schema,
-            machine=reply.host,
-            pid=reply.pid,
-            incarnation=reply.incarnation,
-            contract=Contract(reply.contract, reply.operators),
-            release=release,
-            draining=reply.draining,
+            reply.version, *place, schema, reply.host, reply.pid, reply.incarnation, contract, release, reply.draining
         )
 
     def unreached(self) -> list[str]:

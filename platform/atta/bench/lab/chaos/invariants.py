@@ -20,8 +20,8 @@ Place = tuple[int, int]
 """Epoch, and position of the batch among those of the rank."""
 DESCRIPTORS, THREADS = 64, 16
 """How many more a process may have in the second half of its life than in the first: connections come and go."""
-GROWTH, JUDGED_S = 0.05, 1200.0
-"""Growth of memory that is allowed, and how long a process must live before that is judged."""
+MORE_MEMORY, JUDGED_S = 0.05, 1200.0
+"""By how much memory may become more, and how long a process must live before that is judged."""
 
 
 class ConsumerChecker:
@@ -110,13 +110,13 @@ def leaks(name: str, samples: Sequence[ProcessSample]) -> list[str]:
     first, second = samples[:half], samples[half:]
     found = []
     for what, allowed in (("descriptors", DESCRIPTORS), ("threads", THREADS)):
-        before, after = (max(getattr(s, what) for s in some) for some in (first, second))
+        before, after = (max(int(getattr(s, what)) for s in some) for some in (first, second))
         if after > before + allowed:
             found.append(f"{name}: {before} {what} in the first half of its life, {after} in the second")
     quarter = len(samples) // 4
     before_bytes = statistics.median(s.resident for s in samples[half : half + quarter])
     after_bytes = statistics.median(s.resident for s in samples[-quarter:])
-    if samples[-1].at_s - samples[0].at_s >= JUDGED_S and after_bytes > before_bytes * (1 + GROWTH):
+    if samples[-1].at_s - samples[0].at_s >= JUDGED_S and after_bytes > before_bytes * (1 + MORE_MEMORY):
         found.append(f"{name}: memory grew from {before_bytes / 2**20:.0f} to {after_bytes / 2**20:.0f} MiB")
     return found
 

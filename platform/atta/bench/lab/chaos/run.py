@@ -164,6 +164,10 @@ class ChaosRun:
         about = (str(folder / "cluster.toml"), rank, world, str(folder / f"{name}.lines"), str(checkpoints))
         return WorkerSettings(*about, batch_size)
 
+    def _all_have_begun(self) -> bool:
+        self._look()
+        return all(self._times.values())
+
     def _add(self, process: ChaosProcess) -> None:
         self._processes[process.name] = process
         process.start()
@@ -235,10 +239,6 @@ class ChaosRun:
         for name, times in self._times.items():
             if times and now - times[-1] > HANG_S:
                 self.violations.append(f"{name}: no batch for {HANG_S:g} s")
-
-    def _all_have_begun(self) -> bool:
-        self._look()
-        return all(self._times.values())
 
     def _look(self) -> None:
         """Check what workers have written since the last look."""

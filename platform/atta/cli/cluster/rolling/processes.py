@@ -142,10 +142,10 @@ class LocalProcess:
                 self._words,
                 cwd=self._folder,
                 env=self._environment,
-                start_new_session=True,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
+                start_new_session=True,
             )
         except OSError as error:
             raise AttaError(f"cannot start {self._words[0]} again: {error}") from error

@@ -131,7 +131,7 @@ class Roll:
                 after = _one(seen, before.address)
                 self._tell(f"{name}: serves, Atta {after.version}")
                 about = (before.part, before.address, before.version, after.version, restart.after)
-                return Rolled(*about, *(spent[p] for p in (Phase.LEAVING, Phase.STARTING, Phase.JOINING)))
+                return Rolled(*about, spent[Phase.LEAVING], spent[Phase.STARTING], spent[Phase.JOINING])
             if now - began > self._timeout_s:
                 raise AttaError(self._late(name, restart.phase))
             self._sleep(LOOK_S)
