@@ -6,9 +6,12 @@ STAMP := $(VENV)/.installed
 EXTRAS ?= train,dgl,bench,table,dev
 MINUTES ?= 10
 WORKERS ?= $(shell expr $$(nproc) + 1)
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/* platform/atta/daemon/native/*)
 FUZZ := $(wildcard tests/fuzz/*)
+
+# Tests start hundreds of processes: each would compile all of Atta again where the environment forbids to keep bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all coverage lint format protos docs wheel bench sanitize soak clean
@@ -27,6 +30,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@$(PIP) scikit-build-core nanobind cmake ninja
 	@echo "== installing the pinned dependencies and building Atta (PyTorch is large: from one minute to several)"
 	@$(PIP) --no-build-isolation -e ".[$(EXTRAS)]"
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # on all cores; some files are no Python 3
 	@touch $@
 
 demo: setup ## generate a graph, partition it, train GraphSAGE with 2 daemons and 2 trainers
@@ -68,7 +72,7 @@ bench: setup ## measure what bench/results records (takes long; DistDGL as a pee
 sanitize: setup ## run the kernel tests, damaged frames and busy links under sanitizers
 	@tools/sanitize.sh
 
-soak: setup ## repeat the system tests, each round with another seed, for MINUTES=10
+soak: setup ## repeat the system tests, outages and chaos, each round with another seed, for MINUTES=10
 	@tools/soak.sh $(MINUTES)
 
 clean: ## remove everything that can be rebuilt, .venv too

@@ -129,6 +129,16 @@ class Dataset:
             DataError: something is missing, truncated, altered or of another format; the message names the file.
             ConfigError: a part of ``parts`` does not exist.
         """
+        dataset = cls.described(path)
+        dataset._check_files(range(dataset.num_parts) if parts is None else parts, verify)
+        return dataset
+
+    @classmethod
+    def described(cls, path: str | Path) -> Dataset:
+        """The dataset as its manifest describes it, which alone must lie on this machine.
+
+        Raises DataError as ``open`` does.
+        """
         path = Path(path)
         where = path / MANIFEST
         if not where.exists() and (path / GRAPH_MANIFEST).is_file():
@@ -149,7 +159,6 @@ class Dataset:
         if fingerprint(schema.to_json(), book.to_json(), dataset.files) != dataset.dataset_id:
             raise DataError(where, "altered: schema, ranges and checksums do not match its dataset_id")
         check_layout(where, dict(dataset._layout()), dataset.files)
-        dataset._check_files(range(book.num_parts) if parts is None else parts, verify)
         return dataset
 
     def _check_files(self, parts: Sequence[int], verify: bool) -> None:

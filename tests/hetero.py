@@ -8,11 +8,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-__all__ = ["over_all_vertices"]
+__all__ = ["hidden_over_all_vertices", "over_all_vertices"]
 
 
 def over_all_vertices(model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[Any, torch.Tensor]) -> torch.Tensor:
     """Scores of all vertices of the target type, with the weights of a ``TypedModel`` and without dropout."""
+    scores: torch.Tensor = model.decoder(hidden_over_all_vertices(model, x, edges)[model.reach.target])
+    return scores
+
+
+def hidden_over_all_vertices(
+    model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[Any, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Rows after the last layer, by node type."""
     h = {t: F.relu(model.encoders[t](rows)) if t in model.encoders else rows for t, rows in x.items()}
     for number, layer in enumerate(model.layers):
         used = {e: edges[e] for e in model.reach.edges(number)}
@@ -22,8 +30,7 @@ def over_all_vertices(model: Any, x: Mapping[str, torch.Tensor], edges: Mapping[
             continue
         rows = {t: F.relu(_summed(layer, h, used, t)) for t in model.reach.computed(number)}
         h = {**h, **rows}
-    scores: torch.Tensor = model.decoder(h[model.reach.target])
-    return scores
+    return h
 
 
 def _summed(layer: Any, h: Mapping[str, torch.Tensor], used: Mapping[Any, torch.Tensor], node_type: str) -> Any:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# soak.sh MINUTES: repeat the system tests (slow ones too) and outages of a daemon under load, each time with another
-# seed, until the time is up or something fails.
+# soak.sh MINUTES: repeat the system tests (slow ones too), outages of a daemon under load, and chaos, each time with
+# another seed, until the time is up or something fails.
 set -eu
 cd "$(dirname "$0")/.."
 stop=$(($(date +%s) + 60 * $1))
@@ -10,5 +10,6 @@ while [ "$(date +%s)" -lt "$stop" ]; do
   echo "== round $round"
   ATTA_SEED=$round ATTA_SESSION_ROUNDS=20 .venv/bin/python -m pytest -q -x -m "not peer" tests/system
   .venv/bin/python -m tests.soak.outages --rounds 30 --seed "$round"
+  .venv/bin/atta chaos --minutes 5 --seed "$round"
 done
 echo "== passed, rounds: $round"

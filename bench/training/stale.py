@@ -42,6 +42,8 @@ WIDE_SBM = GenerateOptions(nodes=2_000, edges=20_000, features=602, classes=41, 
 WIDE_HIDDEN, WIDE_LAYERS, WIDE_EPOCHS, WIDE_WARMUP = 256, 2, 24, 6
 
 Settings = Mapping[str, Any]
+SLOW = 0.003
+"""A learning rate with which rows of the epoch before are less stale: weights change less from epoch to epoch."""
 
 VARIANTS: dict[str, Settings] = {
     "exchange": {"strategy": "exchange"},
@@ -57,6 +59,9 @@ VARIANTS: dict[str, Settings] = {
     "sat": {"strategy": "sat"},
     "delta-int8": {"strategy": "exchange", "codec": "delta-int8"},
     "sat-linear": {"strategy": "sat", "predictor": "linear"},
+    "pipegcn-smooth": {"strategy": "pipegcn", "smooth": 0.95},
+    "exchange-slow": {"strategy": "exchange", "lr": SLOW},
+    "pipegcn-slow": {"strategy": "pipegcn", "lr": SLOW},
 }
 GATED = ("exchange", "dropped", "sancus-e1", "pipegcn", "digest-10")
 PREDICTING = ("digest-10", "sat", "sat-linear")
@@ -93,6 +98,7 @@ BOUNDS = (
     Bound("digest-10", "dropped", 5.0, graphs=("sbm",), layers=(3,)),
     Bound("digest-10", "exchange", -2.5, graphs=("sbm",), layers=(3,)),
     Bound("pipegcn", "exchange", -0.5),
+    Bound("pipegcn-slow", "exchange-slow", -0.5),
     Bound("sat", "digest-10", -0.2),
     Bound("sat-linear", "digest-10", -0.2),
 )
@@ -109,9 +115,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--only", default=",".join(GATED), help="variants, or all")
     parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
+    parser.add_argument("--kept-only", action="store_true", help="measure nothing: record what is in --keep")
     parser.add_argument("--bytes", action="store_true", help="measure payload instead")
     parser.add_argument("--sat", action="store_true", help="compare predicted and stale rows instead")
     arguments = parser.parse_args()
+    if arguments.kept_only:
+        if arguments.keep is None or not (cells := kept_cells(arguments.keep, arguments.epochs, sat=arguments.sat)):
+            parser.error("--kept-only: --keep names no folder with runs of --epochs")
+        (record_predictions if arguments.sat else record)(
+            cells, arguments.epochs, command(parser, arguments), arguments.out
+        )
+        return
     arguments.work.mkdir(parents=True, exist_ok=True)
     with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
         if arguments.bytes:
@@ -177,6 +191,17 @@ def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> li
             todo[file] = (config, {"graph": graph, "layers": layers, "seed": seed, "variant": name})
         cells += runs_of(pool, graph, data, todo)
     return cells
+
+
+def kept_cells(folder: Path, epochs: int, *, sat: bool) -> list[dict[str, Any]]:
+    """What earlier comparisons have kept, in the order of graph, layers, variant and seed.
+
+    ``sat``: the runs beside which predictions are judged, and no others.
+    """
+    cells = [json.loads(file.read_text()) for file in folder.glob(f"*-layers-{epochs}-epochs-*.json")]
+    order = [*PREDICTING] if sat else [*VARIANTS]
+    cells = [cell for cell in cells if cell["variant"] in order]
+    return sorted(cells, key=lambda cell: (cell["graph"], cell["layers"], order.index(cell["variant"]), cell["seed"]))
 
 
 def runs_of(
@@ -287,7 +312,7 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         f"{len({cell['seed'] for cell in cells})} seeds.",
         f"GCN, {HIDDEN} hidden columns, Adam 0.01, no dropout, {epochs} epochs, evaluated every {EVAL_EVERY}; {PARTS} parts and",
         "trainers, each a server. Differences are paired by seed. Real graphs have features that a random projection",
-        "makes 128 wide, and 30 % of the vertices train.",
+        f"makes 128 wide, and 30 % of the vertices train. `-slow`: Adam {SLOW}.",
         "",
         *rows_of(
             ("bound", "graph", "layers", "median difference", "holds"),

@@ -9,8 +9,11 @@ from typing import Any
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.cutting.writer import MAX_PARTS, write_dataset
+from atta.partition.dataset import MANIFEST
+from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
 from atta.partition.methods import make_method
+from atta.partition.parts.remote import local_graph, sent
 
 __all__ = ["partition_graph"]
 
@@ -32,8 +35,8 @@ def partition_graph(
     """Partition the graph folder ``src`` into the dataset ``dst``.
 
     Args:
-        src: a graph folder.
-        dst: folder to write, complete or not at all.
+        src: a graph folder, perhaps on object storage.
+        dst: folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         parts: number of partitions, at least 1; more than vertices is allowed.
         method: a name in ``methods.METHODS``.
         options: options of the method, which are the fields of its class.
@@ -54,7 +57,18 @@ def partition_graph(
     chosen = make_method(method, options)
     second = None if fallback is None else make_method(fallback)
     progress = progress or Silent()
-    graph = Graph.open(src, verify=verify)
+    if is_url(dst):
+        with sent(str(dst), MANIFEST, overwrite=overwrite, progress=progress) as made:
+            again: dict[str, Any] = {
+                "options": options,
+                "fallback": fallback,
+                "seed": seed,
+                "balance": balance,
+                "verify": verify,
+            }
+            partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
+        return
+    graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how: dict[str, Any] = {"command": "partition", "method": method, "parts": parts, "seed": seed}
     how |= {"balance": list(balance) if balance else None, "options": dict(options or {})}
     try:

@@ -23,10 +23,12 @@ from atta.errors import (
     DataError,
     DeadlineError,
     DiskFullError,
+    DrainingError,
     NonFiniteError,
     NotAllowedError,
     NotAuthenticatedError,
     PeerLostError,
+    ProtocolError,
     QuotaExceededError,
     RemoteError,
     RestartedError,
@@ -66,6 +68,7 @@ __all__ = [
     "DiskFullError",
     "DistEmbedding",
     "DistTensor",
+    "DrainingError",
     "LinkNeighborLoader",
     "LocalCluster",
     "MiniBatch",
@@ -76,6 +79,7 @@ __all__ = [
     "NotAuthenticatedError",
     "OptimiserSpec",
     "PeerLostError",
+    "ProtocolError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
@@ -117,9 +121,15 @@ _HOMES = {
 }
 
 
+_ALSO = {"atta.ray": "atta.train.launching.on_ray"}
+"""Packages with a shorter name for users."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if f"atta.{name}" in _ALSO:
+        return import_module(f"atta.{name}")
     raise AttributeError(f"module 'atta' has no attribute {name!r}")
 
 
@@ -149,17 +159,19 @@ _MOVED = {
 
 
 class _Moved:
-    """Imports a module by its earlier name: the module itself, after a warning that says its new name."""
+    """Imports a module by another name: the module itself. For an earlier name a warning says the new one."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in _MOVED else None  # type: ignore[arg-type]  # what importlib calls is here
+        return ModuleSpec(name, self) if name in _MOVED or name in _ALSO else None  # type: ignore[arg-type]  # what importlib calls is here
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         import warnings
 
-        new = _MOVED[spec.name]
-        # The caller is behind importlib's own frames, which Python leaves out when it counts.
-        warnings.warn(f"{spec.name} is now {new}; the old name goes with version 0.2", DeprecationWarning, stacklevel=2)
+        new = _ALSO.get(spec.name) or _MOVED[spec.name]
+        if spec.name in _MOVED:
+            # The caller is behind importlib's own frames, which Python leaves out when it counts.
+            text = f"{spec.name} is now {new}; the old name goes with version 0.2"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
         module = import_module(new)
         spec.loader_state = module.__spec__
         return module

@@ -11,11 +11,13 @@
     ├── StaleRowError          a row of another trainer is older, or newer, than the reader may use
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
+        │   └── DrainingError  the daemon is stopping and takes no new sessions
         ├── DeadlineError      no answer within the deadline
         ├── PeerLostError      it waited in vain for another daemon
         ├── NotAuthenticatedError  one end does not accept who the other says it is
         ├── NotAllowedError    the caller lacks a role that the method needs
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
+        ├── ProtocolError      the daemon and this process are releases too far apart
         └── RestartedError     the daemon has been restarted, so its sessions are gone
 
 ``atta.wire.rpc`` maps them to gRPC statuses.
@@ -33,10 +35,12 @@ __all__ = [
     "DataError",
     "DeadlineError",
     "DiskFullError",
+    "DrainingError",
     "NonFiniteError",
     "NotAllowedError",
     "NotAuthenticatedError",
     "PeerLostError",
+    "ProtocolError",
     "QuotaExceededError",
     "RemoteError",
     "RestartedError",
@@ -127,6 +131,15 @@ class UnavailableError(RemoteError):
     """Nothing answers at that address."""
 
 
+class DrainingError(UnavailableError):
+    """The daemon is stopping. A replica, or the daemon that is started after it, takes new sessions."""
+
+    CAUSE = "is stopping and takes no new sessions"
+
+    def __init__(self, peer: str, cause: str = CAUSE) -> None:
+        super().__init__(peer, cause)
+
+
 class DeadlineError(RemoteError):
     """No answer within the deadline."""
 
@@ -149,6 +162,10 @@ class WrongDatasetError(RemoteError):
 
 class SamplingContractError(RemoteError):
     """Two daemons would draw different batches from the same data, because their builds or operators differ."""
+
+
+class ProtocolError(RemoteError):
+    """The daemon and this process are releases too far apart: they have no protocol in common."""
 
 
 class RestartedError(RemoteError):

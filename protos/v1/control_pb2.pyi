@@ -7,11 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DescribeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("reach",)
+    REACH_FIELD_NUMBER: _ClassVar[int]
+    reach: bool
+    def __init__(self, reach: _Optional[bool] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators")
+    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "features", "draining", "unreached")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +25,11 @@ class DescribeReply(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
     version: str
     dataset_id: str
     part: int
@@ -34,7 +41,12 @@ class DescribeReply(_message.Message):
     parts: int
     contract: str
     operators: str
-    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ...) -> None: ...
+    oldest_protocol: int
+    newest_protocol: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    draining: bool
+    unreached: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()
@@ -68,7 +80,7 @@ class SessionsReply(_message.Message):
     def __init__(self, uptime_s: _Optional[float] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("job", "epoch", "direction", "sent_bytes", "crossed_bytes", "rows", "age_min", "age_mean", "age_max", "broadcasts", "skipped")
+    __slots__ = ("job", "epoch", "direction", "sent_bytes", "crossed_bytes", "rows", "age_min", "age_mean", "age_max", "broadcasts", "skipped", "layer", "predicted_error", "stale_error")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +92,9 @@ class JobInfo(_message.Message):
     AGE_MAX_FIELD_NUMBER: _ClassVar[int]
     BROADCASTS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_ERROR_FIELD_NUMBER: _ClassVar[int]
+    STALE_ERROR_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     direction: str
@@ -91,7 +106,10 @@ class JobInfo(_message.Message):
     age_max: float
     broadcasts: int
     skipped: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., direction: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., crossed_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., age_min: _Optional[float] = ..., age_mean: _Optional[float] = ..., age_max: _Optional[float] = ..., broadcasts: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+    layer: int
+    predicted_error: float
+    stale_error: float
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., direction: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., crossed_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., age_min: _Optional[float] = ..., age_mean: _Optional[float] = ..., age_max: _Optional[float] = ..., broadcasts: _Optional[int] = ..., skipped: _Optional[int] = ..., layer: _Optional[int] = ..., predicted_error: _Optional[float] = ..., stale_error: _Optional[float] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("keep_s", "rows")

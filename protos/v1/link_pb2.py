@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x61tta/v1/link.proto\x12\x07\x61tta.v1\".\n\rAttachRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04part\x18\x02 \x01(\x05\"J\n\x0b\x41ttachReply\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\r\n\x05local\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x0c\x32\x45\n\x0bLinkService\x12\x36\n\x06\x41ttach\x12\x16.atta.v1.AttachRequest\x1a\x14.atta.v1.AttachReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x61tta/v1/link.proto\x12\x07\x61tta.v1\".\n\rAttachRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04part\x18\x02 \x01(\x05\"Z\n\x0b\x41ttachReply\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\r\n\x05local\x18\x03 \x01(\t\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\x32\x45\n\x0bLinkService\x12\x36\n\x06\x41ttach\x12\x16.atta.v1.AttachRequest\x1a\x14.atta.v1.AttachReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACHREQUEST']._serialized_start=31
   _globals['_ATTACHREQUEST']._serialized_end=77
   _globals['_ATTACHREPLY']._serialized_start=79
-  _globals['_ATTACHREPLY']._serialized_end=153
-  _globals['_LINKSERVICE']._serialized_start=155
-  _globals['_LINKSERVICE']._serialized_end=224
+  _globals['_ATTACHREPLY']._serialized_end=169
+  _globals['_LINKSERVICE']._serialized_start=171
+  _globals['_LINKSERVICE']._serialized_end=240
 # @@protoc_insertion_point(module_scope)

@@ -13,13 +13,15 @@ class AttachRequest(_message.Message):
     def __init__(self, version: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("version", "port", "local", "token")
+    __slots__ = ("version", "port", "local", "token", "secret")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     LOCAL_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     version: int
     port: int
     local: str
     token: bytes
-    def __init__(self, version: _Optional[int] = ..., port: _Optional[int] = ..., local: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
+    secret: bytes
+    def __init__(self, version: _Optional[int] = ..., port: _Optional[int] = ..., local: _Optional[str] = ..., token: _Optional[bytes] = ..., secret: _Optional[bytes] = ...) -> None: ...

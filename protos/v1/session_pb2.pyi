@@ -154,7 +154,7 @@ class ArrayRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats", "unlaunched")
+    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats", "unlaunched", "moving")
     class StatsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class BatchHeader(_message.Message):
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     UNLAUNCHED_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
     last: bool
     pending: bool
     batch: int
@@ -178,7 +179,8 @@ class BatchHeader(_message.Message):
     slot: SharedSlot
     stats: _containers.ScalarMap[str, float]
     unlaunched: int
-    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ...) -> None: ...
+    moving: bool
+    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ..., moving: _Optional[bool] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
     __slots__ = ("path", "capacity", "nonce", "offset", "inode")

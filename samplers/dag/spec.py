@@ -149,23 +149,27 @@ def pair_spec(
     three.
 
     The seeds are destinations of ``edge_type``, their partners are sources. The three branches share one node space. A
-    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Other arguments and
+    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Without negatives there
+    are two branches. Other arguments and
     errors are those of ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and one
     ``feature...`` for each.
     """
     name = _known_edge_type(schema, edge_type)
-    whole("negatives", negatives, 1, SpecLimits.negatives)
+    whole("negatives", negatives, 0, SpecLimits.negatives)
     source, target = schema.endpoints(name)
     wanted = _wanted_tables(schema, tables)
     spec = _new_spec(hops)
     spec.operators.add(id="seed").seed.node_type = target
     spec.operators.add(id="positive", inputs=["seed"]).positive.edge_type = name
-    negative = spec.operators.add(id="negative", inputs=["seed"]).negative
-    negative.edge_type, negative.count = name, negatives
     _add_feature(spec, "feature0", "seed", {target}, wanted)
     _add_feature(spec, "feature_positive", "positive", {source}, wanted)
-    _add_feature(spec, "feature_negative", "negative", {source}, wanted)
-    _add_hops(spec, schema, ["seed", "positive", "negative"], hops, wanted)
+    branches = ["seed", "positive"]
+    if negatives:
+        negative = spec.operators.add(id="negative", inputs=["seed"]).negative
+        negative.edge_type, negative.count = name, negatives
+        _add_feature(spec, "feature_negative", "negative", {source}, wanted)
+        branches.append("negative")
+    _add_hops(spec, schema, branches, hops, wanted)
     check_spec(spec, schema)
     return spec
 

@@ -15,6 +15,7 @@ from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
 from tests.system.conftest import SmallGraph
+from tests.unit.platform.figures import job
 
 ROOT = Path(__file__).parents[2]
 ALERTS = (ROOT / "deploy/prometheus-alerts.yml").read_text()
@@ -41,6 +42,7 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
             next(batches)
         with pytest.raises(ConfigError, match="is not a vertex"):
             next(iter(atta.NeighborLoader(cluster, [3, 2], [10**12])))
+        cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         batches.close()  # type: ignore[attr-defined]

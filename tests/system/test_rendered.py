@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from atta.cli.cluster.rendering.kubernetes import CLUSTER, DATA, KubernetesPlan, documents
-from atta.cli.cluster.rendering.plan import DeploymentPlan, needs_of
+from atta.cli.cluster.rendering.plan import DeploymentPlan
 from atta.cli.cluster.rendering.slurm import sbatch
 from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
+from atta.partition.parts.needs import needs_of
 
 pytestmark = pytest.mark.slow
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import atta
+from atta import _native
 from atta.client.cluster import connect_all, resolve_target
 from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
@@ -110,15 +111,23 @@ def test_training_is_the_same(guarded: Guarded, plain: atta.LocalCluster) -> Non
     assert [e.loss for e in over_tls.epochs] == pytest.approx([e.loss for e in without.epochs], rel=1e-5)
 
 
-def test_all_that_daemons_open_is_encrypted(guarded: Guarded) -> None:
-    """One port each, which speaks TLS: links, which do not, are off."""
+def test_all_that_daemons_open_asks_who_comes(guarded: Guarded) -> None:
+    """One port each for gRPC, which speaks TLS, and one for links, which closes on whoever has no token."""
     for pid, address in zip(guarded.cluster.pids, guarded.cluster.addresses, strict=True):
         found = psutil.Process(pid).net_connections(kind="inet")
-        ports = {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN}
-        assert ports == {int(address.rpartition(":")[2])}
-        unix = psutil.Process(pid).net_connections(kind="unix")
-        assert not any("atta-" in str(c.laddr) for c in unix)
-    assert not any("link_requests_served" in stats for stats in guarded.cluster.stats())
+        ports = {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN} - {int(address.rpartition(":")[2])}
+        assert len(ports) == int(_native.link_tls)
+        for port in ports:
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+                stranger.sendall(b"x" * 16)
+                assert stranger.recv(4) == b""
+
+
+def test_daemons_exchange_rows_over_links(guarded: Guarded) -> None:
+    len(list(atta.NeighborLoader(guarded.cluster, **LOADER)))
+    stats = guarded.cluster.stats()
+    assert sum(of["link_requests_served"] for of in stats) > 0
+    assert sum(of["links_missing"] for of in stats) == 0
 
 
 def test_a_token_gives_its_roles_and_no_more(guarded: Guarded) -> None:

@@ -23,7 +23,7 @@ import atta
 from atta.client.local import free_addresses
 from atta.client.watch import Watch
 from atta.errors import ConfigError
-from atta.observe.figures import JobFigures
+from atta.observe.figures import JobFigures, of_all_layers
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit
@@ -211,7 +211,7 @@ def test_a_daemon_shows_a_running_job(config: TrainConfig, strategy: str) -> Non
     with Watch(str(config.cluster)) as watch, ThreadPoolExecutor(1) as pool:
         running = pool.submit(fit, config)
         while not running.done():
-            seen |= {(job.job, job.epoch, job.direction): job for job in watch.look()[0].sample.jobs}
+            seen |= {(job.job, job.epoch, job.direction): job for job in of_all_layers(watch.look()[0].sample.jobs)}
             time.sleep(0.01)
         assert not watch.look()[0].sample.jobs  # the job has ended
     reports = running.result().epochs

@@ -20,8 +20,6 @@ from atta.kvstore.initial import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import load_model
-from atta.train.models.layers import saved_model
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.reach import TypeReach
 from tests.hetero import over_all_vertices
@@ -267,12 +265,3 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert stopped.value.code == 2
     assert said in text
     assert len(text.strip().splitlines()) == 1
-
-
-def test_typed_graphs_are_not_predicted_on_yet(world: World, tmp_path: Path) -> None:
-    fit(config(world, "features", trainers=1, epochs=1, checkpoint=str(tmp_path)))
-    said = pytest.raises(atta.ConfigError, match="inference takes graphs with one node type and one edge type")
-    with atta.connect(world.clusters["features"]) as cluster, said:
-        atta.predict(cluster, tmp_path)
-    with pytest.raises(DataError, match="has a model of typed graphs, hetero-sage"):
-        saved_model(load_model(tmp_path), 3)

@@ -60,6 +60,7 @@ def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> N
         batches = iter(atta.NeighborLoader(cluster, [2], batch_size=4, job="watched"))
         for _ in range(5):
             next(batches)
+        cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
         assert eventually(lambda: wanted <= set(scrape(port))), sorted(wanted - set(scrape(port)))
         found = scrape(port)
         (session,) = found["atta_session_batches"]

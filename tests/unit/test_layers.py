@@ -32,12 +32,15 @@ PURE = (
     "atta.scheduler",
     "atta.kvstore.parameters",
     "atta.wire.identity",
+    "atta.wire.release",
     "atta.wire.security.roles",
     "atta.train.steps.pipeline.decisions",
     "atta.client.sessions.cursor",
     "atta.client.sessions.reattachment",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
+    "atta.bench.lab.chaos.invariants",
+    "atta.cli.cluster.rolling.plan",
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (

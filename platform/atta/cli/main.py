@@ -27,6 +27,7 @@ _MODULES = {
     "top": "cluster.top",
     "trace": "cluster.trace",
     "stop": "cluster.status",
+    "roll": "cluster.rolling.command",
     "tables": "cluster.tables",
     "token": "security.token",
     "cert": "security.cert",
@@ -34,6 +35,7 @@ _MODULES = {
     "worker": "cluster.worker",
     "predict": "predict",
     "bench": "bench",
+    "chaos": "chaos",
     "simulate": "simulate",
 }
 _SUMMARIES = {
@@ -50,6 +52,7 @@ _SUMMARIES = {
     "top": "Watch the daemons of a cluster and their sessions.",
     "trace": "Write what the daemons did and decided as a timeline.",
     "stop": "Ask every daemon of a cluster to drain and exit.",
+    "roll": "Restart the daemons of a cluster one after another.",
     "tables": "List, save, load and drop the mutable tables of a cluster.",
     "token": "Make, list and revoke tokens, which say who may do what.",
     "cert": "Make a test authority and certificates for TLS.",
@@ -57,6 +60,7 @@ _SUMMARIES = {
     "worker": "Compute tasks of a trainer of --strategy dorylus, which starts it.",
     "predict": "Compute embeddings, scores or classes of vertices with a trained model.",
     "bench": "Measure against physical limits and peers.",
+    "chaos": "Kill and starve the processes of a small cluster, and check what they deliver.",
     "simulate": "Compute what a cluster of any size would do.",
 }
 

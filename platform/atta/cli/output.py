@@ -204,6 +204,8 @@ def check_folder(option: str, path: str | Path) -> None:
     Raises:
         ConfigError: it cannot; names ``option``.
     """
+    if "://" in str(path):
+        return  # object storage, which is tried when it is used
     folder = Path(path)
     _check_writable(option, folder, next((p for p in (folder, *folder.absolute().parents) if p.exists()), folder))
 

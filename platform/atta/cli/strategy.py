@@ -46,6 +46,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     need("planning a strategy", "torch", "torch_geometric")
     from atta.partition.dataset import Dataset
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
+    from atta.train.planning.losses import recorded_losses
     from atta.train.planning.paper import fitted_alpha
     from atta.train.planning.probe import device_here, measure
 
@@ -56,7 +57,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     whole = open_servers(dataset, servers)
     sizes = count_sizes(whole, question)
     rates = measure(whole, question, network, link=link or math.inf, seconds=options["probe"])
-    ranked = forecasts(sizes, machines, network, rates)
+    ranked = forecasts(sizes, machines, network, rates, recorded_losses())
     advice = advise(ranked)
     alpha = fitted_alpha(sizes.closure_by_hop, sizes.vertices, sizes.edges / max(1, sizes.vertices))
     command = _command(data, advice.chosen, network, servers * trainers)
@@ -146,7 +147,9 @@ def _stale_rows(forecast: Forecast) -> tuple[str, str]:
     """MiB of rows per epoch into the busiest server, and their ages; empty where no rows cross."""
     if not forecast.row_bytes:
         return "", ""
-    return f"{forecast.row_bytes / 2**20:.3g}", "-".join(str(age) for age in dict.fromkeys(forecast.ages))
+    return f"{forecast.row_bytes / 2**20:.3g}", "-".join(
+        "any" if age is None else str(age) for age in dict.fromkeys(forecast.ages)
+    )
 
 
 def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | None) -> None:

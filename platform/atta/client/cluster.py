@@ -13,6 +13,7 @@ from atta.client.control import Connection, Description
 from atta.client.every import check_complete, not_served
 from atta.client.parameters import JobWeights
 from atta.client.sessions.keeper import SessionKeeper
+from atta.client.sessions.resuming import Search
 from atta.client.sessions.slots import SlotMaps
 from atta.client.sessions.stream import BatchStream
 from atta.client.tables.cluster import ClusterTables
@@ -21,6 +22,8 @@ from atta.errors import (
     AttaError,
     ConfigError,
     DeadlineError,
+    DrainingError,
+    ProtocolError,
     RestartedError,
     SamplingContractError,
     UnavailableError,
@@ -37,6 +40,7 @@ from atta.samplers.seed_plan import home_of
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.contract import check_contract
 from atta.wire.identity import Bound, Identity, check
+from atta.wire.named import ask_ray, is_named
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
@@ -140,7 +144,7 @@ class Cluster:
         request: session_pb2.OpenRequest,
         timeout_s: float | None = None,
         *,
-        look: bool = False,
+        search: Search = Search.NOWHERE,
         home: int | None = None,
     ) -> BatchStream:
         """Open a session on the home daemon of the request's rank, also if that daemon has been restarted since.
@@ -148,7 +152,7 @@ class Cluster:
         Args:
             request: what to sample. Fields that depend on the daemon are set here.
             timeout_s: how long it may take; None: the connection's deadline, and longer if the daemon is restarting.
-            look: the daemon was lost. Look where it is now before asking: perhaps it has another address.
+            search: where to look for the daemon before asking.
             home: the partition whose daemon makes the batches; default: see ``home_daemon``.
 
         Raises:
@@ -157,8 +161,8 @@ class Cluster:
         """
         daemon = self.home_daemon(request.rank, request.world_size) if home is None else self.daemon_of(home)
         request.dataset_id = self.dataset_id
-        if look:
-            self._look_for(daemon, timeout_s)
+        if search is not Search.NOWHERE:
+            self._look_for(daemon, timeout_s, elsewhere=search is Search.ELSEWHERE)
         try:
             return self._open(daemon, request, timeout_s)
         except RestartedError:
@@ -189,15 +193,18 @@ class Cluster:
         self._connections[daemon].meet(found)
         self._descriptions[daemon] = found
 
-    def _look_for(self, daemon: int, timeout_s: float | None) -> None:
+    def _look_for(self, daemon: int, timeout_s: float | None, *, elsewhere: bool) -> None:
         """Ask the daemon who it is, at its present address: it may be a new process there. If it has replicas, the next
-        one that answers takes its place."""
+        one that answers takes its place. ``elsewhere``: ask replicas alone."""
         with self._moving:
             known, start = self._connections[daemon], self._descriptions[daemon].parts.start
             replicas = replicas_of(self._where().get(start, known.address) if self._where else known.address)
             at = replicas.index(known.address) + 1 if known.address in replicas else 0
             failed: AttaError | None = None
             for address in (*replicas[at:], *replicas[:at]):
+                if elsewhere and address == known.address:
+                    failed = failed or UnavailableError(address, "has no replica that takes its sessions")
+                    continue
                 # A replica that does not answer at once must not keep the others from being asked.
                 within_s = timeout_s if len(replicas) == 1 else min(REPLICA_S, timeout_s or REPLICA_S)
                 try:
@@ -208,7 +215,7 @@ class Cluster:
                     return
                 except (UnavailableError, DeadlineError) as error:
                     failed = failed or error  # a wrong daemon is worse than one that is away
-                except (WrongDatasetError, SamplingContractError) as error:
+                except (WrongDatasetError, SamplingContractError, ProtocolError) as error:
                     failed = error
             assert failed is not None
             raise failed
@@ -225,6 +232,8 @@ class Cluster:
                     address, f"serves partitions {parts_text(found.parts)}, not {parts_text(before.parts)}"
                 )
             check_contract(found.contract, address, before.contract, known.address)
+            if found.draining:
+                raise DrainingError(address)
         except BaseException:
             moved.close()
             raise
@@ -271,9 +280,10 @@ def connect(
     """Connect to running daemons.
 
     Args:
-        target: a cluster file (see ``atta.wire.clusterfile``), ``"host:port,host:port"``, or a list of addresses in the
-            order of the partitions. A daemon that serves several partitions stands once for each of them, or alone if
-            it serves all. Only a file can name replicas; the first of them that answers is used.
+        target: a cluster file (see ``atta.wire.clusterfile``), ``"ray:NAME"`` for daemons of ``atta.ray.serve``,
+            ``"host:port,host:port"``, or a list of addresses in the order of the partitions. A daemon that serves
+            several partitions stands once for each of them, or alone if it serves all. Only a file can name replicas;
+            the first of them that answers is used.
         deadline_s: how long each call may take.
         wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
         credentials: files for daemons with TLS; default: what the cluster file and the environment say.
@@ -336,6 +346,8 @@ def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
     Raises:
         DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
     """
+    if isinstance(target, str) and is_named(target):
+        return Credentials.of(target, ask_ray(target).tls)
     if isinstance(target, str | Path) and _is_file(target):
         return read_credentials(target)
     return Credentials.of("the environment", {})
@@ -351,6 +363,8 @@ def _is_file(target: str | Path) -> bool:
 
 
 def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
+    if isinstance(target, str) and is_named(target):
+        return dict(enumerate(ask_ray(target).addresses))
     if isinstance(target, Path) or (isinstance(target, str) and _is_file(target)):
         return read_cluster(target)
     if isinstance(target, str):

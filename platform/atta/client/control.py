@@ -20,6 +20,7 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
+from atta.wire.release import UNTOLD, Release, check_release, release_of
 from atta.wire.security.credentials import Credentials, open_channel
 
 __all__ = ["Connection", "Description"]
@@ -44,6 +45,10 @@ class Description:
     incarnation: str
     contract: Contract = NOTHING_KNOWN
     """How the daemon draws."""
+    release: Release = UNTOLD
+    """What the daemon speaks and can do."""
+    draining: bool = False
+    """It is stopping and takes no new sessions."""
 
     @property
     def identity(self) -> Identity:
@@ -133,13 +138,34 @@ class Connection:
         return self._meant.header(rpc.METHODS[name].bound) + self._token
 
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
-        """Ask the daemon for its description. Any daemon answers; see ``meet``."""
+        """Ask the daemon for its description. Any daemon answers; see ``meet``.
+
+        Raises:
+            ProtocolError: the daemon's release and this one have no protocol in common.
+        """
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
+        release = release_of(reply)
+        check_release(release, self.address)
         schema = Schema.from_json(json.loads(reply.schema))
         served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
-        place = (reply.dataset_id, served, reply.num_parts)
-        contract = Contract(reply.contract, reply.operators)
-        return Description(reply.version, *place, schema, reply.host, reply.pid, reply.incarnation, contract)
+        return Description(
+            version=reply.version,
+            dataset_id=reply.dataset_id,
+            parts=served,
+            num_parts=reply.num_parts,
+            schema=schema,
+            machine=reply.host,
+            pid=reply.pid,
+            incarnation=reply.incarnation,
+            contract=Contract(reply.contract, reply.operators),
+            release=release,
+            draining=reply.draining,
+        )
+
+    def unreached(self) -> list[str]:
+        """Have the daemon connect its peers; the addresses of those that do not answer within a second."""
+        reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(reach=True), timeout=self.deadline_s)
+        return list(reply.unreached)
 
     def stats(self) -> dict[str, float]:
         """The daemon's counters and gauges."""

@@ -18,6 +18,7 @@ from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, Unav
 from atta.observe import lastwords
 from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import Dataset
+from atta.partition.parts.remote import local_dataset
 from atta.wire.clusterfile import write_cluster
 from atta.wire.parts import Addresses, parts_text
 from atta.wire.security.credentials import Credentials
@@ -84,7 +85,7 @@ def local(
     """Start daemons for the dataset at ``path`` on loopback and connect to them.
 
     Args:
-        path: folder of a partitioned dataset.
+        path: folder of a partitioned dataset. All partitions of one on object storage come to ``~/.cache/atta/data``.
         threads: worker threads per daemon; default: the cores of this machine divided by the number of daemons.
         deadline_s: how long each call to a daemon may take.
         verify: check the checksums of all files at start.
@@ -100,6 +101,7 @@ def local(
         ConfigError: an option makes no sense. Also any other ``AttaError`` with which a daemon ended as it started.
         RemoteError: a daemon ended for another reason; has the last line of its log.
     """
+    path = local_dataset(path, None)
     dataset = Dataset.open(path, parts=[], verify=False)
     if replicas < 1:
         raise ConfigError(f"replicas is {replicas}: must be at least 1")

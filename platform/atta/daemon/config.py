@@ -27,7 +27,9 @@ class DaemonConfig:
         ConfigError: a value is outside the bounds of its option.
     """
 
-    data: Annotated[str, Option("Partitioned dataset (folder written by `atta partition`).")]
+    data: Annotated[
+        str, Option("Partitioned dataset: folder written by `atta partition`, or URL such as s3://bucket/data.")
+    ]
     parts: Annotated[
         range,
         Option(
@@ -37,6 +39,12 @@ class DaemonConfig:
             unit="parts",
         ),
     ]
+    data_cache: Annotated[
+        str,
+        Option(
+            "Where the partition is kept that comes from object storage.", path="folder", unset="~/.cache/atta/data"
+        ),
+    ] = ""
     listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
     peers: Annotated[Mapping[int, Addresses], NoOption("comes from the cluster file that --peers names")] = field(
         default_factory=dict

@@ -85,7 +85,7 @@ class Daemon:
         store = Store(self._dataset, opened.owner, resident=resident)
         outgoing = self._security.outgoing if self._security is not None else None
         self._contract = Contract(sampling_contract(), operator_fingerprint())
-        peers = Peers(
+        peers = self._peers = Peers(
             opened.peers,
             self._dataset,
             config.peer_deadline_s,
@@ -94,9 +94,11 @@ class Daemon:
             contract=self._contract,
             own=config.listen,
         )
-        # Links are not encrypted: with TLS, messages carry everything.
-        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s and outgoing is None
-        self._links = DaemonLinks(config, self._dataset, shard, store, peers) if with_links else None
+        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        encrypted = outgoing is not None
+        self._links = (
+            DaemonLinks(config, self._dataset, shard, store, peers, encrypted=encrypted) if with_links else None
+        )
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
@@ -174,6 +176,8 @@ class Daemon:
             self._stopping.set,
             jobs=self._jobs,
             contract=self._contract,
+            draining=self._stopping.is_set,
+            unreached=self._peers.unreached,
         )
         served = self._engine.recorder.served
         handlers = {

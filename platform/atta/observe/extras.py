@@ -17,6 +17,8 @@ EXTRAS = {
     "matplotlib": "bench",
     "pyarrow": "table",
     "lightning": "lightning",
+    "ray": "ray",
+    "fsspec": "storage",
 }
 """The extra that installs a package."""
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import psutil
 
 from atta.protos.v1 import control_pb2
 
-__all__ = ["DIRECTIONS", "MAX_REPORT_S", "JobFigures", "ProcessFigures", "SessionFigures"]
+__all__ = [
+    "DIRECTIONS",
+    "MAX_ENTRIES",
+    "MAX_REPORT_S",
+    "JobFigures",
+    "ProcessFigures",
+    "SessionFigures",
+    "of_all_layers",
+]
 
 DIRECTIONS = ("forward", "backward")
 """Of rows between trainers: rows travel forward, their gradients backward."""
+_SUMS = ("sent_bytes", "crossed_bytes", "rows", "broadcasts", "skipped")
+MAX_ENTRIES = 512
+"""Layers and directions of a job that are shown at most."""
 MAX_REPORT_S = 24 * 3600.0
 """How long a daemon shows a report of a job at most."""
 
@@ -61,7 +74,7 @@ class SessionFigures:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What the trainers of a job have sent each other, and read, in its latest epoch, in one direction."""
+    """What the trainers of a job have sent each other, and read, in its latest epoch, of one layer in one direction."""
 
     job: str
     epoch: int
@@ -81,6 +94,12 @@ class JobFigures:
     """How often trainers sent their rows to those who read them."""
     skipped: int
     """How often they did not, because theirs were still good enough."""
+    layer: int = 0
+    """That reads the rows, from 0."""
+    predicted_error: float | None = None
+    """Distance of predicted rows to those of the epoch; None where it was not measured."""
+    stale_error: float | None = None
+    """The same of stale rows."""
 
     def to_message(self) -> Any:
         """The same as a ``JobInfo``."""
@@ -90,6 +109,35 @@ class JobFigures:
     def of_message(cls, message: Any) -> JobFigures:
         """The figures in a ``JobInfo``."""
         return cls(**_sent(message))
+
+
+def of_all_layers(jobs: Sequence[JobFigures]) -> list[JobFigures]:
+    """One for each job and direction, in the order of their first layers. Distances are roots of sums of squares."""
+    found: dict[tuple[str, str], list[JobFigures]] = {}
+    for one in jobs:
+        found.setdefault((one.job, one.direction), []).append(one)
+    return [_together(layers) for layers in found.values()]
+
+
+def _together(layers: Sequence[JobFigures]) -> JobFigures:
+    read = sum(one.rows for one in layers)
+    ages = [one.age_mean * one.rows for one in layers if one.age_mean is not None]
+    sums: dict[str, Any] = {name: sum(getattr(one, name) for one in layers) for name in _SUMS}
+    return replace(
+        layers[0],
+        **sums,
+        layer=0,
+        age_min=min((one.age_min for one in layers if one.age_min is not None), default=None),
+        age_mean=sum(ages) / read if read and ages else None,
+        age_max=max((one.age_max for one in layers if one.age_max is not None), default=None),
+        predicted_error=_distance([one.predicted_error for one in layers]),
+        stale_error=_distance([one.stale_error for one in layers]),
+    )
+
+
+def _distance(errors: Sequence[float | None]) -> float | None:
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if known else None
 
 
 def _known(figures: SessionFigures | JobFigures) -> dict[str, Any]:

@@ -20,7 +20,7 @@ MAX_SESSIONS = 64
 MAX_JOB_CHARS = 64
 SESSION_LABELS = ("atta_job", "session")
 """Labels of a session's metrics. The first is not ``job``, because Prometheus gives every series a label ``job``."""
-JOB_LABELS = ("atta_job", "direction")
+JOB_LABELS = ("atta_job", "layer", "direction")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DaemonCollector(Collector):
             labels = (shown.job[:MAX_JOB_CHARS], shown.session)
             self._add_all(metrics, shown, SESSION_FIGURES, SESSION_LABELS, labels)
         for job in found.jobs:
-            self._add_all(metrics, job, JOB_FIGURES, JOB_LABELS, (job.job, job.direction))
+            self._add_all(metrics, job, JOB_FIGURES, JOB_LABELS, (job.job, str(job.layer), job.direction))
         yield InfoMetricFamily("atta_daemon", "What is served.", {"part": self._part, **self._about})
         yield from (metrics[name] for name in sorted(metrics))
 

@@ -10,6 +10,7 @@ reads it too.
 
 from __future__ import annotations
 
+import fnmatch
 import io
 import pickle
 import tempfile
@@ -23,6 +24,7 @@ import xxhash
 
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
+from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
 from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
@@ -55,7 +57,7 @@ _DIGITS = 16
 _RANK_FILES = "rank"
 _WRAPPERS = ("gnn.", "module.")
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
-_KEPT = (*_SHAPE, "lr_schedule", "target")  # settings that a run cannot change on its way
+_KEPT = (*_SHAPE, "lr_schedule", "target", "edge_type")  # settings that a run cannot change on its way
 _EARLIER = {"task": "classes", "lr_schedule": "none", "decoder": "dot"}  # what files of earlier versions lack
 _EMBEDDINGS = "embeddings."  # where weights have the rows of node types without features
 _SAMPLED = "gnn."  # where models of sampled batches have the names of the others
@@ -96,7 +98,7 @@ def save_checkpoint(
         "epochs": [asdict(e) for e in epochs],
         "loader": {"epoch": done, "batch": 0},  # the next batch to train on
     }
-    _write(Path(folder) / LAST, state)
+    _write(folder, LAST, state)
 
 
 def save_best(
@@ -116,10 +118,11 @@ def save_best(
     state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
     if embeddings:
         state["dataset_id"] = dataset_id
-    _write(Path(folder) / BEST, state)
+    place = _write(folder, BEST, state)
     about = {name: str(value) for name, value in {**_shape(config), "epoch": epoch.epoch}.items()}
-    with StagedFile(Path(folder) / BEST_WEIGHTS, overwrite=True) as partial:
+    with StagedFile(place.path / BEST_WEIGHTS, overwrite=True) as partial:
         partial.write_bytes(safetensors_bytes(_bare(weights), about))
+    place.push(BEST_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,14 @@ class SavedModel:
         path: of its file.
         shape: settings that determine the weights: model, hidden, heads, depth.
         weights: by the names that the model has without a trainer around it.
+        embeddings: learnt rows by node type, in the order of the tables of the dataset ``dataset_id``.
     """
 
     path: Path
     shape: Mapping[str, Any]
     weights: Mapping[str, torch.Tensor]
+    embeddings: Mapping[str, torch.Tensor]
+    dataset_id: object
 
 
 def load_model(folder: str | Path) -> SavedModel:
@@ -143,7 +149,8 @@ def load_model(folder: str | Path) -> SavedModel:
     Raises:
         DataError: there is none, or it is damaged or of another version.
     """
-    path = next((p for p in (Path(folder) / BEST, Path(folder) / LAST) if p.exists()), None)
+    place = Mirror(folder)
+    path = next((p for p in (place.pull(BEST), place.pull(LAST)) if p.exists()), None)
     if path is None:
         raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
     saved = _read(path, torch.device("cpu"))
@@ -152,7 +159,10 @@ def load_model(folder: str | Path) -> SavedModel:
     shape, weights = saved.get("shape"), saved.get("model")
     if not isinstance(shape, dict) or not isinstance(weights, dict):
         raise DataError(path, "has no model")
-    return SavedModel(path, shape, _bare(weights))
+    found = _bare(weights)
+    rows = {name: found.pop(name) for name in list(found) if name.startswith(_EMBEDDINGS)}
+    embeddings = {name.removeprefix(_EMBEDDINGS): tensor for name, tensor in rows.items()}
+    return SavedModel(path, shape, found, embeddings, saved.get("dataset_id"))
 
 
 def _bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -179,7 +189,7 @@ def load_checkpoint(
     Raises:
         DataError: the file is damaged, or comes from another version or model.
     """
-    path = Path(folder) / LAST
+    path = Mirror(folder).pull(LAST)
     if not path.is_symlink() and not path.exists():
         return []
     saved = _read(path, device)
@@ -214,9 +224,10 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
     Raises:
         DataError: there is no such file, it is damaged, or its weights have other names or shapes.
     """
-    path = Path(path)
+    place = Mirror(path)
+    path = place.path
     if path.is_dir():
-        path = next((path / name for name in (BEST, LAST) if (path / name).exists()), path / BEST)
+        path = next((p for p in (place.pull(BEST), place.pull(LAST)) if p.exists()), path / BEST)
     if not path.exists():
         raise DataError(path, "--init-from: there is no such file")
     saved = _read(path, device)
@@ -243,7 +254,7 @@ def save_rank(folder: str | Path, rank: int, world: int, done: int, state: Mappi
     Raises the errors of ``save_checkpoint``.
     """
     saved = {"version": VERSION, "rank": rank, "world": world, "state": dict(state)}
-    _write(_rank_file(folder, rank, done), saved)
+    _write(folder, _rank_file(rank, done), saved)
 
 
 def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torch.device) -> dict[str, Any]:
@@ -252,7 +263,7 @@ def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torc
     Raises:
         DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
     """
-    path = _rank_file(folder, rank, done)
+    path = Mirror(folder).pull(_rank_file(rank, done))
     if not path.exists():
         raise DataError(path, f"is missing: the checkpoint of {done} epochs goes with a file of each trainer")
     saved = _read(path, device)
@@ -268,17 +279,17 @@ def load_rank(folder: str | Path, rank: int, world: int, done: int, device: torc
 
 def prune_ranks(folder: str | Path, rank: int, world: int, done: int) -> None:
     """Remove this rank's files of other epochs than ``done``. Rank 0 also removes those of ranks from ``world`` on."""
-    kept = _rank_file(folder, rank, done)
-    for path in Path(folder).glob(f"{_RANK_FILES}-*-*.pt"):
-        number = path.stem.rpartition("-")[2]
+    place, kept = Mirror(folder), _rank_file(rank, done)
+    for name in fnmatch.filter(place.names(), f"{_RANK_FILES}-*-*.pt"):
+        number = Path(name).stem.rpartition("-")[2]
         of_nobody = rank == 0 and number.isdecimal() and int(number) >= world
-        if path != kept and (number == str(rank) or of_nobody):
-            remove_partial_file(path)
-            path.unlink(missing_ok=True)
+        if name != kept and (number == str(rank) or of_nobody):
+            remove_partial_file(place.path / name)
+            place.remove(name)
 
 
-def _rank_file(folder: str | Path, rank: int, done: int) -> Path:
-    return Path(folder) / f"{_RANK_FILES}-{done}-{rank}.pt"
+def _rank_file(rank: int, done: int) -> str:
+    return f"{_RANK_FILES}-{done}-{rank}.pt"
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:
@@ -294,7 +305,9 @@ def check_folder(folder: str | Path) -> None:
         ConfigError: the folder cannot be written to, or a checkpoint's name belongs to something else.
         DiskFullError: there is no space left.
     """
-    folder = Path(folder)
+    mirror = Mirror(folder)
+    mirror.check_writable()
+    folder = mirror.path
     for path in (folder / LAST, folder / BEST, folder / BEST_WEIGHTS):
         if path.exists() and not path.is_file():
             raise ConfigError(f"--checkpoint {folder}: {path.name} in it is not a regular file")
@@ -323,11 +336,13 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
     return saved
 
 
-def _write(path: Path, state: dict[str, Any]) -> None:
-    content = io.BytesIO()  # torch.save hides errors of files
+def _write(folder: str | Path, name: str, state: dict[str, Any]) -> Mirror:
+    content, place = io.BytesIO(), Mirror(folder)  # torch.save hides errors of files
     torch.save(state, content)
-    with StagedFile(path, overwrite=True) as partial:
+    with StagedFile(place.path / name, overwrite=True) as partial:
         partial.write_bytes(seal(content.getvalue()))
+    place.push(name)
+    return place
 
 
 def seal(archive: bytes) -> bytes:

@@ -22,7 +22,7 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
-from atta.train.settings.links import LINK
+from atta.train.settings.links import UNTABLED
 from atta.train.settings.loggers import parse_logger
 from atta.train.settings.stopping import parse_early_stop
 from atta.train.strategies import STRATEGIES, strategies_with
@@ -57,9 +57,9 @@ class TrainConfig(
             raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
         self._check_belonging()
         self._check_model()
-        if self.task == LINK and not STRATEGIES[self.strategy].links:
+        if self.task in UNTABLED and not STRATEGIES[self.strategy].links:
             able = [name for name, strategy in STRATEGIES.items() if strategy.links]
-            raise ConfigError(f"--task {LINK}: goes with --strategy {' or '.join(able)}, not {self.strategy}")
+            raise ConfigError(f"--task {self.task}: goes with --strategy {' or '.join(able)}, not {self.strategy}")
         STRATEGIES[self.strategy].check(self.own)
         if self.metrics:
             listening_at("--metrics", self.metrics)

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 import atta
 from atta.errors import ConfigError, DataError
+from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint import (
     LAST,
     load_checkpoint,
@@ -38,6 +38,7 @@ from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.counting import count_targets_of, numbers_of, of_numbers
 from atta.train.tasks.objective import Objective
+from atta.train.tasks.task import LearningTask, TargetCounts
 from atta.train.tasks.watching import watched_by
 from atta.train.tasks.weights import class_weights
 
@@ -74,7 +75,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
         """Raises ConfigError if the dataset cannot be trained on."""
         found = task_on(cluster.schema, config)
-        self.config, self.cluster, self.device = replace(config, task=found.task.name), cluster, device
+        self.config, self.cluster, self.device = replace(config, **found.resolved), cluster, device
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.display = Display(config.verbose and self.rank == 0)
         self.task, self.channels, self.outputs, self.splits = found.task, found.channels, found.outputs, found.splits
@@ -83,15 +84,19 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def _objective(self) -> Objective:
         """Count the targets of the training vertices, refuse those that cannot be learnt, and weigh classes."""
-        mine = count_targets_of(
-            self.cluster, "train", self.task, self.outputs, node_type=self.node_type, rank=self.rank, world=self.world
-        )
-        counts = of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
+        counts = self.counted(self.task, self.outputs)
         if left_out := self.task.check(counts, self.outputs):
             self.display.line(left_out)
         weights = class_weights(self.config.class_weights, self.task, counts, self.outputs)
         given = None if weights is None else torch.from_numpy(weights).float().to(self.device)
         return Objective(self.task, self.outputs, given)
+
+    def counted(self, task: LearningTask, outputs: int) -> TargetCounts:
+        """The targets of all training vertices for a task; every rank calls this."""
+        mine = count_targets_of(
+            self.cluster, "train", task, outputs, node_type=self.node_type, rank=self.rank, world=self.world
+        )
+        return of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
 
     def begin_with(self, model: torch.nn.Module) -> None:
         """Take the model that is trained, with new weights or those of ``--init-from``, and make its optimiser.
@@ -100,7 +105,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """
         config = self.config
         self.model = model.to(self.device)
-        goes_on = config.resume and config.checkpoint is not None and (Path(config.checkpoint) / LAST).exists()
+        goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
         if config.init_from is not None and not goes_on:
             self.load_embedding_weights(config.init_from, *load_weights(config.init_from, self.model, self.device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
@@ -224,6 +229,10 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if self.keeps_state:
             dist.barrier()
             prune_ranks(folder, self.rank, self.world, done)
+
+    def add_up(self, values: Sequence[float]) -> list[float]:
+        """Sum of each number over all ranks; every rank calls this."""
+        return self._sum(values)
 
     def _sum(self, values: Sequence[float]) -> list[float]:
         """Sum of each number over all ranks."""

@@ -308,6 +308,7 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.WrongDatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleRowError: grpc.StatusCode.OUT_OF_RANGE,
     errors.RestartedError: grpc.StatusCode.ABORTED,
+    errors.DrainingError: grpc.StatusCode.UNAVAILABLE,
     errors.RemoteError: grpc.StatusCode.INTERNAL,
     errors.AttaError: grpc.StatusCode.INTERNAL,
 }
@@ -321,7 +322,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     if isinstance(error, MemoryError):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
-    if isinstance(error, errors.DeadlineError | errors.UnavailableError | errors.PeerLostError):
+    lost = errors.DeadlineError | errors.UnavailableError | errors.PeerLostError
+    if isinstance(error, lost) and not isinstance(error, errors.DrainingError):
         return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{error}"
     for kind in type(error).__mro__:
         if kind in _STATUS:
@@ -387,6 +389,8 @@ def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError
 
 def _unreached(peer: str, details: str) -> errors.RemoteError:
     """The error of a connection that does not come about."""
+    if details.endswith(errors.DrainingError.CAUSE):
+        return errors.DrainingError(peer)
     if any(sign in details for sign in _NO_HANDSHAKE):
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
     # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from atta.observe.catalogue import FIGURES, SESSION_FIGURES, Family, family_of
+from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
+from atta.observe.metrics import JOB_LABELS
 
 DASHBOARD: dict[str, Any] = json.loads((Path(__file__).parents[3] / "docs/grafana-atta.json").read_text())
 QUERIES = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
@@ -23,7 +24,12 @@ LABELLED = (
 )
 FAMILIES: dict[str, Family] = {
     family.sample: family
-    for family in (*FIGURES.values(), *SESSION_FIGURES.values(), *(family_of(name).family for name in LABELLED))
+    for family in (
+        *FIGURES.values(),
+        *SESSION_FIGURES.values(),
+        *JOB_FIGURES.values(),
+        *(family_of(name).family for name in LABELLED),
+    )
 }
 
 
@@ -65,5 +71,17 @@ def test_queries_fit_the_types_and_labels_of_their_metrics(panel: str, query: st
     known = {"part", "job", *(label for name in names for label in FAMILIES[name].labels)}
     if all(name.startswith("atta_session_") for name in names):
         known |= {"atta_job", "session"}
+    if all(name.startswith("atta_job_") for name in names):
+        known |= {*JOB_LABELS}
     asked = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
     assert asked | set(re.findall(r"(\w+)=~", query)) <= known
+
+
+def test_what_jobs_report_is_shown_by_layer_and_direction() -> None:
+    asked = " ".join(query for _, query in QUERIES)
+    shown = {family.sample for family in JOB_FIGURES.values() if f"{family.sample}{{" in asked}
+    assert shown >= {
+        *("atta_job_sent_bytes", "atta_job_age_min_epochs", "atta_job_age_mean_epochs", "atta_job_age_max_epochs"),
+        *("atta_job_broadcasts", "atta_job_broadcasts_skipped", "atta_job_predicted_error", "atta_job_stale_error"),
+    }
+    assert "by (atta_job, layer, direction) (atta_job_sent_bytes{" in asked

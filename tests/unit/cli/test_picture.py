@@ -58,14 +58,15 @@ def test_daemons_their_sessions_and_silent_ones() -> None:
 
 def test_rows_of_jobs_are_shown_by_direction() -> None:
     gradients = job(direction="backward", rows=0, age_min=None, age_mean=None, age_max=None)
-    lines = drawn(DaemonRates(Sample(0, "a:1", COUNTERS, jobs=(job(), gradients))))
+    lines = drawn(DaemonRates(Sample(0, "a:1", COUNTERS, jobs=(job(predicted_error=1.0, stale_error=4.0), gradients))))
     assert line_with(lines, "skipped").split() == [
         "job", "epoch", "sent", "crossed", "rows", "read", "age", "min", "mean", "max", "broadcasts", "skipped",
+        "error",
     ]  # fmt: skip
     assert line_with(lines, "5e55 rows").split() == [
-        "sancus-5e55", "rows", "12", "3", "MiB", "2", "MiB", "12,345", "0.0", "0.8", "2.0", "3", "5",
+        "sancus-5e55", "rows", "12", "3", "MiB", "2", "MiB", "12,345", "0.0", "0.8", "2.0", "3", "5", "0.25",
     ]  # fmt: skip
-    assert line_with(lines, "gradients").split()[-6:] == ["0", "-", "-", "-", "3", "5"]
+    assert line_with(lines, "gradients").split()[-7:] == ["0", "-", "-", "-", "3", "5", "-"]
 
 
 def test_a_failed_session_says_why() -> None:

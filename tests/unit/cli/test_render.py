@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from atta.cli.cluster.rendering.command import render
 from atta.cli.cluster.rendering.kubernetes import KubernetesPlan, documents
-from atta.cli.cluster.rendering.plan import BARE_BYTES, DRAIN_S, GRACE_S, DeploymentPlan, Needs, needs_of
+from atta.cli.cluster.rendering.plan import DRAIN_S, GRACE_S, DeploymentPlan
 from atta.cli.cluster.rendering.slurm import sbatch
 from atta.cli.cluster.rendering.systemd import units
 from atta.cli.cluster.rendering.yaml import as_yaml
@@ -28,6 +28,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.generate import GenerateOptions, generate
+from atta.partition.parts.needs import BARE_BYTES, Needs, needs_of
 from atta.wire.clusterfile import read_cluster, read_credentials
 
 TRAIN = ("--model", "sage", "--epochs", "2")

@@ -18,7 +18,8 @@ from atta.observe.settings import NoOption, Option, settings_of
 from atta.scheduler import SchedulerConfig
 
 OPTIONS = {
-    "data": "data", "part": "parts", "listen": "listen", "threads": "threads", "requests": "requests", "memory": "memory",
+    "data": "data", "data-cache": "data_cache", "part": "parts", "listen": "listen",
+    "threads": "threads", "requests": "requests", "memory": "memory",
     "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-edges": "cache_edges",
     "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",

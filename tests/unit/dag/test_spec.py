@@ -45,6 +45,8 @@ def test_pair_spec_expands_all_three_branches_together() -> None:
     assert (plan.op("positive").count, plan.op("negative").count) == (1, 5)
     fed = sorted(op.inputs[0] for op in plan.ops if op.kind is Kind.FEATURE)
     assert fed == ["nbr1", "nbr2", "negative", "positive", "seed"]
+    without = check_spec(pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([4]), negatives=0), PLAIN)
+    assert without.op("nbr1").inputs == ("seed", "positive")
 
 
 def test_fan_outs_per_edge_type_zero_skips_and_triples_work() -> None:
@@ -116,8 +118,8 @@ def test_builder_names_the_fault(options: dict[str, object], error: type[Excepti
 
 
 def test_link_builder_names_the_fault() -> None:
-    with pytest.raises(ConfigError, match="negatives 0"):
-        pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([1]), negatives=0)
+    with pytest.raises(ConfigError, match="negatives -1"):
+        pair_spec(PLAIN, edge_type="node__to__node", hops=Hops([1]), negatives=-1)
     with pytest.raises(UnknownNameError, match="edge type"):
         pair_spec(PLAIN, edge_type="node__too__node", hops=Hops([1]))
 

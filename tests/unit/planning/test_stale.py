@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.errors import DataError
 from atta.train.planning.count import Question, Servers, count_sizes
 from atta.train.planning.explain import advise
 from atta.train.planning.forecast import Forecast, Forecaster
+from atta.train.planning.losses import recorded_losses
 from atta.train.planning.ranking import forecasts
 from atta.train.planning.rates import Machines
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions, Published
@@ -22,7 +26,10 @@ from atta.train.stale.decisions.sancus import SancusDecisions
 from atta.train.stale.rules import NEVER
 from atta.train.stale.table import Direction
 from atta.train.strategies.forecasts import (
+    GAP_SENDS,
+    async_forecasts,
     digest_forecasts,
+    dorylus_forecasts,
     exchange_forecasts,
     pipegcn_forecasts,
     sancus_forecasts,
@@ -43,8 +50,8 @@ DECISIONS: list[tuple[Predict, Decisions]] = [
 
 
 def one(predict: Predict, forecaster: Forecaster | None = None) -> Forecast:
-    (found,) = predict(forecaster or Forecaster(SIZES, MACHINES, MODEL, RATES))
-    return found
+    """The first: with default settings."""
+    return next(iter(predict(forecaster or Forecaster(SIZES, MACHINES, MODEL, RATES))))
 
 
 def sent_epochs(decisions: Decisions, direction: Direction, first: int, count: int) -> int:
@@ -129,6 +136,7 @@ def test_copies_take_memory() -> None:
 def test_one_server_reads_nothing_of_others() -> None:
     alone = Forecaster(SIZES, Machines(1, 2), MODEL, RATES)
     assert not [found for predict, _ in DECISIONS for found in predict(alone)]
+    assert not [*async_forecasts(alone), *dorylus_forecasts(alone)]
 
 
 def test_a_stale_choice_says_ages_bytes_and_risk() -> None:
@@ -142,3 +150,77 @@ def test_a_stale_choice_says_ages_bytes_and_risk() -> None:
     assert "are 1 epoch old." in said
     assert "With a link" not in said  # what it hides depends on the link
     assert "What may cost" not in " ".join(advise([one(exchange_forecasts)]).sentences)
+
+
+def test_the_three_bounds_of_sancus() -> None:
+    age, turns, gap = sancus_forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES))
+    assert (turns.seconds, turns.memory, turns.row_bytes) == (age.seconds, age.memory, age.row_bytes)
+    assert turns.options[-4:] == ("--bound", "adaptive", "--eps", "1")
+    assert "--bound" not in age.options
+    # 300 rows of layers 2 and 3 each way; the second copy is of 300 rows, divided among two trainers.
+    assert gap.external == pytest.approx((300 * (1 + GAP_SENDS) + 4) / 50)
+    assert gap.memory - age.memory == 150 * 10 * 4
+    assert gap.options[-2:] == ("--bound", "gap")
+    said = " ".join(advise([gap]).sentences)
+    assert "rows of other servers are 0 epochs old or older, without a bound. Rows travel when they have" in said
+    assert "Owners take turns" in " ".join(advise([turns]).sentences)
+
+
+ALONE = Machines(4, 1)
+
+
+def test_without_barriers_one_link_carries_all_gradients() -> None:
+    forecaster = Forecaster(SIZES, ALONE, MODEL, RATES)
+    alone, digest = one(async_forecasts, forecaster), one(digest_forecasts, forecaster)
+    weights = 40 / 10  # rows
+    assert alone.external - digest.external == pytest.approx((3 * weights - 2 * 3 / 4 * weights) / 50)
+    assert (alone.row_bytes, alone.memory, alone.compute) == (digest.row_bytes, digest.memory, digest.compute)
+    assert (alone.ages, alone.exact) == ((1, None), False)
+    assert not list(async_forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES)))  # trainers of a server would wait
+
+
+def test_dorylus_hides_rows_and_pays_for_workers() -> None:
+    forecaster = Forecaster(SIZES, ALONE, MODEL, RATES)
+    found, exchange = one(dorylus_forecasts, forecaster), one(exchange_forecasts, forecaster)
+    own = SIZES.exchanged.vertices
+    # A third of each layer's rows is computed again; sums and rows go to workers and back, once more in backward.
+    assert found.compute - exchange.compute == pytest.approx(3 * own / 3 / 100)
+    assert found.internal - exchange.internal == pytest.approx(3 * own * 5 / 200)
+    assert found.row_bytes == exchange.row_bytes
+    assert found.hidden == pytest.approx(min(found.compute, 600 / 50))
+    for other in (replace(ALONE, trainers=2), replace(ALONE, device="cuda")):
+        assert not list(dorylus_forecasts(Forecaster(SIZES, other, MODEL, RATES)))
+    deep = replace(MODEL, model="deepergcn")
+    assert not list(dorylus_forecasts(Forecaster(SIZES, ALONE, deep, RATES)))
+
+
+def test_every_strategy_that_reads_rows_of_others_is_ranked() -> None:
+    kinds = {f.kind for f in forecasts(SIZES, ALONE, MODEL, RATES)}
+    assert kinds >= {"exchange", "sancus", "pipegcn", "digest", "sat", "digest-async", "dorylus"}
+
+
+def record(*runs: tuple[str, str, int, int, float]) -> str:
+    names = ("variant", "graph", "layers", "seed", "test")
+    return json.dumps({"results": [dict(zip(names, run, strict=True)) for run in runs]})
+
+
+def test_losses_are_those_of_the_record_in_the_worst_case(tmp_path: Path) -> None:
+    file = tmp_path / "stale-accuracy.json"
+    assert recorded_losses(file) == {}
+    runs = [("exchange", graph, 2, seed, 80.0 + seed) for graph in ("a", "b") for seed in range(3)]
+    runs += [("digest-10", "a", 2, seed, 80.0 + seed - lost) for seed, lost in enumerate((5.0, 1.0, 0.5))]
+    runs += [("digest-10", "b", 2, seed, 80.0 + seed - lost) for seed, lost in enumerate((2.0, 2.1, -9.0))]
+    runs += [("pipegcn", "a", 2, 0, 80.5), ("pipegcn", "a", 3, 0, 10.0)]
+    file.write_text(record(*runs))
+    losses = recorded_losses(file)
+    assert set(losses) == {"digest-10", "pipegcn"}
+    assert "at most 2.0 points beside exact training, on b with 2 layers" in losses["digest-10"]
+    assert "lost nothing" in losses["pipegcn"]
+    ranked = forecasts(SIZES, MACHINES, MODEL, RATES, losses)
+    (digest,) = (f for f in ranked if f.kind == "digest")
+    assert digest.risk.endswith(losses["digest-10"])
+    assert "What may cost accuracy: gradients end at the cut" in " ".join(advise([digest]).sentences)
+    for damaged in ("", "[]", '{"results": [{}]}', '{"results": 3}'):
+        file.write_text(damaged)
+        with pytest.raises(DataError, match="no record of accuracies"):
+            recorded_losses(file)

@@ -9,7 +9,7 @@ import pytest
 
 from atta.daemon.services.jobs import MAX_JOBS, JobBoard
 from atta.errors import ConfigError
-from atta.observe.figures import MAX_REPORT_S, JobFigures
+from atta.observe.figures import MAX_ENTRIES, MAX_REPORT_S, JobFigures, of_all_layers
 from tests.unit.platform.figures import job
 
 
@@ -70,6 +70,9 @@ def test_the_job_that_is_silent_longest_makes_room() -> None:
         ([job(age_mean=math.nan)], 60, "no number of epochs"),
         ([job(age_max=math.inf)], 60, "no number of epochs"),
         ([job(age_min=-1.0)], 60, "no number of epochs"),
+        ([job(predicted_error=math.nan)], 60, "no distance"),
+        ([job(stale_error=-1.0)], 60, "no distance"),
+        ([job(layer=layer) for layer in range(MAX_ENTRIES + 1)], 60, "513 layers and directions, at most 512"),
     ],
 )
 def test_bad_reports_change_nothing(figures: list[JobFigures], keep_s: float, cause: str) -> None:
@@ -81,7 +84,27 @@ def test_bad_reports_change_nothing(figures: list[JobFigures], keep_s: float, ca
 
 
 def test_figures_of_jobs_cross_the_wire_unknown_ages_too() -> None:
-    for figures in (job(), replace(job(), rows=0, age_min=None, age_mean=None, age_max=None), job(age_min=0.0)):
+    unread = replace(job(), rows=0, age_min=None, age_mean=None, age_max=None)
+    for figures in (job(), unread, job(age_min=0.0), job(layer=3, predicted_error=0.0, stale_error=2.5)):
         assert JobFigures.of_message(
             type(figures.to_message()).FromString(figures.to_message().SerializeToString())
         ) == (figures)
+
+
+def test_layers_add_up_for_each_job_and_direction() -> None:
+    unread = job(layer=3, rows=0, age_min=None, age_mean=None, age_max=None, sent_bytes=0)
+    layers = [
+        job(layer=1, rows=10, age_min=1.0, age_mean=1.5, age_max=2.0, predicted_error=3.0, stale_error=5.0),
+        job(layer=1, direction="backward"),
+        job(layer=2, rows=30, age_min=0.0, age_mean=0.5, age_max=4.0, predicted_error=4.0, stale_error=12.0),
+        unread,
+        job(job="other"),
+    ]
+    rows, gradients, other = of_all_layers(layers)
+    assert (rows.rows, rows.sent_bytes, rows.crossed_bytes) == (40, 2 * (3 << 20), 3 * (2 << 20))
+    assert (rows.age_min, rows.age_mean, rows.age_max) == (0.0, 0.75, 4.0)
+    assert (rows.broadcasts, rows.skipped) == (9, 15)
+    assert (rows.predicted_error, rows.stale_error) == (5.0, 13.0)
+    assert (gradients.direction, gradients.predicted_error) == ("backward", None)
+    assert other == job(job="other")
+    assert of_all_layers([unread])[0].age_mean is None

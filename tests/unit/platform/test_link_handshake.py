@@ -6,16 +6,25 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
+import threading
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from atta import _native
+from atta.cli.security.openssl import make_authority
 from atta.daemon.links import listening
 from atta.daemon.links.attaching import _connected
-from atta.daemon.links.listening import ACCEPTED, LinkService
+from atta.daemon.links.listening import ACCEPTED, LinkNotSecure, LinkService
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
+from atta.samplers.kernels.arrays import as_bytes
+from tests.unit.native.links.ends import Owner, ask, done, encrypted, pairs, pull
 
 
 class Links:
@@ -24,10 +33,12 @@ class Links:
     def __init__(self) -> None:
         self.served: list[int] = []
         self.peers: list[int] = []
+        self.encrypted: list[bool] = []
 
-    def serve(self, fd: int, peer: int) -> None:
+    def serve(self, fd: int, peer: int, tls: _native.LinkTls | None) -> None:
         self.served.append(fd)
         self.peers.append(peer)
+        self.encrypted.append(tls is not None)
 
 
 class Clock:
@@ -38,9 +49,9 @@ class Clock:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[tuple[LinkService, Links]]:
+async def serving(*, encrypted: bool = False) -> AsyncIterator[tuple[LinkService, Links]]:
     links = Links()
-    service = LinkService(cast(Any, links), "127.0.0.1:0", 0)
+    service = LinkService(cast(Any, links), "127.0.0.1:0", 0, encrypted=encrypted)
     service.listen()
     accepting = asyncio.create_task(service.accept())
     try:
@@ -77,7 +88,8 @@ def test_a_token_opens_one_link(local: bool) -> None:
             reply = await reply_of(service)
             if not local:
                 reply.local = "nobody"
-            sock = await _connected(f"127.0.0.1:{reply.port}", reply)
+            sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
+            assert (tls, reply.secret) == (None, b"")
             with sock:
                 assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
                 while not links.served:
@@ -150,3 +162,185 @@ def test_a_port_in_use_is_named() -> None:
         with pytest.raises(ConfigError, match=f"port {port}"):
             service.listen()
         service.close()
+
+
+WITH_TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
+
+
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=WITH_TLS)])
+def test_links_to_other_machines_are_encrypted(local: bool) -> None:
+    async def main() -> None:
+        async with serving(encrypted=True) as (service, links):
+            reply, other = await reply_of(service), await reply_of(service)
+            assert len(reply.secret) == 32
+            assert reply.secret != other.secret
+            if not local:
+                reply.local = "nobody"
+            sock, tls = await _connected(f"127.0.0.1:{reply.port}", reply)
+            with sock:
+                while not links.served:
+                    await asyncio.sleep(0.001)
+                assert (links.peers, links.encrypted, tls is not None) == ([7], [not local], not local)
+
+    asyncio.run(main())
+
+
+@WITH_TLS
+@pytest.mark.parametrize("kind", ["another", "none", "certificate"])
+def test_who_does_not_know_the_secret_gets_no_link(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "GREETING_S", 0.3)
+
+    async def main() -> None:
+        async with serving(encrypted=True) as (service, links):
+            reply = await reply_of(service)
+            reply.local = "nobody"
+            if kind == "another":
+                reply.secret = bytes(32)
+                with pytest.raises(LinkNotSecure, match="does not know the secret"):
+                    await _connected(f"127.0.0.1:{reply.port}", reply)
+            else:
+                reader, writer = await asyncio.open_connection("127.0.0.1", reply.port)
+                writer.write(reply.token)
+                assert await reader.readexactly(len(ACCEPTED)) == ACCEPTED
+                if kind == "certificate":  # TLS without the secret
+                    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+                    with pytest.raises((ssl.SSLError, OSError)):
+                        await writer.start_tls(plain)
+                else:  # it waits for frames
+                    assert await reader.read() == b""
+                writer.close()
+            assert links.served == []
+            good = await reply_of(service)  # others are not in its way
+            good.local = "nobody"
+            sock, _ = await _connected(f"127.0.0.1:{good.port}", good)
+            sock.close()
+
+    asyncio.run(main())
+
+
+@WITH_TLS
+def test_a_server_with_a_certificate_instead_of_the_secret_is_refused(tmp_path: Path) -> None:
+    make_authority(tmp_path, "anybody", 1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "ca.key")
+    near, far = pairs("tcp")
+    asks = _native.LinkTls(near.fileno(), bytes(32), False)
+    far.setblocking(True)
+
+    def other_server() -> None:
+        with contextlib.suppress(OSError):
+            context.wrap_socket(far, server_side=True)
+
+    thread = threading.Thread(target=other_server)
+    thread.start()
+    assert asks.shake_hands(20_000) == "the other end does not know the secret"
+    near.close()
+    thread.join()
+    far.close()
+
+
+@WITH_TLS
+def test_frames_are_neither_readable_nor_changeable_on_their_way() -> None:
+    """A relay sees no row in the clear; one changed bit ends the link, and nothing false is taken."""
+    owner, me = Owner(), _native.Links(1)
+    near, one = pairs("tcp")
+    other, far = pairs("tcp")
+    change, seen = threading.Event(), bytearray()
+
+    def relay(source: socket.socket, to: socket.socket, *, watched: bool) -> None:
+        source.setblocking(True)
+        with contextlib.suppress(OSError):
+            while data := bytearray(source.recv(1 << 16)):
+                if watched:
+                    seen.extend(data)
+                    if change.is_set():
+                        data[len(data) // 2] ^= 1
+                to.setblocking(True)
+                to.sendall(data)
+        for sock in (source, to):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    threads = [
+        threading.Thread(target=relay, args=(one, other), kwargs={"watched": False}),
+        threading.Thread(target=relay, args=(other, one), kwargs={"watched": True}),
+    ]
+    for thread in threads:
+        thread.start()
+    asks, serves = encrypted(near, far)
+    owner.links.serve(far.detach(), -1, serves)
+    me.attach(1, near.detach(), asks)
+    rows = np.arange(1000)
+    out = np.zeros((1000, 100), np.uint8)
+    step = me.step()
+    pull(step, rows, [out])
+    done(me, ask(me, step))
+    table = as_bytes(owner.tables[0][0])
+    assert np.array_equal(out, table[rows])
+    assert len(seen) > out.nbytes
+    assert not any(bytes(table[row]) in bytes(seen) for row in range(0, 1000, 50))
+    change.set()
+    step = me.step()
+    pull(step, rows, [np.zeros_like(out)])
+    done(me, ask(me, step))
+    assert step.left()
+    assert me.stats()["links_malformed"] == 0  # encryption has found it, not the frames' check
+    for links in (me, owner.links):
+        links.close()
+    for thread in threads:
+        thread.join(60)
+    for sock in (one, other):
+        sock.close()
+
+
+@WITH_TLS
+def test_a_record_that_has_come_in_part_keeps_nobody_busy() -> None:
+    owner, me = Owner(), _native.Links(1)
+    near, one = pairs("tcp")
+    other, far = pairs("tcp")
+    for sock in (one, other):
+        sock.setblocking(True)
+    stop = threading.Event()
+
+    def forward() -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+
+    def back() -> None:
+        """Holds back the last byte of the first answer until it is told."""
+        answered = 0
+        with contextlib.suppress(OSError):
+            while data := other.recv(1 << 16):
+                answered += len(data)
+                if answered > 100_000 and not stop.is_set():
+                    one.sendall(data[:-1])
+                    stop.wait(60)
+                    data = data[-1:]
+                one.sendall(data)
+
+    threads = [threading.Thread(target=run) for run in (forward, back)]
+    for thread in threads:
+        thread.start()
+    asks, serves = encrypted(near, far)
+    owner.links.serve(far.detach(), -1, serves)
+    me.attach(1, near.detach(), asks)
+    rows, step = np.arange(1000).repeat(4), me.step()
+    out = np.zeros((len(rows), 25), np.float32)
+    pull(step, rows, [out])
+    ask(me, step)
+    time.sleep(0.3)  # what has come is taken in
+    before = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - before < 0.5  # an end that asks again and again takes all of it
+    assert not step.done
+    stop.set()
+    done(me, step)
+    assert np.array_equal(out, owner.tables[0][0][rows])
+    for links in (me, owner.links):
+        links.close()
+    for thread in threads:
+        thread.join(60)
+    for sock in (one, other):
+        sock.close()

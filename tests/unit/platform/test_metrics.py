@@ -80,11 +80,14 @@ def test_sessions_have_series_while_they_are_open() -> None:
     assert not any(name.startswith("atta_session_") for name in scrape({}))
 
 
-def test_jobs_have_series_by_direction() -> None:
-    jobs = (job(), job(direction="backward", rows=0, age_min=None, age_mean=None, age_max=None))
+def test_jobs_have_series_by_layer_and_direction() -> None:
+    jobs = (
+        job(layer=2, predicted_error=0.5, stale_error=1.5),
+        job(layer=2, direction="backward", rows=0, age_min=None, age_mean=None, age_max=None),
+    )
     collector = DaemonCollector(3, {}, lambda: DaemonFigures({}, (), jobs))
     found = {metric.name: metric for metric in collector.collect()}
-    rows, gradients = ("sancus-5e55", "forward"), ("sancus-5e55", "backward")
+    rows, gradients = ("sancus-5e55", "forward", "2"), ("sancus-5e55", "backward", "2")
     assert values(found["atta_job_rows_read"]) == {rows: 12_345, gradients: 0}
     assert values(found["atta_job_age_mean_epochs"]) == {rows: 0.75}  # no gradient was read
     assert values(found["atta_job_broadcasts_skipped"]) == {rows: 5, gradients: 5}

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atta.daemon.links.tokens import MOST, TOKEN_BYTES, TOKEN_S, Tokens
+from atta.daemon.links.tokens import MOST, SECRET_BYTES, TOKEN_BYTES, TOKEN_S, Grant, Tokens
 
 
 class TokensMachine(RuleBasedStateMachine):
@@ -15,13 +15,14 @@ class TokensMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.now = Tokens(), 0.0
-        self.given: list[tuple[bytes, float, int]] = []
+        self.given: list[tuple[bytes, float, Grant]] = []
         self.used: list[bytes] = []
 
     @rule(count=st.sampled_from([1, 2, MOST - 1, MOST]))
     def give(self, count: int) -> None:
         for peer in range(count):
-            self.given.append((self.tokens.new(self.now, peer), self.now + TOKEN_S, peer))
+            grant = Grant(peer, bytes([peer % 256]) * SECRET_BYTES)
+            self.given.append((self.tokens.new(self.now, grant), self.now + TOKEN_S, grant))
         self.given = [given for given in self.given if given[1] > self.now][-MOST:]
 
     @rule(seconds=st.sampled_from([0.0, 0.1, TOKEN_S / 2, TOKEN_S]))
@@ -31,8 +32,8 @@ class TokensMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, 2 * MOST))
     def take(self, at: int) -> None:
         if self.given:
-            token, end, peer = self.given.pop(at % len(self.given))
-            assert self.tokens.take(token, self.now) == (peer if end > self.now else None)
+            token, end, grant = self.given.pop(at % len(self.given))
+            assert self.tokens.take(token, self.now) == (grant if end > self.now else None)
             self.used.append(token)
 
     @rule(token=st.binary(max_size=2 * TOKEN_BYTES))
@@ -55,8 +56,13 @@ TestTokens.settings = settings(max_examples=20, stateful_step_count=25)
 
 def test_the_oldest_of_as_many_tokens_as_there_may_be_is_good() -> None:
     tokens = Tokens()
-    given = [tokens.new(0.0, 3) for _ in range(MOST)]
-    assert tokens.take(given[0], 1.0) == 3
-    more = [tokens.new(1.0, 3), tokens.new(1.0, 3)]
+    grant = Grant(3)
+    given = [tokens.new(0.0, grant) for _ in range(MOST)]
+    assert tokens.take(given[0], 1.0) == grant
+    more = [tokens.new(1.0, grant), tokens.new(1.0, grant)]
     assert tokens.take(given[1], 1.0) is None  # the oldest made room
-    assert all(tokens.take(token, 1.0) == 3 for token in (*more, *given[2:]))
+    assert all(tokens.take(token, 1.0) == grant for token in (*more, *given[2:]))
+
+
+def test_a_secret_is_not_printed() -> None:
+    assert "77" not in repr(Grant(3, b"7" * SECRET_BYTES))

@@ -15,7 +15,8 @@ from atta.errors import ConfigError
 from atta.samplers.hashing import mix64
 from atta.train.models.links import decoder_named
 from atta.train.tasks.links.candidates import GraphPairs, parse_eval_negatives
-from atta.train.tasks.links.pairs import EdgeSplit, mixed
+from atta.train.tasks.links.classes import check_labels
+from atta.train.tasks.links.pairs import EdgeSplit, TimeSplit, mixed
 from atta.train.tasks.links.ranks import HITS, auc_sums, rank_sums, ranks_of, sortable
 from atta.train.tasks.links.record import LINKS
 
@@ -197,3 +198,32 @@ def test_a_decoder_scores_pairs_one_at_a_time(name: str) -> None:
 def test_an_unknown_decoder() -> None:
     with pytest.raises(ConfigError, match="--decoder transe: there is no such decoder"):
         decoder_named("transe", 4, 4)
+
+
+# -- times and labels of edges -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_times_divide_edges_as_far_as_equal_times_allow(times: list[int]) -> None:
+    given = np.array(times)
+    split = TimeSplit.by(given, (0.5, 0.25, 0.25))
+    of = split.of(given)
+    for a, b in permutations(range(len(times)), 2):
+        assert (times[a] <= times[b]) <= (of[a] <= of[b])  # earlier edges never come later
+    at_least = -(-len(times) // 2)
+    assert (of == 0).sum() >= at_least
+    assert (given < split.until[0]).sum() < at_least  # one time less would be too few
+
+
+@pytest.mark.parametrize(
+    ("labels", "training", "said"),
+    [
+        ([0, -2, 1], [0, 1], "numbers below -1"),
+        ([-1, 0, 1], [], "no training edge has a label"),
+        ([0, 1, 1], [1, 1], "all training edges are of class 1"),
+    ],
+)
+def test_labels_that_nothing_can_be_learnt_from(labels: list[int], training: list[int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_labels(np.array(labels), np.array(training))
+    assert check_labels(np.array([-1, 3, 0]), np.array([3, 0])) == 4

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from atta.cli.work import size
 from atta.client.rates import DaemonRates, SessionRates
-from atta.observe.figures import JobFigures
+from atta.observe.figures import JobFigures, of_all_layers
 
 __all__ = ["picture"]
 
@@ -22,7 +22,7 @@ _WIDTHS = {"remote": 11, "buffers": 18, "served": 20}
 _SESSION_COLUMNS = (
     "epoch", "batches", "batch/s", "seeds/s", "queue", "flight", "held", "score", "sigma", "sample ms", "train ms",
 )  # fmt: skip
-_JOB_COLUMNS = ("epoch", "sent", "crossed", "rows read", "age min", "mean", "max", "broadcasts", "skipped")
+_JOB_COLUMNS = ("epoch", "sent", "crossed", "rows read", "age min", "mean", "max", "broadcasts", "skipped", "error")
 _TRAVELLING = {"forward": "rows", "backward": "gradients"}
 
 
@@ -108,7 +108,7 @@ def _jobs(jobs: Sequence[JobFigures]) -> Table:
     table.add_column("job", overflow="fold")
     for name in _JOB_COLUMNS:
         table.add_column(name, justify="right", overflow="fold")
-    for job in jobs:
+    for job in of_all_layers(jobs):
         table.add_row(
             Text(f"{job.job} {_TRAVELLING.get(job.direction, job.direction)}"),
             str(job.epoch),
@@ -120,8 +120,13 @@ def _jobs(jobs: Sequence[JobFigures]) -> Table:
             _number(job.age_max),
             str(job.broadcasts),
             str(job.skipped),
+            _ratio(job.predicted_error, job.stale_error),
         )
     return table
+
+
+def _ratio(predicted: float | None, stale: float | None) -> str:
+    return UNKNOWN if predicted is None or not stale else f"{predicted / stale:.2f}"
 
 
 def _number(value: float | None, unit: str = "") -> str:

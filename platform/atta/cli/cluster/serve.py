@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
@@ -27,7 +28,9 @@ def serve(settings: dict[str, Any], peers: str | None, log_level: str, log_forma
     Example: atta serve --data products-2p --part 0 --listen 127.0.0.1:7070 --peers cluster.toml
     """
     from atta.daemon.daemon import serve as run
-    from atta.observe.logs import configure
+    from atta.observe.logs import LoggedProgress, configure
+    from atta.partition.disk.store import is_url
+    from atta.partition.parts.remote import local_dataset
     from atta.wire.clusterfile import read_cluster
 
     given = {field: value for field, value in settings.items() if value is not None}
@@ -35,6 +38,9 @@ def serve(settings: dict[str, Any], peers: str | None, log_level: str, log_forma
     if config.snapshots:
         check_folder("--snapshots", config.snapshots)
     configure(format=log_format, level=log_level)
+    if is_url(config.data):
+        here = local_dataset(config.data, config.parts, cache=config.data_cache, progress=LoggedProgress())
+        config = dataclasses.replace(config, data=str(here))
     run(config)
 
 

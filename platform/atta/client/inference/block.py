@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Layer", "LayerBlock", "in_degrees", "one_prepared"]
+__all__ = ["Floats", "Layer", "LayerBlock", "TypedBlock", "in_degrees", "one_prepared"]
 
 Floats = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -34,6 +34,24 @@ class LayerBlock:
     edge_index: npt.NDArray[np.int64]
     targets: int
     degrees: Floats | None = None
+
+
+@dataclass(frozen=True)
+class TypedBlock:
+    """Some vertices of one node type of a typed graph, all in-edges of them, and the rows of both ends.
+
+    Attributes:
+        x: float32 [r, channels] by node type, rows of the vertices that the layer reads. The first ``targets`` rows of
+            the vertices' own type are those that it computes.
+        edges: int64 [2, e] by edge type, positions in ``x`` of sources and targets.
+        targets: number of vertices to compute.
+        places: int64 [targets], where tables of the node type have the rows of these vertices.
+    """
+
+    x: Mapping[str, Floats]
+    edges: Mapping[str, npt.NDArray[np.int64]]
+    targets: int
+    places: npt.NDArray[np.int64]
 
 
 class Layer(Protocol):

@@ -20,6 +20,7 @@ from atta.client.inference.sinks import ShareWriter, UserIds
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load, need
 from atta.partition.disk.files import NpyAppender
+from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
 
 __all__ = ["DESCRIPTION", "FORMATS", "FileSink", "described"]
@@ -37,7 +38,7 @@ def described(folder: str | Path) -> dict[str, Any] | None:
     Raises:
         DataError: the description cannot be read.
     """
-    path = Path(folder) / DESCRIPTION
+    path = Mirror(folder).pull(DESCRIPTION)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -50,7 +51,7 @@ def described(folder: str | Path) -> dict[str, Any] | None:
 
 
 class FileSink:
-    """A folder of files. ``paths`` are their final names."""
+    """A folder of files, perhaps on object storage. ``paths`` are their final names."""
 
     takes_strings = True
 
@@ -66,19 +67,23 @@ class FileSink:
         if form == "parquet":
             need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
         self._form, self._column = form, column
-        folder = Path(folder)
-        self.paths = [folder / f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
+        self._names = [f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
+        self._place = Mirror(folder)
+        self.paths: list[str | Path] = [
+            f"{folder}/{name}" if self._place.remote else self._place.path / name for name in self._names
+        ]
         whole = {"version": VERSION, "files": shares, "format": form, "column": column, **about}
         self._begin(folder, whole)
 
-    def _begin(self, folder: Path, about: dict[str, Any]) -> None:
-        if folder.exists() and not folder.is_dir():
+    def _begin(self, folder: str | Path, about: dict[str, Any]) -> None:
+        here = self._place.path
+        if here.exists() and not here.is_dir():
             raise ConfigError(f"{folder}: is not a folder")
         found = described(folder)
         if found is None:
-            if folder.exists() and any(not p.name.startswith(DESCRIPTION) for p in folder.iterdir()):
+            if any(not name.startswith(DESCRIPTION) for name in self._place.names()):
                 raise ConfigError(f"{folder}: holds other files; choose another folder")
-            _describe(folder, about)
+            _describe(self._place, about)
             found = described(folder) or {}  # another process may have been first
         other = sorted(name for name in about.keys() | found.keys() if about.get(name) != found.get(name))
         if other:
@@ -86,33 +91,37 @@ class FileSink:
 
     def finished(self, share: int) -> bool:
         """See ``Sink``."""
-        return self.paths[share].is_file()
+        return self._place.has(self._names[share])
 
     @contextmanager
     def open(self, share: int) -> Iterator[ShareWriter]:
         """See ``Sink``."""
-        path = self.paths[share]
+        path = self._place.path / self._names[share]
         remove_partial_file(path)
-        with StagedFile(path) as partial:
+        with StagedFile(path, overwrite=self._place.remote) as partial:
             writer = _NpyRows(partial, self._column) if self._form == "npy" else _ParquetRows(partial, self._column)
             try:
                 yield writer
             finally:
                 writer.close()
+        self._place.push(self._names[share])
+        if self._place.remote:
+            path.unlink()
 
 
-def _describe(folder: Path, about: dict[str, Any]) -> None:
+def _describe(place: Mirror, about: dict[str, Any]) -> None:
     """Write the description, or wait until another process of the run has done so."""
     for attempt in range(_ATTEMPTS):
         try:
-            with StagedFile(folder / DESCRIPTION, overwrite=True) as partial:
+            with StagedFile(place.path / DESCRIPTION, overwrite=True) as partial:
                 partial.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            place.push(DESCRIPTION)
             return
         except ConfigError:
             if attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE_S)
-            if described(folder) is not None:
+            if place.has(DESCRIPTION):
                 return
 
 

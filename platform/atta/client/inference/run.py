@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.client.cluster import Cluster
-from atta.client.inference.block import Floats, LayerBlock, one_prepared
+from atta.client.inference.block import Floats, LayerBlock, TypedBlock, one_prepared
 from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare, block_size
 from atta.client.inference.sinks import ShareWriter, Sink, UserIds
-from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, unread
+from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, TypedReads, unread
 from atta.client.inference.tables import InferenceTables
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
@@ -58,6 +58,7 @@ class InferenceTask:
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about pairs.
         finish: turns rows of the last stage into what is written.
         score: gives each pair a number, float32 [n], from the rows [n, width] of sources and of targets.
+        node_type: of the vertices that are asked for; empty: the only one.
     """
 
     stages: Sequence[Stage]
@@ -71,6 +72,7 @@ class InferenceTask:
     pairs: npt.NDArray[np.int64] | None = None
     finish: Callable[[Floats], npt.NDArray[Any]] = np.asarray
     score: Callable[[Floats, Floats], Floats] = inner_products
+    node_type: str = ""
 
 
 def feature_width(schema: Schema, features: str) -> int:
@@ -90,9 +92,8 @@ def feature_width(schema: Schema, features: str) -> int:
     return spec.row_shape[0]
 
 
-def target_count(schema: Schema, nodes: Targets) -> int:
-    """How many vertices ``nodes`` are; raises UnknownNameError for an unknown split, ConfigError for no vertices."""
-    node_type = schema.node_types[0]
+def target_count(schema: Schema, nodes: Targets, node_type: str) -> int:
+    """How many vertices of a type ``nodes`` are; raises UnknownNameError for an unknown split, ConfigError for none."""
     if nodes is None:
         count = schema.node_counts[node_type]
     elif isinstance(nodes, str):
@@ -112,7 +113,7 @@ class _Prepared:
 
     ids: UserIds
     rows: npt.NDArray[np.int64]
-    block: LayerBlock
+    block: LayerBlock | TypedBlock
     counts: HopCounts
 
 
@@ -138,7 +139,7 @@ class Inference:
         """
         self._cluster, self._task, self._sink = cluster, task, sink
         self._progress, self._check = progress or Silent(), check
-        self._schema, self._node_type = cluster.schema, cluster.schema.node_types[0]
+        self._schema, self._node_type = cluster.schema, task.node_type or cluster.schema.node_types[0]
         self.plan = InferencePlan(len(task.stages), task.shares, task.rank, task.world)
         self._tables = InferenceTables(
             cluster, self._node_type, task.key, stages=self.plan.stages, shares=self.plan.shares
@@ -244,21 +245,35 @@ class Inference:
     def _loader(self, step: RunShare, stage: Stage) -> NeighborLoader:
         return NeighborLoader(
             self._cluster,
-            stage.fan_outs,
-            (self._node_type, stage.nodes),
+            self._fan_outs(stage),
+            (self._node_type if stage.typed is None else stage.typed.node_type, stage.nodes),
             batch_size=self._task.batch_size or self._block_size(stage),
             rank=step.share,
             world_size=self.plan.shares,
             home=home_of(step.share, self.plan.shares, self._cluster.num_parts),  # the shares keep all daemons busy
             pad=False,
             seed=self._task.seed,
-            tables=[self._task.features] if stage.features else [],
+            tables=self._features(stage),
             seed_tables=[NAME] if self._writes_strings(stage) else [],
             edge_ids=False,
             job=f"predict-{stage.title.replace(' ', '-')}-{step.share}",
         )
 
+    def _fan_outs(self, stage: Stage) -> Sequence[int] | Mapping[str, Sequence[int]]:
+        """One hop of a typed graph has the edges that end at the vertices to compute, of the types that are read."""
+        if stage.typed is None or not stage.fan_outs:
+            return stage.fan_outs
+        return {name: [-1 if name in stage.typed.edge_types else 0] for name in self._schema.edge_types}
+
+    def _features(self, stage: Stage) -> Mapping[str, Sequence[str]] | Sequence[str]:
+        """The features that come with a stage's batches."""
+        if stage.typed is None:
+            return [self._task.features] if stage.features else []
+        return {t: [self._task.features] for t, rows in stage.typed.rows.items() if rows is None}
+
     def _block_size(self, stage: Stage) -> int:
+        if stage.typed is not None:
+            return self._typed_block_size(stage, stage.typed)
         if len(stage.fan_outs) > 1:
             return _SAMPLED_SEEDS
         read = self._schema.node_tables[self._node_type][self._task.features].row_shape[0] if stage.features else 1
@@ -267,11 +282,23 @@ class Inference:
         vertices = self._schema.node_counts[self._node_type]
         return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=stage.features)
 
+    def _typed_block_size(self, stage: Stage, typed: TypedReads) -> int:
+        tables = self._schema.node_tables
+        read = [
+            tables[t][self._task.features].row_shape[0] if rows is None else rows.width or 1
+            for t, rows in typed.rows.items()
+        ]
+        edges = sum(self._schema.edge_counts[name] for name in typed.edge_types)
+        vertices = self._schema.node_counts[typed.node_type]
+        return block_size(vertices, edges, max([stage.width or 1, *read]), row_per_edge=True, queued=None in typed.rows)
+
     def _writes_strings(self, stage: Stage) -> bool:
         return self._strings and stage.writes is None
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> _Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
+        if stage.typed is not None:
+            return self._prepare_typed(stage, stage.typed, batch)
         n_id, targets = batch.n_id(), batch.batch_size
         table = next((self._table(rows) for rows in self._numbering(stage)), None)
         rows = np.empty(0, np.int64) if table is None else table.locate(n_id)
@@ -284,10 +311,31 @@ class Inference:
         degrees = self._table(DEGREES).pull(rows).values if stage.degrees else None
         counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
         block = LayerBlock(x, batch.edge_index(), targets, degrees)
-        ids: UserIds = n_id[:targets].copy()
+        return _Prepared(self._ids(stage, batch), rows[:targets], block, counts)
+
+    def _prepare_typed(self, stage: Stage, typed: TypedReads, batch: MiniBatch) -> _Prepared:
+        """The same of a typed graph: rows by node type."""
+        own, targets = typed.node_type, batch.batch_size
+        x = {}
+        for node_type, read in typed.rows.items():
+            if read is None:
+                x[node_type] = np.asarray(batch.table(self._task.features, node_type), np.float32)
+            else:
+                table = self._table(read)
+                x[node_type] = table.pull(table.locate(batch.n_id(node_type))).values
+        places = np.empty(0, np.int64)
+        if stage.writes is not None:
+            places = self._table(stage.writes).locate(batch.n_id(own)[:targets])
+        edges = {name: batch.edge_index(name) for name in typed.edge_types}
+        block = TypedBlock(x, edges, targets, places)
+        return _Prepared(self._ids(stage, batch), places, block, HopCounts((), ()))
+
+    def _ids(self, stage: Stage, batch: MiniBatch) -> UserIds:
+        """What users call the vertices that a batch is about."""
+        node_type = self._node_type if stage.typed is None else stage.typed.node_type
         if self._writes_strings(stage):
-            ids = batch.strings(self._node_type)[:targets].astype(self._id_type)
-        return _Prepared(ids, rows[:targets], block, counts)
+            return batch.strings(node_type)[: batch.batch_size].astype(self._id_type)
+        return batch.n_id(node_type)[: batch.batch_size].copy()
 
     @staticmethod
     def _numbering(stage: Stage) -> list[Rows]:
@@ -296,7 +344,7 @@ class Inference:
         return [rows for rows in used if rows is not None]
 
     def _table(self, rows: Rows) -> RemoteTable:
-        return self._tables.rows(rows.name, rows.width)
+        return self._tables.rows(rows)
 
     # -- other processes -----------------------------------------------------------------------------------------------
 
@@ -326,6 +374,7 @@ class Inference:
         self._shown = number
         stage, pairs = self._task.stages[number], self._task.pairs
         scored = pairs is not None and number == self.plan.stages - 1
-        total = len(pairs) if scored and pairs is not None else target_count(self._schema, stage.nodes)
+        node_type = self._node_type if stage.typed is None else stage.typed.node_type
+        total = len(pairs) if scored and pairs is not None else target_count(self._schema, stage.nodes, node_type)
         counts = local_counts(total, self.plan.shares)
         self._progress.stage(stage.title, sum(counts[share] for share in self.plan.mine))

@@ -7,18 +7,22 @@
 | layer L, for the vertices asked for | ``rows-(L-1)``, edges | the result, or ``rows-L`` for pairs |
 | sampled, for the vertices asked for, in place of all these | features and edges of sampled batches | the same |
 | pairs (only if pairs are scored) | ``rows-L`` | the result |
+
+Typed graphs have a stage per layer and node type that it computes (``typed_stages``), and one for each type with
+learnt embeddings, which writes them as ``rows-0``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.inference.block import Floats, Layer, LayerBlock, in_degrees
+from atta.client.inference.block import Floats, Layer, LayerBlock, TypedBlock, in_degrees
 from atta.errors import ConfigError
 
 __all__ = [
@@ -27,9 +31,12 @@ __all__ = [
     "Rows",
     "Stage",
     "Targets",
+    "TypedLayer",
+    "TypedReads",
     "layer_widths",
     "layerwise_stages",
     "sampled_stages",
+    "typed_stages",
     "unread",
 ]
 
@@ -44,10 +51,44 @@ class Rows:
     Attributes:
         name: its name within the inference.
         width: numbers per row; None: one number without a dimension.
+        node_type: of the vertices; empty: the only one.
     """
 
     name: str
     width: int | None
+    node_type: str = ""
+
+
+@dataclass(frozen=True)
+class TypedReads:
+    """What a stage of a typed graph reads.
+
+    Attributes:
+        node_type: of the vertices that it computes.
+        rows: of each node type that it reads; None: the features.
+        edge_types: along which it reads, all of which end at ``node_type``.
+    """
+
+    node_type: str
+    rows: Mapping[str, Rows | None]
+    edge_types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TypedLayer:
+    """One node type of a layer.
+
+    Attributes:
+        node_type: of the vertices that it computes.
+        reads: node types whose rows it reads.
+        edge_types: along which it reads.
+        compute: rows of a block's targets.
+    """
+
+    node_type: str
+    reads: tuple[str, ...]
+    edge_types: tuple[str, ...]
+    compute: Callable[[TypedBlock], Floats]
 
 
 DEGREES = Rows("degrees", None)
@@ -81,18 +122,27 @@ class Stage:
         degrees: whether it reads ``DEGREES``.
         row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
+        typed: what it reads of a typed graph, in place of ``features``, ``reads`` and ``fan_outs``.
     """
 
     title: str
     nodes: Targets
     width: int | None
     fan_outs: tuple[int, ...] = ()
-    compute: Callable[[LayerBlock, HopCounts], Floats] | None = None
+    compute: Callable[[Any, HopCounts], Floats] | None = None
     features: bool = False
     reads: Rows | None = None
     degrees: bool = False
     row_per_edge: bool = False
     writes: Rows | None = None
+    typed: TypedReads | None = None
+
+    @property
+    def all_reads(self) -> set[Rows]:
+        """All rows that it reads."""
+        typed = () if self.typed is None else self.typed.rows.values()
+        used = (self.reads, DEGREES if self.degrees else None, *typed)
+        return {rows for rows in used if rows is not None}
 
 
 def layerwise_stages(
@@ -138,6 +188,54 @@ def sampled_stages(
     return _ended([stage], pairs)
 
 
+def typed_stages(
+    layers: Sequence[Sequence[TypedLayer]],
+    embeddings: Sequence[TypedLayer],
+    widths: Sequence[int],
+    nodes: Targets,
+    *,
+    pairs: bool = False,
+) -> list[Stage]:
+    """The stages of exact inference on a typed graph.
+
+    Args:
+        layers: for each layer the node types that it computes. The last one computes one type.
+        embeddings: of the types whose rows before the first layer are learnt. Others have features.
+        widths: of rows before the first layer and after each.
+        nodes: the vertices of that type which are asked for.
+        pairs: whether the last stage scores pairs of them.
+    """
+    learnt = {layer.node_type for layer in embeddings}
+    types = sorted({t for parts in (embeddings, *layers) for layer in parts for t in (layer.node_type, *layer.reads)})
+
+    def rows_after(number: int, node_type: str) -> Rows:
+        # Types may have names that tables cannot have.
+        return Rows(f"rows-{number}-{types.index(node_type)}", widths[number], node_type)
+
+    stages, last = [], len(layers)
+    for number, parts in enumerate([embeddings, *layers]):
+        for layer in parts:
+            of_features = set(layer.reads) - learnt if number == 1 else set()
+            rows = {t: None if t in of_features else rows_after(number - 1, t) for t in layer.reads}
+            of = f"layer {number} of {last}" if number else "embeddings"
+            stage = Stage(
+                f"{of}, {layer.node_type}",
+                nodes if number == last else None,
+                widths[number],
+                (-1,) if layer.edge_types else (),
+                partial(_typed, layer),
+                row_per_edge=True,
+                writes=rows_after(number, layer.node_type),
+                typed=TypedReads(layer.node_type, rows, layer.edge_types),
+            )
+            stages.append(stage)
+    return _ended(stages, pairs)
+
+
+def _typed(layer: TypedLayer, block: TypedBlock, counts: HopCounts) -> Floats:
+    return layer.compute(block)
+
+
 def _ended(stages: list[Stage], pairs: bool) -> list[Stage]:
     if pairs:
         return [*stages, Stage("pairs", None, None, reads=stages[-1].writes)]
@@ -148,7 +246,7 @@ def unread(stages: Sequence[Stage], current: int) -> set[Rows]:
     """Rows that nobody reads any more when all stages before ``current`` are done."""
     written = {stage.writes for stage in stages[:current]}
     later = stages[current:]
-    read = {stage.reads for stage in later} | ({DEGREES} if any(stage.degrees for stage in later) else set())
+    read = set().union(*(stage.all_reads for stage in later))
     return {rows for rows in written - read if rows is not None}
 
 

@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from atta.client.cluster import Cluster
+from atta.client.inference.stages import Rows
 from atta.client.tables.remote import RemoteTable
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
@@ -33,14 +34,15 @@ class InferenceTables:
         self._open: dict[str, RemoteTable] = {}
         self._renewed = time.monotonic()
 
-    def rows(self, name: str, width: int | None) -> RemoteTable:
-        """The table of float32 rows of all vertices, ``width`` numbers each; None: one number without a dimension."""
+    def rows(self, rows: Rows) -> RemoteTable:
+        """The table of float32 rows of all vertices of a type."""
+        node_type = rows.node_type or self._node_type
         return self._opened(
             MutableSpec(
-                f"predict.{self._key}.{name}",
-                self._cluster.schema.node_counts[self._node_type],
-                row_shape=() if width is None else (width,),
-                policy=f"nodes:{self._node_type}",
+                f"predict.{self._key}.{rows.name}",
+                self._cluster.schema.node_counts[node_type],
+                row_shape=() if rows.width is None else (rows.width,),
+                policy=f"nodes:{node_type}",
                 lease_s=MAX_LEASE_S,
             )
         )

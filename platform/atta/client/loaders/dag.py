@@ -16,7 +16,7 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
-from atta.client.sessions.resuming import ResumingStream
+from atta.client.sessions.resuming import ResumingStream, Search
 from atta.client.sessions.stream import BatchStream
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.store import known_codec
@@ -208,11 +208,11 @@ class DagLoader:
         stream.close()
         return None
 
-    def _open(self, place: StreamPlace, timeout_s: float | None = None, look: bool = False) -> BatchStream:
+    def _open(self, place: StreamPlace, timeout_s: float | None = None, search: Search = Search.NOWHERE) -> BatchStream:
         request = session_pb2.OpenRequest()
         request.CopyFrom(self._request)
         request.epoch, request.start_batch = place.epoch, place.batch
-        return self._cluster.stream(request, timeout_s, look=look, home=self._home)
+        return self._cluster.stream(request, timeout_s, search=search, home=self._home)
 
     def _made(self, raw: Any) -> Any:
         batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)

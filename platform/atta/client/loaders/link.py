@@ -20,7 +20,7 @@ from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.spec import link_spec
 
-__all__ = ["LinkNeighborLoader", "NegativeSampling"]
+__all__ = ["LinkNeighborLoader", "NegativeSampling", "reverse_type_of"]
 
 _MODES = ("binary", "triplet")
 
@@ -133,7 +133,7 @@ class LinkNeighborLoader(DagLoader):
         dag = link_spec(schema, hops, edge_type=edge_type, negatives=wanted, tables=of_types)
         if exclude_edges not in (None, "self", "reverse"):
             raise UnknownNameError.of("edges to exclude", str(exclude_edges), ("self", "reverse"))
-        reverse = _reverse_type(schema, edge_type, reverse_type) if exclude_edges == "reverse" else None
+        reverse = reverse_type_of(schema, edge_type, reverse_type) if exclude_edges == "reverse" else None
         seeds = link_seeds(
             schema, edge_type, ends, edge_label_time, exclude=exclude_edges is not None, exclude_reverse=reverse
         )
@@ -161,7 +161,10 @@ def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:
     return name, as_edges(numbered_edges(cluster.ids, name, ends))
 
 
-def _reverse_type(schema: Schema, edge_type: str, given: Any) -> str | None:
+def reverse_type_of(schema: Schema, edge_type: str, given: Any) -> str | None:
+    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what the schema leaves no doubt about; None:
+    there is none. Raises ConfigError and UnknownNameError.
+    """
     if given is not None:
         return edge_type_name(schema, given)
     source, target = schema.endpoints(edge_type)

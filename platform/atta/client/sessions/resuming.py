@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +10,17 @@ from collections.abc import Callable, Iterator
 from atta.client.sessions.cursor import StreamPlace
 from atta.client.sessions.reattachment import Reattachment
 from atta.client.sessions.stream import BatchStream, RawBatch
-from atta.errors import DeadlineError, PeerLostError, RemoteError, RestartedError, UnavailableError, UnknownNameError
+from atta.errors import (
+    AttaError,
+    DeadlineError,
+    PeerLostError,
+    RemoteError,
+    RestartedError,
+    UnavailableError,
+    UnknownNameError,
+)
 
-__all__ = ["ResumingStream"]
+__all__ = ["ResumingStream", "Search"]
 
 LOST = (UnavailableError, DeadlineError, RestartedError, PeerLostError)
 """What a request raises whose session may be gone, or has failed because a daemon is away. Other errors would come
@@ -21,7 +30,21 @@ FIRST_OPEN_S = 30.0
 _JITTER = random.Random()  # its own: the program's random numbers stay what they would be
 LEAST_S = 1.0
 """How long an attempt may take at least, also at the very end of an outage."""
-Opener = Callable[[StreamPlace, float, bool], BatchStream]
+MOVE_S = 2.0
+"""How long opening the rest at a replica may take, while the daemon that stops still serves it."""
+MOVE_AGAIN_S = 2.0
+"""How long to stay with a daemon that stops before its replicas are asked again."""
+
+
+class Search(enum.Enum):
+    """Where the daemon of a session is looked for."""
+
+    NOWHERE = "it is where it was"
+    EVERYWHERE = "it was lost: perhaps it is at another address, or a replica takes over"
+    ELSEWHERE = "it is stopping: only a replica will do"
+
+
+Opener = Callable[[StreamPlace, float, Search], BatchStream]
 
 
 class ResumingStream(Iterator[RawBatch]):
@@ -37,8 +60,7 @@ class ResumingStream(Iterator[RawBatch]):
         """Open the session, unless ``stream`` has been opened for ``place`` already.
 
         Args:
-            opened: opens a session for a place, within a number of seconds, with one attempt. The flag says whether
-                the daemon was lost before, so that it must be looked for.
+            opened: opens a session for a place, within a number of seconds, with one attempt.
             place: where to begin.
             reconnect_s: how long to wait for a daemon that has gone; 0: not at all.
             stream: a session to begin with.
@@ -51,16 +73,18 @@ class ResumingStream(Iterator[RawBatch]):
         self._opened = opened
         self._outages = Reattachment(reconnect_s, place.batch)
         self._reconnect_s = reconnect_s
-        self._failed, self._ended_at = False, -1
+        self._failed, self._ended_at, self._move_at = False, -1, 0.0
         if stream is None:
             try:
-                stream = opened(place, FIRST_OPEN_S, False)
+                stream = opened(place, FIRST_OPEN_S, Search.NOWHERE)
             except LOST as error:
                 stream = self._reopened(error)
         self._stream = stream
         self.batches = self._stream.batches
 
     def __next__(self) -> RawBatch:
+        if self._stream.moving and self._stream.left:
+            self._move()
         while True:
             try:
                 batch = next(self._stream)
@@ -89,6 +113,18 @@ class ResumingStream(Iterator[RawBatch]):
         """End the session; repeating it does nothing."""
         self._stream.close()
 
+    def _move(self) -> None:
+        """Take the rest from a replica. If none will do, the stopping daemon serves the session on as long as it can."""
+        if time.monotonic() < self._move_at:
+            return
+        try:
+            there = self._opened(self.place, MOVE_S, Search.ELSEWHERE)
+        except AttaError:
+            self._move_at = time.monotonic() + MOVE_AGAIN_S
+            return
+        before, self._stream = self._stream, self._same(there)
+        before.close()
+
     def _reopened(self, lost: RemoteError) -> BatchStream:
         """A session from the next batch on. Raises the latest error when the outage has lasted too long."""
         while True:
@@ -98,7 +134,8 @@ class ResumingStream(Iterator[RawBatch]):
                 raise self._told(lost)
             time.sleep(wait_s)
             try:
-                return self._opened(self.place, max(LEAST_S, self._outages.left_s(time.monotonic())), True)
+                left_s = max(LEAST_S, self._outages.left_s(time.monotonic()))
+                return self._opened(self.place, left_s, Search.EVERYWHERE)
             except LOST as error:
                 lost = error
 

@@ -45,10 +45,11 @@ class RawBatch:
 
 @dataclass(frozen=True)
 class _NextReply:
-    """A batch, and the number of batches that the daemon had not begun when it sent it."""
+    """A batch, the number of batches that the daemon had not begun when it sent it, and whether it is stopping."""
 
     batch: RawBatch
     unlaunched: int
+    moving: bool
 
 
 class BatchStream(Iterator[RawBatch]):
@@ -91,7 +92,9 @@ class BatchStream(Iterator[RawBatch]):
         """Number of batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
         self._from_afar = not request.shared_memory
-        self._read: Callable[[], _NextReply | None]
+        self._read: Callable[[], _NextReply | None] | None = None
+        self.moving = False
+        """Whether the daemon is stopping, so that the rest had better come from a replica."""
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
         if self._left:
@@ -113,7 +116,8 @@ class BatchStream(Iterator[RawBatch]):
             raise
         self._sequence += 1
         self._left -= 1
-        if self._left:
+        self._read = None
+        if self._left and not self.moving:
             self._ask()
         batch.stats["wait_ms"] = 1e3 * (time.perf_counter() - asked)
         self._pace.arrived()
@@ -147,12 +151,18 @@ class BatchStream(Iterator[RawBatch]):
         read = partial(_read, self._state, call, self._sequence)
         self._read = _begun(read) if self._from_afar else read
 
+    def _answer(self) -> _NextReply | None:
+        if self._read is None:  # nothing was asked for ahead
+            self._ask()
+        assert self._read is not None
+        return self._read()
+
     def _receive(self) -> RawBatch:
         """The batch that was asked for. A lost answer is asked for again, which is safe because ``Next`` is numbered."""
         failures, began = 0, time.monotonic()
         while True:
             try:
-                answer = self._read()
+                answer = self._answer()
             except (UnavailableError, DeadlineError) as error:
                 # An answer that was asked for ahead may miss its deadline while the consumer is busy elsewhere.
                 late = isinstance(error, DeadlineError) and time.monotonic() - began > NEXT_DEADLINE_S / 2
@@ -163,7 +173,7 @@ class BatchStream(Iterator[RawBatch]):
             else:
                 self._state.answered()
                 if answer is not None:
-                    self.unlaunched = answer.unlaunched
+                    self.unlaunched, self.moving = answer.unlaunched, answer.moving
                     return answer.batch
             self._ask()
 
@@ -201,7 +211,7 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
         arrays = {ref.name: _array(buffer, ref) for ref in header.arrays}
     except (TypeError, ValueError, OverflowError) as error:
         raise RemoteError(peer, f"sends a batch that cannot be read: {error}") from error
-    return _NextReply(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched))
+    return _NextReply(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched), header.moving)
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:

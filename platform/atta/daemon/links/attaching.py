@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from atta import _native
-from atta.daemon.links.listening import ACCEPTED, VERSION, tuned
+from atta.daemon.links.listening import ACCEPTED, VERSION, secured, tuned
 from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
 from atta.protos.v1 import link_pb2
@@ -68,8 +68,8 @@ class Attaching:
                     reply = await peer.attach(link_pb2.AttachRequest(version=VERSION, part=self._part))
                     if reply.version != VERSION:
                         raise AttaError(f"speaks version {reply.version} of the frames, not {VERSION}")
-                    sock = await _connected(peer.address, reply)
-                    self._links.attach(part, sock.detach())
+                    sock, tls = await _connected(peer.address, reply)
+                    self._links.attach(part, sock.detach(), tls)
         except (AttaError, OSError, TimeoutError) as error:
             self._not_before[part] = time.monotonic() + RETRY_S
             log.info("no link", part=part, address=peer.address, error=str(error) or type(error).__name__)
@@ -84,8 +84,11 @@ class Attaching:
         await asyncio.gather(*coming, return_exceptions=True)
 
 
-async def _connected(address: str, reply: link_pb2.AttachReply) -> socket.socket:
-    """A socket to the daemon at ``address`` that has accepted the token; a Unix socket if it is on this machine."""
+async def _connected(address: str, reply: link_pb2.AttachReply) -> tuple[socket.socket, _native.LinkTls | None]:
+    """A socket to the daemon at ``address`` that has accepted the token, and its encryption.
+
+    It is a Unix socket if the daemon is on this machine.
+    """
     loop = asyncio.get_running_loop()
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -96,6 +99,10 @@ async def _connected(address: str, reply: link_pb2.AttachReply) -> socket.socket
         local.close()
         if not isinstance(error, OSError):
             raise
+        if not reply.port:
+            raise OSError("the daemon has no links to other machines: it was built without OpenSSL") from None
+        if reply.secret and not _native.link_tls:
+            raise OSError("the daemon encrypts its links, and this one was built without OpenSSL") from None
         host = address.rpartition(":")[0].strip("[]")
         (family, kind, protocol, _, where), *_ = await loop.getaddrinfo(host, reply.port, type=socket.SOCK_STREAM)
         sock = socket.socket(family, kind, protocol)
@@ -115,7 +122,7 @@ async def _connected(address: str, reply: link_pb2.AttachReply) -> socket.socket
             accepted += more
         if accepted != ACCEPTED:
             raise OSError("the daemon has answered something else")
+        return sock, await secured(sock, reply.secret, CONNECT_S, serves=False)
     except BaseException:
         sock.close()
         raise
-    return sock

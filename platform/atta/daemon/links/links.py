@@ -30,13 +30,23 @@ def link_threads(threads: int) -> int:
 class DaemonLinks:
     """``listen``, then ``close``. All of it runs on the event loop; native threads serve the links."""
 
-    def __init__(self, config: DaemonConfig, dataset: Dataset, shard: Shard, store: Store, peers: Peers) -> None:
+    def __init__(
+        self,
+        config: DaemonConfig,
+        dataset: Dataset,
+        shard: Shard,
+        store: Store,
+        peers: Peers,
+        *,
+        encrypted: bool = False,
+    ) -> None:
+        """``encrypted``: links to other machines speak TLS."""
         threads = link_threads(config.threads)
         self._native = _native.Links(threads)
         register(self._native, Numbers(dataset.schema), shard, store)
         self._native.keep_served(config.trace_events)
         self._dataset, self._config = dataset, config
-        self.service = LinkService(self._native, config.listen, config.link_port)
+        self.service = LinkService(self._native, config.listen, config.link_port, encrypted=encrypted)
         self._steps = LinkSteps(self._native, config.peer_deadline_s)
         others = (owner for owner in range(dataset.num_parts) if owner != shard.part)
         # One connection is served by one thread, so a pair of large daemons has several.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import socket
@@ -12,12 +13,12 @@ import time
 import structlog
 
 from atta import _native
-from atta.daemon.links.tokens import TOKEN_BYTES, Tokens
+from atta.daemon.links.tokens import SECRET_BYTES, TOKEN_BYTES, Grant, Tokens
 from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
 
-__all__ = ["ACCEPTED", "VERSION", "LinkService", "tuned"]
+__all__ = ["ACCEPTED", "VERSION", "LinkNotSecure", "LinkService", "secured", "tuned"]
 
 VERSION = 1
 """Of the frames. Daemons of different versions talk by gRPC alone."""
@@ -42,12 +43,36 @@ def tuned(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+class LinkNotSecure(OSError):  # noqa: N818 (says what is wrong)
+    """The two ends of a connection could not prove their secret to each other."""
+
+
+async def secured(sock: socket.socket, secret: bytes, timeout_s: float, *, serves: bool) -> _native.LinkTls | None:
+    """The encryption of a connection on which the token has been accepted; None: it has none.
+
+    Connections within a machine have none: a Unix socket leads past everybody else.
+
+    Raises:
+        LinkNotSecure: the other end does not know the secret, does not answer in time, or has gone.
+    """
+    if not secret or sock.family == socket.AF_UNIX:
+        return None
+    tls = _native.LinkTls(sock.fileno(), secret, serves)
+    loop = asyncio.get_running_loop()
+    if why := await loop.run_in_executor(None, tls.shake_hands, math.ceil(1e3 * timeout_s)):
+        raise LinkNotSecure(why)
+    return tls
+
+
 class LinkService:
     """``LinkService`` of a daemon, and the sockets on which it accepts links."""
 
-    def __init__(self, links: _native.Links, listen: str, port: int) -> None:
-        """``listen``: the daemon's address. ``port``: of the links there; 0: any free one."""
-        self._links, self._tokens, self._port = links, Tokens(), port
+    def __init__(self, links: _native.Links, listen: str, port: int, *, encrypted: bool = False) -> None:
+        """``listen``: the daemon's address. ``port``: of the links there; 0: any free one.
+
+        ``encrypted``: links to other machines speak TLS. Where the native library cannot, there are none.
+        """
+        self._links, self._tokens, self._port, self._encrypted = links, Tokens(), port, encrypted
         self._host = listen.rpartition(":")[0].strip("[]")
         self._name = f"atta-{os.getpid()}-{secrets.token_hex(8)}"
         self._tcp = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET, socket.SOCK_STREAM)
@@ -59,6 +84,8 @@ class LinkService:
         Raises:
             ConfigError: the port is in use.
         """
+        if self._tcp not in self._sockets():
+            log.warning("no links to other machines", reason="Atta was built without OpenSSL and cannot encrypt them")
         if self._port:
             self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a daemon that restarts has its port again
         try:
@@ -67,9 +94,12 @@ class LinkService:
             cause = error.strerror or error
             raise ConfigError(f"links cannot listen on {self._host}, port {self._port}: {cause}") from error
         self._unix.bind(f"\0{self._name}")  # an abstract name: no file is left behind
-        for sock in (self._tcp, self._unix):
+        for sock in self._sockets():
             sock.setblocking(False)
             sock.listen(128)
+
+    def _sockets(self) -> list[socket.socket]:
+        return [self._unix] if self._encrypted and not _native.link_tls else [self._tcp, self._unix]
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``link.proto``."""
@@ -77,18 +107,20 @@ class LinkService:
 
     async def attach(self, request: link_pb2.AttachRequest, context: Context) -> link_pb2.AttachReply:
         """``LinkService.Attach``."""
+        secret = secrets.token_bytes(SECRET_BYTES) if self._encrypted else b""
         return link_pb2.AttachReply(
             version=VERSION,
-            port=self._tcp.getsockname()[1],
+            port=self._tcp.getsockname()[1] if self._tcp in self._sockets() else 0,
             local=self._name,
-            token=self._tokens.new(time.monotonic(), request.part),
+            token=self._tokens.new(time.monotonic(), Grant(request.part, secret)),
+            secret=secret,
         )
 
     async def accept(self) -> None:
         """Accept links until cancelled."""
         places = asyncio.Semaphore(MOST_GREETINGS)
         async with asyncio.TaskGroup() as group:
-            for sock in (self._tcp, self._unix):
+            for sock in self._sockets():
                 group.create_task(self._accept(sock, places, group))
 
     async def _accept(self, sock: socket.socket, places: asyncio.Semaphore, group: asyncio.TaskGroup) -> None:
@@ -106,7 +138,7 @@ class LinkService:
             greeting.add_done_callback(lambda _: places.release())
 
     async def _greet(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, grant = asyncio.get_running_loop(), None
         try:
             tuned(connection)
             async with asyncio.timeout(GREETING_S):
@@ -116,12 +148,15 @@ class LinkService:
                     if not more:
                         return
                     token += more
-                peer = self._tokens.take(token, time.monotonic())
-                if peer is None:
+                grant = self._tokens.take(token, time.monotonic())
+                if grant is None:
                     log.info("link refused", reason="unknown token")
                     return
                 await loop.sock_sendall(connection, ACCEPTED)
-            self._links.serve(connection.detach(), peer)
+            tls = await secured(connection, grant.secret, GREETING_S, serves=True)
+            self._links.serve(connection.detach(), grant.peer, tls)
+        except LinkNotSecure as error:
+            log.warning("link refused", reason=str(error), part=grant.peer if grant else None)
         except (OSError, TimeoutError):
             pass  # it went away, or had nothing to say
         finally:

@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
-__all__ = ["TOKEN_BYTES", "TOKEN_S", "Tokens"]
+__all__ = ["SECRET_BYTES", "TOKEN_BYTES", "TOKEN_S", "Grant", "Tokens"]
 
 TOKEN_BYTES = 16
+SECRET_BYTES = 32
 TOKEN_S = 10.0
 """How long a token is good, in seconds."""
 MOST = 1024
 """Most tokens that are good at a time. Beyond that, the oldest ends early."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token is good for.
+
+    Attributes:
+        peer: partition of the daemon that got it.
+        secret: the key of the connection, which never travels on it; empty: the connection is not encrypted.
+    """
+
+    peer: int
+    secret: bytes = field(default=b"", repr=False)
+
+
 class Tokens:
     """Tokens that were given out and not used yet, the oldest first. Each is good once."""
 
     def __init__(self) -> None:
-        self._given: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
+        self._given: OrderedDict[bytes, tuple[float, Grant]] = OrderedDict()
 
-    def new(self, now: float, peer: int) -> bytes:
-        """A token for the daemon of partition ``peer`` that is good until ``now + TOKEN_S``."""
+    def new(self, now: float, grant: Grant) -> bytes:
+        """A token that is good until ``now + TOKEN_S``."""
         self._forget(now, room=1)
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._given[token] = now + TOKEN_S, peer
+        self._given[token] = now + TOKEN_S, grant
         return token
 
-    def take(self, token: bytes, now: float) -> int | None:
-        """The partition whose daemon got ``token``; None: it is not good. It is not afterwards."""
+    def take(self, token: bytes, now: float) -> Grant | None:
+        """What ``token`` is good for; None: it is not good. It is not afterwards."""
         self._forget(now)
-        _, peer = self._given.pop(token, (now, None))
-        return peer
+        _, grant = self._given.pop(token, (now, None))
+        return grant
 
     def _forget(self, now: float, *, room: int = 0) -> None:
         """Forget tokens that have ended, and as many as it takes for ``room`` more."""

@@ -18,8 +18,8 @@ namespace atta {
 
 class AskingEnd final : public Endpoint {
  public:
-  AskingEnd(int fd, std::int64_t owner, Loop& loop, std::shared_ptr<LinkCounters> counters)
-      : Endpoint(fd), owner_(owner), loop_(loop), counters_(std::move(counters)) {}
+  AskingEnd(int fd, std::int64_t owner, Loop& loop, std::shared_ptr<LinkCounters> counters, std::unique_ptr<LinkTls> tls = nullptr)
+      : Endpoint(fd, std::move(tls)), owner_(owner), loop_(loop), counters_(std::move(counters)) {}
 
   std::int64_t owner() const { return owner_; }
 
@@ -65,9 +65,9 @@ class AskingEnd final : public Endpoint {
   bool on_events(std::uint32_t events) override {
     const std::lock_guard<std::mutex> held(mutex_);
     if (events & EPOLLERR) return broke("the connection broke");
-    if (events & (EPOLLIN | EPOLLHUP)) {
+    if (events & (EPOLLIN | EPOLLHUP) || holds_bytes()) {
       const char* why = reader_.read(
-          fd(), [this](const FrameHeader& head) { return wrong(head); },
+          *this, [this](const FrameHeader& head) { return wrong(head); },
           [this](const FrameHeader& head, const std::byte* bytes, std::uint64_t at, std::size_t count) {
             return take(head, bytes, at, count);
           });
@@ -76,7 +76,7 @@ class AskingEnd final : public Endpoint {
       if (reader_.malformed || misfit_ != nullptr) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
       if (why != nullptr) return broke(why);
     }
-    return events & EPOLLOUT ? send() : true;
+    return events & EPOLLOUT || holds_bytes() ? send() : true;
   }
 
   void on_end() override {
@@ -129,8 +129,8 @@ class AskingEnd final : public Endpoint {
   }
 
   bool send() {
-    if (!send_bytes(fd(), out_, sent_)) return broke("the connection broke");
-    const bool writable = out_.size() > 0;
+    if (!send_bytes(*this, out_, sent_)) return broke("the connection broke");
+    const bool writable = out_.size() > 0 || holds_bytes();  // a writable socket calls at once
     if (writable == writable_) return true;
     writable_ = writable;
     loop_.wait_for(fd(), true, writable);

@@ -1,8 +1,6 @@
 // Cuts the bytes that a socket receives into frames.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "frames.hpp"
+#include "loop.hpp"
 
 namespace atta {
 
@@ -25,7 +24,7 @@ class FrameReader {
   // memory is taken for its arrays; null: it is good. `take` returns false to stop reading: the reader is `paused`
   // then, and the socket need not become readable again. Returns why the connection must end; null: it goes on.
   template <class Wrong, class Take>
-  const char* read(int fd, Wrong wrong, Take take) {
+  const char* read(Endpoint& from, Wrong wrong, Take take) {
     static thread_local const std::unique_ptr<std::byte[]> shared = std::make_unique_for_overwrite<std::byte[]>(kShared);
     for (int turn = 0; turn < kTurns; ++turn) {
       const bool own = needed_ > kShared;  // a frame larger than the shared buffer collects in memory of its own
@@ -35,7 +34,7 @@ class FrameReader {
       std::size_t end = held_;
       bool full = true;  // there may be more
       if (!std::exchange(paused_, false)) {
-        const ssize_t got = ::recv(fd, buffer + held_, room, MSG_DONTWAIT);
+        const ssize_t got = from.recv_some(buffer + held_, room);
         if (got == 0) return "the connection was closed";
         if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? nullptr : "the connection broke";
         received += static_cast<std::uint64_t>(got);

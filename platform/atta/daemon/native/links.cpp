@@ -257,6 +257,17 @@ class Step {
   std::vector<OutTable> kept_outs_;
 };
 
+// The encryption of one connection, until a link takes it over.
+struct Handshake {
+  std::unique_ptr<LinkTls> tls;
+};
+
+std::unique_ptr<LinkTls> taken(Handshake* handshake) {
+  if (handshake == nullptr) return nullptr;
+  if (handshake->tls == nullptr) bad("tls", "is used by a link");
+  return std::move(handshake->tls);
+}
+
 // All links of a daemon: the data that it serves, and the peers that it asks.
 class Links {
  public:
@@ -311,10 +322,10 @@ class Links {
   }
 
   // Answers the requests of a peer. It takes the socket over.
-  void serve(int fd, std::int64_t peer) {
+  void serve(int fd, std::int64_t peer, Handshake* tls) {
     serving_ = true;
     Loop& loop = next_loop();
-    loop.add(std::make_shared<ServingEnd>(fd, loop, data_, counters_, peer));
+    loop.add(std::make_shared<ServingEnd>(fd, loop, data_, counters_, peer, taken(tls)));
   }
 
   void keep_served(std::size_t most) { counters_->log.keep(most); }
@@ -330,9 +341,9 @@ class Links {
   }
 
   // Asks `owner` over this socket from now on. It takes the socket over.
-  void attach(std::int64_t owner, int fd) {
+  void attach(std::int64_t owner, int fd, Handshake* tls) {
     Loop& loop = next_loop();
-    auto end = std::make_shared<AskingEnd>(fd, owner, loop, counters_);
+    auto end = std::make_shared<AskingEnd>(fd, owner, loop, counters_, taken(tls));
     links_[owner].push_back(end);
     loop.add(end);
   }
@@ -443,16 +454,41 @@ void bind_links(nb::module_& m) {
       .def("left", &Step::left)
       .def("nbytes", &Step::nbytes)
       .def("answers", &Step::answers, "item"_a);
+  m.attr("link_tls") = kHasLinkTls;
+#ifdef ATTA_LINK_TLS
+  nb::class_<Handshake>(m, "LinkTls")
+      .def(
+          "__init__",
+          [](Handshake* self, int fd, const nb::bytes& secret, bool serves) {
+            if (secret.size() != kLinkSecretBytes) bad("secret", "must have 32 bytes");
+            new (self) Handshake{std::make_unique<LinkTls>(fd, std::string(secret.c_str(), secret.size()), serves)};
+          },
+          "fd"_a, "secret"_a, "serves"_a)
+      .def(
+          "shake_hands",
+          [](Handshake& self, int timeout_ms) {
+            if (self.tls == nullptr) bad("tls", "is used by a link");
+            const char* why = nullptr;
+            {
+              nb::gil_scoped_release unlocked;
+              why = self.tls->shake_hands(timeout_ms);
+            }
+            return std::string(why == nullptr ? "" : why);
+          },
+          "timeout_ms"_a);
+#else
+  nb::class_<Handshake>(m, "LinkTls");
+#endif
   nb::class_<Links>(m, "Links")
       .def(nb::init<std::size_t>(), "threads"_a)
       .def_prop_ro("fd", &Links::fd)
       .def("add_edges", &Links::add_edges, "indptr"_a, "indices"_a, "edge_ids"_a, "keys"_a)
       .def("prepare", &Links::prepare, "edge_type"_a, "number"_a, "method"_a.none())
       .def("add_table", &Links::add_table, "node_type"_a, "rows"_a)
-      .def("serve", &Links::serve, "fd"_a, "peer"_a = -1)
+      .def("serve", &Links::serve, "fd"_a, "peer"_a = -1, "tls"_a.none() = nullptr)
       .def("keep_served", &Links::keep_served, "most"_a)
       .def("served", &Links::served)
-      .def("attach", &Links::attach, "owner"_a, "fd"_a)
+      .def("attach", &Links::attach, "owner"_a, "fd"_a, "tls"_a.none() = nullptr)
       .def("detach", &Links::detach, "owner"_a)
       .def("attached", &Links::attached, "owner"_a)
       .def("step", &Links::step, nb::rv_policy::take_ownership)

@@ -19,16 +19,29 @@
 #include <unordered_map>
 #include <vector>
 
+#include "link_tls.hpp"
+
 namespace atta {
 
 // One end of a connection. A loop calls it on the loop's thread only.
 class Endpoint {
  public:
-  explicit Endpoint(int fd) : fd_(fd) {}
+  // `tls`: what encrypts the connection; null: nothing does.
+  explicit Endpoint(int fd, std::unique_ptr<LinkTls> tls = nullptr) : fd_(fd), tls_(std::move(tls)) {}
   Endpoint(const Endpoint&) = delete;
   virtual ~Endpoint() { ::close(fd_); }
 
   int fd() const { return fd_; }
+
+  // As ::send and ::recv, without waiting.
+  ssize_t send_some(const std::byte* from, std::size_t count) {
+    return tls_ != nullptr ? tls_->send(from, count) : ::send(fd_, from, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  ssize_t recv_some(std::byte* out, std::size_t room) {
+    return tls_ != nullptr ? tls_->recv(out, room) : ::recv(fd_, out, room, MSG_DONTWAIT);
+  }
+  // Whether bytes that have come wait where the socket does not tell of them.
+  bool holds_bytes() const { return tls_ != nullptr && tls_->holds(); }
 
   // The socket is readable or writable. Returns false when the connection has ended.
   virtual bool on_events(std::uint32_t events) = 0;
@@ -42,6 +55,7 @@ class Endpoint {
 
  private:
   int fd_;
+  std::unique_ptr<LinkTls> tls_;
 };
 
 class Loop {

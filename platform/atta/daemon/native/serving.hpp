@@ -26,9 +26,9 @@ struct LinkCounters {
 };
 
 // Sends what lies in `out`, as far as the socket takes it. Returns false when the connection has ended.
-inline bool send_bytes(int fd, Piece& out, std::size_t& sent) {
+inline bool send_bytes(Endpoint& to, Piece& out, std::size_t& sent) {
   while (sent < out.size()) {
-    const ssize_t count = ::send(fd, out.data() + sent, out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t count = to.send_some(out.data() + sent, out.size() - sent);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       if (sent > out.size() / 2) out.drop(sent), sent = 0;  // else a busy connection keeps all that it has ever sent
@@ -44,12 +44,13 @@ class ServingEnd final : public Endpoint {
  public:
   // `peer`: partition of the daemon that asks; -1: not known.
   ServingEnd(int fd, Loop& loop, std::shared_ptr<const ServedData> data, std::shared_ptr<LinkCounters> counters,
-             std::int64_t peer = -1)
-      : Endpoint(fd), loop_(loop), data_(std::move(data)), counters_(std::move(counters)), peer_(peer) {}
+             std::int64_t peer = -1, std::unique_ptr<LinkTls> tls = nullptr)
+      : Endpoint(fd, std::move(tls)), loop_(loop), data_(std::move(data)), counters_(std::move(counters)), peer_(peer) {}
 
   bool on_events(std::uint32_t events) override {
     if (events & EPOLLERR) return false;
-    if (events & (EPOLLIN | EPOLLHUP) && !receive()) return false;
+    const bool more = holds_bytes() && waiting_ < kMaxWaiting;
+    if ((events & (EPOLLIN | EPOLLHUP) || more) && !receive()) return false;
     if (events & EPOLLOUT && !send()) return false;
     settle();
     return true;
@@ -105,7 +106,7 @@ class ServingEnd final : public Endpoint {
 
   bool receive() {
     const char* why =
-        reader_.read(fd(), wrong_request, [&](const FrameHeader& head, const std::byte* arrays, std::uint64_t, std::size_t) {
+        reader_.read(*this, wrong_request, [&](const FrameHeader& head, const std::byte* arrays, std::uint64_t, std::size_t) {
           requests_.emplace_back(head, arrays, now_us());
           waiting_ += requests_.back().nbytes();
           std::push_heap(requests_.begin(), requests_.end(), later);
@@ -115,12 +116,13 @@ class ServingEnd final : public Endpoint {
     return why == nullptr;
   }
 
-  bool send() { return send_bytes(fd(), out_, sent_); }
+  bool send() { return send_bytes(*this, out_, sent_); }
 
   // While an answer waits for the socket, no other is made: a slow reader costs one piece of memory.
   void settle() {
-    const bool readable = waiting_ < kMaxWaiting, writable = out_.size() > 0;
-    waits_for_turn = !writable && !requests_.empty();
+    const bool readable = waiting_ < kMaxWaiting;
+    waits_for_turn = out_.size() == 0 && !requests_.empty();
+    const bool writable = out_.size() > 0 || (readable && holds_bytes());  // a writable socket calls at once
     if (readable == readable_ && writable == writable_) return;
     readable_ = readable, writable_ = writable;
     loop_.wait_for(fd(), readable, writable);

@@ -11,12 +11,20 @@ import grpc
 import structlog
 
 from atta.daemon.peers.presence import Presence
-from atta.errors import AttaError, DeadlineError, SamplingContractError, UnavailableError, WrongDatasetError
+from atta.errors import (
+    AttaError,
+    DeadlineError,
+    ProtocolError,
+    SamplingContractError,
+    UnavailableError,
+    WrongDatasetError,
+)
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.contract import Contract, check_contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.parts import Addresses, parts_text, replicas_of
+from atta.wire.release import check_release, release_of
 from atta.wire.security.credentials import Credentials, open_async_channel
 
 __all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink"]
@@ -189,7 +197,7 @@ class PeerLink:
                     self._say_met(self._checked(reply))
                     self._known = True
                     return
-            except (WrongDatasetError, SamplingContractError) as error:
+            except (WrongDatasetError, SamplingContractError, ProtocolError) as error:
                 self._say_lost(error)
                 refused.add(self.address)
                 if len(refused) == len(self._replicas):
@@ -217,7 +225,9 @@ class PeerLink:
         return None
 
     def _checked(self, reply: control_pb2.DescribeReply) -> Identity:
-        """Who has answered; raises WrongDatasetError or SamplingContractError if it is not the peer that is meant."""
+        """Who has answered. Raises ProtocolError, WrongDatasetError or SamplingContractError if it is not the peer that is
+        meant."""
+        check_release(release_of(reply), self.address)
         found = Identity(reply.part, reply.dataset_id, reply.incarnation)
         check(found, self._meant, Bound.DATA, self.address)
         self._check_parts(range(reply.part, reply.part + max(1, reply.parts)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.link import CONNECT_S, RETRY_S, Alike, Link, PeerLink
 from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
-from atta.errors import ConfigError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
@@ -24,7 +25,7 @@ from atta.wire import rpc
 from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Identity
-from atta.wire.parts import Addresses, parts_text
+from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
@@ -33,6 +34,8 @@ PROBE_ROWS = 1 << 17
 """Largest number of rows of one probe: messages of one to two MiB."""
 ATTEMPTS = 3
 """How often a request is made without any answer before it fails. Every answer restarts the count."""
+REACH_S = 1.0
+"""How long ``unreached`` waits for a peer."""
 _END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _INT32_MAX = np.iinfo(np.int32).max
 
@@ -365,6 +368,21 @@ class Peers:
     async def reached(self, part: int) -> bool:
         """See ``PeerLink.reached``."""
         return await self[part].reached()
+
+    async def unreached(self, within_s: float = REACH_S) -> list[str]:
+        """Connect all peers, also those that nobody has needed yet; the addresses of those that do not answer in time."""
+
+        async def missing(part: int) -> list[str]:
+            until = time.monotonic() + within_s
+            while time.monotonic() < until:
+                with contextlib.suppress(AttaError):
+                    if await self.reached(part):
+                        return []
+                await asyncio.sleep(RETRY_S)
+            return [self[part].address]
+
+        others = [part for part, there in self._addresses.items() if self._alike.address not in replicas_of(there)]
+        return sum(await asyncio.gather(*map(missing, sorted(others))), list[str]())
 
     def stats(self) -> dict[str, float]:
         """Counters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from atta.daemon.engine.engine import Engine
 from atta.daemon.services.handling import Context, Handler
@@ -13,10 +13,10 @@ from atta.daemon.services.jobs import JobBoard
 from atta.errors import ConfigError
 from atta.observe.figures import JobFigures, ProcessFigures
 from atta.observe.machine.host import machine_id
-from atta.observe.version import __version__
 from atta.protos.v1 import control_pb2
 from atta.wire.contract import Contract
 from atta.wire.identity import Identity
+from atta.wire.release import OWN
 
 __all__ = ["ControlService"]
 
@@ -25,7 +25,8 @@ class ControlService:
     """``ControlService`` of a daemon.
 
     ``stats`` returns its counters; ``stop`` makes it drain. ``jobs``: where reports of training jobs are kept.
-    ``contract``: how this daemon draws.
+    ``contract``: how this daemon draws. ``draining``: whether it is stopping. ``unreached``: connects all peers, and
+    returns the addresses of those that do not answer.
     """
 
     def __init__(
@@ -38,9 +39,12 @@ class ControlService:
         *,
         jobs: JobBoard,
         contract: Contract,
+        draining: Callable[[], bool],
+        unreached: Callable[[], Awaitable[list[str]]],
     ) -> None:
         self._identity, self._jobs, self._contract = identity, jobs, contract
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
+        self._draining, self._unreached = draining, unreached
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``control.proto``."""
@@ -58,7 +62,7 @@ class ControlService:
         dataset = self._engine.dataset
         parts = dataset.groups[self._engine.shard.part]
         return control_pb2.DescribeReply(
-            version=__version__,
+            version=OWN.version,
             dataset_id=self._identity.dataset_id,
             part=parts.start,
             parts=len(parts),
@@ -69,6 +73,11 @@ class ControlService:
             incarnation=self._identity.incarnation,
             contract=self._contract.draws,
             operators=self._contract.operators,
+            oldest_protocol=OWN.oldest,
+            newest_protocol=OWN.newest,
+            features=sorted(OWN.features),
+            draining=self._draining(),
+            unreached=await self._unreached() if request.reach else [],
         )
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:

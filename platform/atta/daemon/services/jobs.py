@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from atta.errors import ConfigError
-from atta.observe.figures import DIRECTIONS, MAX_REPORT_S, JobFigures
+from atta.observe.figures import DIRECTIONS, MAX_ENTRIES, MAX_REPORT_S, JobFigures
 
 __all__ = ["MAX_JOBS", "JobBoard"]
 
@@ -45,12 +45,17 @@ class JobBoard:
             raise ConfigError(f"a job's name of {len(job)} characters: must have 1 to {MAX_NAME_CHARS}")
         if not 0 <= keep_s <= MAX_REPORT_S:
             raise ConfigError(f"report of job {job}: cannot be kept for {keep_s} s, only for 0 to {MAX_REPORT_S:.0f}")
-        directions = [one.direction for one in figures]
-        if len(set(directions)) != len(directions) or not set(directions) <= set(DIRECTIONS):
-            raise ConfigError(f"report of job {job}: must have each of {', '.join(DIRECTIONS)} at most once")
-        ages = [age for one in figures for age in (one.age_min, one.age_mean, one.age_max) if age is not None]
-        if not all(0 <= age < math.inf for age in ages):
+        keys = {(one.layer, one.direction) for one in figures}
+        if len(keys) != len(figures) or not {direction for _, direction in keys} <= set(DIRECTIONS):
+            raise ConfigError(f"report of job {job}: each layer must have {', '.join(DIRECTIONS)} at most once")
+        if len(figures) > MAX_ENTRIES:
+            raise ConfigError(f"report of job {job}: {len(figures)} layers and directions, at most {MAX_ENTRIES}")
+        ages = [age for one in figures for age in (one.age_min, one.age_mean, one.age_max)]
+        if not all(age is None or 0 <= age < math.inf for age in ages):
             raise ConfigError(f"report of job {job}: an age is no number of epochs")
+        errors = [error for one in figures for error in (one.predicted_error, one.stale_error)]
+        if not all(error is None or 0 <= error < math.inf for error in errors):
+            raise ConfigError(f"report of job {job}: an error of rows is no distance")
         self._jobs.pop(job, None)
         self._expire()
         if keep_s > 0:

@@ -19,7 +19,7 @@ from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
 from atta.wire.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
@@ -93,7 +93,7 @@ class SessionService:
     def _check_places(self) -> None:
         """Refuse one session more where there is no place. Sessions that are being checked have theirs already."""
         if self.draining:
-            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+            raise DrainingError(self._address)
         if len(self._sessions) + len(self._openings) >= self._config.max_sessions:
             raise QuotaExceededError(
                 f"{len(self._sessions)} sessions are open and {len(self._openings)} being opened, "
@@ -102,7 +102,7 @@ class SessionService:
 
     def _start(self, name: str, digest: bytes, checked: SessionRequest) -> None:
         if self.draining:
-            raise QuotaExceededError("the daemon is stopping and takes no new sessions")
+            raise DrainingError(self._address)
         session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest)
         self._sessions[name] = session
         self._opened += 1
@@ -131,7 +131,7 @@ class SessionService:
                 self._engine.taken(session, delivery.batch, request.train_ms)
             try:
                 with session.sending(delivery):
-                    for bulk in _messages(delivery, self._engine.unlaunched(session)):
+                    for bulk in _messages(delivery, self._engine.unlaunched(session), moving=self.draining):
                         yield bulk
             finally:  # also if the consumer leaves before the end of the answer
                 if fresh:
@@ -214,10 +214,10 @@ async def _digest(request: session_pb2.OpenRequest) -> bytes:
     return made() if request.ByteSize() < LARGE_REQUEST else await asyncio.to_thread(made)
 
 
-def _messages(delivery: Delivery, unlaunched: int) -> list[Bulk]:
+def _messages(delivery: Delivery, unlaunched: int, *, moving: bool) -> list[Bulk]:
     """The header of a batch, followed by its bytes unless they lie in shared memory."""
     out, slot = delivery.out, delivery.slot
-    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched)
+    header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched, moving=moving)
     filled = {name: out.filled(name) for name in out.arrays}
     offset = 0
     for name, array in filled.items():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import atta
+    from atta.wire.parts import Addresses
 
 __all__ = ["connect_handed", "handed"]
 
@@ -25,15 +26,22 @@ def handed(cluster: atta.Cluster) -> dict[str, Any]:
 def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
     """The cluster that ``handed`` was told of.
 
+    ``task["file"]``, if there is one, is a cluster file that somebody rewrites when a daemon moves.
+
     Raises:
         UnavailableError: a daemon does not answer.
         DataError: a file of the credentials is missing or damaged.
     """
-    from atta.client.cluster import connect_all
+    from atta.client.cluster import connect_all, resolve_target
     from atta.wire.parts import groups_of, replicas_of
     from atta.wire.security.credentials import Credentials
 
     tls = task.get("tls")
     found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})
     addresses = {parts.start: replicas for parts, replicas in found.items()}
-    return connect_all(addresses, None if tls is None else Credentials(**tls), where=lambda: addresses)
+    file = task.get("file")
+
+    def where() -> Mapping[int, Addresses]:
+        return resolve_target(file) if file else addresses
+
+    return connect_all(addresses, None if tls is None else Credentials(**tls), where=where)

@@ -31,7 +31,7 @@ from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
 from atta.wire.names import await_names
 
-__all__ = ["fit"]
+__all__ = ["fit", "with_task"]
 
 SHUTDOWN_S = 10
 """How long the other trainers may take to end after one has failed; then they are killed."""
@@ -61,7 +61,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         check_folder(config.checkpoint)
     with _daemons(config, nodes) as (cluster, schema), OwnFolder("atta-train-") as folder:
         config.check_parts(len(cluster["addresses"]))
-        config = _with_task(config, schema)
+        config = with_task(config, schema)
         task = {"config": config.to_dict(), **cluster}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
         _launch(trainers, nodes, Path(folder))
@@ -69,12 +69,12 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     return TrainReport(config, [EpochReport.from_dict(e) for e in epochs])
 
 
-def _with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
+def with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
     """The settings with the task that fits the dataset. What each trainer would refuse is refused here, once."""
     found = task_on(schema, config.own)
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)
-    resolved = replace(config, task=found.task.name)
+    resolved = replace(config, **found.resolved)
     check_watched(resolved.own, found)
     return resolved
 

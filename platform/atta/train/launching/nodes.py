@@ -14,9 +14,9 @@ from atta.errors import ConfigError
 from atta.train.config import TrainConfig
 from atta.wire.clusterfile import check_address
 
-__all__ = ["Nodes"]
+__all__ = ["INTERFACE", "Nodes", "interface_towards"]
 
-_INTERFACE = "GLOO_SOCKET_IFNAME"
+INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Nodes:
     @contextlib.contextmanager
     def interface_named(self) -> Iterator[None]:
         """Tell gloo, within the block, which interface reaches the other nodes; otherwise it resolves the host name."""
-        name = None if self.endpoint is None or _INTERFACE in os.environ else _interface_towards(self.endpoint)
+        name = None if self.endpoint is None or INTERFACE in os.environ else interface_towards(self.endpoint)
         if name is None:
             yield
             return
-        os.environ[_INTERFACE] = name  # trainers inherit it
+        os.environ[INTERFACE] = name  # trainers inherit it
         try:
             yield
         finally:
-            del os.environ[_INTERFACE]
+            del os.environ[INTERFACE]
 
 
-def _interface_towards(endpoint: str) -> str | None:
+def interface_towards(endpoint: str) -> str | None:
     """The interface whose address this machine uses towards ``endpoint``; None: not known.
 
     Raises ConfigError where the host has no address.

@@ -18,22 +18,29 @@ from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.plan import share_count
 from atta.client.inference.run import Inference, InferenceTask, feature_width, inner_products, target_count
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
-from atta.client.inference.stages import Targets, layer_widths, layerwise_stages, sampled_stages
+from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages, typed_stages
 from atta.client.loaders.dag import place_of
 from atta.client.loaders.seeds import InputNodes, as_ids
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.samplers.arguments import integers
-from atta.train.settings.links import LINK
+from atta.train.settings import TYPED_MODELS
+from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:
-    from atta.client.inference.block import Layer
+    import torch
 
-__all__ = ["PredictJob", "predict"]
+    from atta.client.inference.block import Layer
+    from atta.partition.schema import Schema
+    from atta.train.checkpoint import SavedModel
+
+__all__ = ["PredictJob", "predict", "predicted_type"]
 
 PairScore = Callable[[npt.NDArray[np.float32], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+_Made = tuple[list[Stage], Sequence[int], str, PairScore]
+"""Stages, numbers per row before and after each layer, a digest of the model, and what scores pairs."""
 _COLUMNS = dict(zip(WHAT, ("embedding", "score", "class"), strict=True))
 
 
@@ -103,6 +110,7 @@ class PredictJob:
     """What one process of an inference does, checked before it begins. Arguments are those of ``predict``.
 
     Attributes:
+        node_type: of the vertices that are computed.
         count: number of vertices, or pairs, asked for.
         width: numbers per row that is written.
         sink: takes the results.
@@ -130,17 +138,13 @@ class PredictJob:
     def __post_init__(self) -> None:
         """Raises the errors of ``predict``."""
         self._check()
+        schema, saved = self.cluster.schema, _saved(self.model)
+        self.node_type = predicted_type(schema, saved)
         pairs, nodes = self._asked()
-        schema = self.cluster.schema
-        channels = feature_width(schema, self.features)
-        self.count = target_count(schema, nodes) if pairs is None else len(pairs)
-        layers, digest, score = self._layers(channels)
-        widths = layer_widths(layers, channels)
+        self.count = target_count(schema, nodes, self.node_type) if pairs is None else len(pairs)
+        made = self._of_layers if saved is None or not _typed(saved) else self._of_types
+        stages, widths, digest, score = made(saved, nodes, pairs=pairs is not None)
         self.width = widths[-1] if self.what != "classes" and pairs is None else 1
-        if self.num_neighbors is None:
-            stages = layerwise_stages(layers, widths, nodes, pairs=pairs is not None)
-        else:
-            stages = sampled_stages(layers, widths, nodes, self.num_neighbors, pairs=pairs is not None)
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about = {
@@ -153,14 +157,15 @@ class PredictJob:
             "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
             "seed": None if self.num_neighbors is None else self.seed,
         }
-        if self.cluster.ids.known(schema.node_types[0]):
+        if self.cluster.ids.known(self.node_type):
             about["ids"] = "strings"
         self.sink = self._sink(shares, "score" if pairs is not None else _COLUMNS[self.what], about)
         key = _digest(np.frombuffer(json.dumps([about, shares]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
-            stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs, finish, score
-        )
+            stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs, finish, score,
+            self.node_type,
+        )  # fmt: skip
 
     @property
     def finished(self) -> bool:
@@ -198,42 +203,110 @@ class PredictJob:
     def _numbered(self, what: str, given: Any) -> Any:
         """``given`` with numbers in place of string ids."""
         strings = as_strings(what, given)
-        return given if strings is None else self.cluster.ids.numbers(strings)
+        return given if strings is None else self.cluster.ids.numbers(strings, self.node_type)
 
-    def _layers(self, channels: int) -> tuple[list[Layer], str, PairScore]:
-        import torch
+    def _of_layers(self, saved: SavedModel | None, nodes: Targets, *, pairs: bool) -> _Made:
+        """What is computed on a graph with one node type and one edge type."""
+        channels = feature_width(self.cluster.schema, self.features)
+        layers, digest, score = self._layers(saved, channels)
+        widths = layer_widths(layers, channels)
+        if self.num_neighbors is None:
+            return layerwise_stages(layers, widths, nodes, pairs=pairs), widths, digest, score
+        return sampled_stages(layers, widths, nodes, self.num_neighbors, pairs=pairs), widths, digest, score
 
-        from atta.train.checkpoint import load_model
+    def _of_types(self, saved: SavedModel | None, nodes: Targets, *, pairs: bool) -> _Made:
+        """What is computed on a typed graph."""
+        from atta.train.models.typed_layers import SavedTypedModel
+
+        assert saved is not None, "models of typed graphs come from checkpoints"
+        if self.num_neighbors is not None:
+            raise ConfigError("typed graphs are predicted layer by layer, over all in-neighbours: give no fan-outs")
+        if self.features != "x":
+            raise ConfigError(f"features {self.features!r}: models of typed graphs read the table x")
+        self._check_kind(saved)
+        schema, dataset_id = self.cluster.schema, self.cluster.dataset_id
+        hidden = self.what == "embeddings"
+        model = SavedTypedModel.of(saved, schema, dataset_id, self._torch_device(), hidden=hidden)
+        stages = typed_stages(model.layers, model.embeddings, model.widths, nodes, pairs=pairs)
+        return stages, model.widths, model.digest, inner_products
+
+    def _layers(self, saved: SavedModel | None, channels: int) -> tuple[list[Layer], str, PairScore]:
         from atta.train.models.layers import digest_of, layers_of, saved_model, wrapped
         from atta.train.models.links import saved_decoder, scorer
 
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise ConfigError(f"device {self.device!r}: {str(error).partition(chr(10))[0]}") from None
-        if not isinstance(self.model, str | Path):
+        device = self._torch_device()
+        if saved is None:
+            assert not isinstance(self.model, str | Path)
             modules: Sequence[Any] = self.model
             return wrapped(modules, device), digest_of(modules), inner_products
-        saved = load_model(self.model)
-        task = saved.shape.get("task", "classes")
-        if task == LINK and self.what != "embeddings":
-            raise ConfigError(f"{saved.path}: was trained for --task {LINK}: ask for embeddings, or give pairs")
-        if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
-            raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
+        task = self._check_kind(saved)
         model = saved_model(saved, channels)
-        if task != LINK:
+        if task not in UNTABLED:
             hidden = self.what == "embeddings"
             return layers_of(model, device, hidden=hidden), digest_of([model]), inner_products
+        if task == EDGE_CLASSES and self.links is not None:
+            raise ConfigError(f"{saved.path}: was trained for --task {task}, which does not score pairs")
+        if task != LINK:
+            return layers_of(model, device, hidden=False), digest_of([model]), inner_products
         decoder = saved_decoder(saved)
         return layers_of(model, device, hidden=False), digest_of([model, decoder]), scorer(decoder)
+
+    def _torch_device(self) -> torch.device:
+        import torch
+
+        try:
+            return torch.device(self.device)
+        except RuntimeError as error:
+            raise ConfigError(f"device {self.device!r}: {str(error).partition(chr(10))[0]}") from None
+
+    def _check_kind(self, saved: SavedModel) -> str:
+        """Refuse a kind of prediction that a model's task does not give; returns the task."""
+        task: str = saved.shape.get("task", "classes")
+        if task in UNTABLED and self.what != "embeddings":
+            raise ConfigError(f"{saved.path}: was trained for --task {task}: ask for embeddings, or give pairs")
+        if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
+            raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
+        return task
 
     def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:
         if self.out is not None:
             return FileSink(self.out, self.format, shares, column, about)
         if self.table is not None:
-            node_type = self.cluster.schema.node_types[0]
-            return TableSink(self.cluster, node_type, self.table, None if self.what == "classes" else self.width)
+            return TableSink(self.cluster, self.node_type, self.table, None if self.what == "classes" else self.width)
         return MemorySink()
+
+
+def predicted_type(schema: Schema, saved: SavedModel | None) -> str:
+    """The node type that a model is about; ``saved``: None for layers of a user's own.
+
+    Raises:
+        DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks the type.
+        ConfigError: it has one of both ends of links, which nothing is predicted with so far.
+    """
+    if saved is None or not _typed(saved):
+        return schema.node_types[0]
+    kind, target = saved.shape["model"], saved.shape.get("target")
+    task = saved.shape.get("task")
+    if task in (LINK, EDGE_CLASSES):
+        raise ConfigError(f"{saved.path}: was trained for --task {task} on a typed graph: predict takes none of these")
+    if len(schema.node_types) == len(schema.edge_types) == 1:
+        raise DataError(saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type")
+    if target not in schema.node_types:
+        raise DataError(saved.path, f"{kind} was trained for node type {target!r}, which this graph does not have")
+    return str(target)
+
+
+def _typed(saved: SavedModel) -> bool:
+    return saved.shape.get("model") in TYPED_MODELS
+
+
+def _saved(model: str | Path | Sequence[Any]) -> SavedModel | None:
+    """The model of a checkpoint; None for layers of a user's own."""
+    if not isinstance(model, str | Path):
+        return None
+    from atta.train.checkpoint import load_model
+
+    return load_model(model)
 
 
 def _best(scores: np.ndarray) -> np.ndarray:

@@ -102,7 +102,10 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
 
 def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     """The vertices or pairs that ``PredictJob`` is to compute."""
-    strings = any(map(cluster.ids.known, cluster.schema.node_types))
+    from atta.train.checkpoint import load_model
+    from atta.train.launching.predict import predicted_type
+
+    strings = cluster.ids.known(predicted_type(cluster.schema, load_model(config.checkpoint)))
     if config.links is not None:
         return {"links": read_ids(config.links, 2, strings=strings)}
     return {"nodes": config.split if config.ids is None else read_ids(config.ids, strings=strings)}

@@ -33,7 +33,11 @@ __all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
 
 
 def run(
-    config: TrainConfig, addresses: Sequence[str | Sequence[str]], tls: Mapping[str, str] | None = None
+    config: TrainConfig,
+    addresses: Sequence[str | Sequence[str]],
+    tls: Mapping[str, str] | None = None,
+    *,
+    file: str | None = None,
 ) -> list[EpochReport]:
     """Train as one rank. Returns the figures of all epochs.
 
@@ -44,6 +48,7 @@ def run(
         config: of the run; the same on all ranks.
         addresses: of the daemon of each partition, or of all its replicas.
         tls: the files to bring to the daemons; None: they have no TLS.
+        file: a cluster file that tells where daemons are if they move; None: they stay.
     """
     import torch
     import torch.distributed as dist
@@ -58,7 +63,7 @@ def run(
     joined = dist.is_initialized()
     if not joined:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    with connect_handed({"addresses": addresses, "tls": tls}) as cluster:
+    with connect_handed({"addresses": addresses, "tls": tls, "file": file}) as cluster:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     if not joined:
         dist.destroy_process_group()
@@ -93,7 +98,8 @@ def main(folder: str) -> int:
     rank = os.environ.get("RANK", "0")
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
-        epochs = run(TrainConfig.from_dict(task["config"]), task["addresses"], task.get("tls"))
+        config = TrainConfig.from_dict(task["config"])
+        epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
     except KeyboardInterrupt:
         return 130
     except BaseException as error:

@@ -16,7 +16,7 @@ from atta.train.checkpoint import SavedModel
 from atta.train.models import whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER
-from atta.train.settings import TYPED_MODELS, TrainSettings
+from atta.train.settings import TrainSettings
 
 __all__ = ["TorchLayer", "digest_of", "layers_of", "saved_model", "wrapped"]
 
@@ -190,10 +190,6 @@ def saved_model(saved: SavedModel, channels: int) -> torch.nn.Module:
     Raises:
         DataError: it was trained on other features, or the checkpoint names no model that this version knows.
     """
-    if saved.shape.get("model") in TYPED_MODELS:
-        raise DataError(
-            saved.path, f"has a model of typed graphs, {saved.shape['model']}: inference takes none of these"
-        )
     try:
         kind, depth = str(saved.shape["model"]), int(saved.shape["depth"])
         settings = TrainSettings(

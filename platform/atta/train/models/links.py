@@ -12,7 +12,17 @@ from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import SavedModel
 from atta.train.models import SampledModel
 
-__all__ = ["DECODER", "DistMult", "Dot", "LinkModel", "PairMlp", "decoder_named", "saved_decoder", "scorer"]
+__all__ = [
+    "DECODER",
+    "DistMult",
+    "Dot",
+    "LinkModel",
+    "PairClasses",
+    "PairMlp",
+    "decoder_named",
+    "saved_decoder",
+    "scorer",
+]
 
 DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
@@ -48,6 +58,19 @@ class PairMlp(torch.nn.Module):
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See ``Dot``."""
         found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
+        return found
+
+
+class PairClasses(torch.nn.Module):
+    """Scores of classes: two layers on both ends' numbers, sources first."""
+
+    def __init__(self, width: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.hidden, self.score = torch.nn.Linear(2 * width, hidden), torch.nn.Linear(hidden, classes)
+
+    def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Scores [n, classes] of embeddings [n, width]."""
+        found: torch.Tensor = self.score(self.hidden(torch.cat([sources, targets], dim=-1)).relu())
         return found
 
 

@@ -20,39 +20,37 @@ from atta.errors import ConfigError
 from atta.train.settings import TrainSettings
 from atta.train.tasks.reach import EdgeTriple, TypeReach
 
-__all__ = ["TypedModel"]
+__all__ = ["TypedLayers", "TypedLinkModel", "TypedModel"]
 
 Rows = Mapping[str, torch.Tensor]
 Edges = Mapping[EdgeTriple, torch.Tensor]
 
 
-class TypedModel(torch.nn.Module):
-    """A model of a typed graph that reads sampled batches.
+class TypedLayers(torch.nn.Module):
+    """The layers of a model of a typed graph, which read sampled batches.
 
     Attributes:
         reach: the types that each layer reads and computes.
         encoders: a linear layer per type with features.
         layers: see ``_layer``.
-        decoder: linear, for the target type.
     """
 
-    def __init__(self, config: TrainSettings, reach: TypeReach, outputs: int) -> None:
+    def __init__(self, config: TrainSettings, reach: TypeReach) -> None:
         """Raises ConfigError for a node type whose name PyG's layers do not take."""
         super().__init__()
         self.reach, self.dropout = reach, config.dropout
         widths = {t: width for t in reach.read(0) if (width := reach.widths[t]) is not None}
         self.encoders: Any = ModuleDict({t: torch.nn.Linear(width, config.hidden) for t, width in widths.items()})
         self.layers = torch.nn.ModuleList(_layer(config, reach, number) for number in range(reach.depth))
-        self.decoder = torch.nn.Linear(config.hidden, outputs)
 
-    def forward(
+    def hidden(
         self,
         x: Rows,
         edge_index: Edges,
         nodes_per_hop: Mapping[str, Sequence[int]],
         edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
-    ) -> torch.Tensor:
-        """Scores of the seeds [seeds, outputs].
+    ) -> dict[str, torch.Tensor]:
+        """Rows of the seeds by node type, [seeds, hidden].
 
         x: rows by node type: features, or [vertices, hidden] of a type without; hop by hop, as ``to_pyg`` has them.
         edge_index: [2, edges] int64 by edge type, hop by hop. nodes_per_hop: [hops + 1] by node type; edges_per_hop:
@@ -65,8 +63,66 @@ class TypedModel(torch.nn.Module):
             computed = {t: sum(nodes_per_hop[t][:hops]) for t in reach.computed(number)}
             edges = {e: edge_index[e][:, : sum(edges_per_hop[e][:hops])] for e in reach.edges(number)}
             h = {t: F.dropout(rows, self.dropout, self.training) for t, rows in layer(h, computed, edges).items()}
-        scores: torch.Tensor = self.decoder(h[reach.target])
+        return h
+
+
+class TypedModel(TypedLayers):
+    """A model of the vertices of one type.
+
+    Attributes:
+        decoder: linear, for the target type.
+    """
+
+    def __init__(self, config: TrainSettings, reach: TypeReach, outputs: int) -> None:
+        """See ``TypedLayers``."""
+        super().__init__(config, reach)
+        self.decoder = torch.nn.Linear(config.hidden, outputs)
+
+    def forward(
+        self,
+        x: Rows,
+        edge_index: Edges,
+        nodes_per_hop: Mapping[str, Sequence[int]],
+        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
+    ) -> torch.Tensor:
+        """Scores of the seeds [seeds, outputs]; arguments are those of ``hidden``."""
+        scores: torch.Tensor = self.decoder(self.hidden(x, edge_index, nodes_per_hop, edges_per_hop)[self.reach.target])
         return scores
+
+
+class TypedLinkModel(TypedLayers):
+    """Embeddings of the types at both ends of an edge type, and a decoder.
+
+    Attributes:
+        ends: node types of sources and targets.
+        outputs: linear, for each of them: rows become embeddings, of the same width.
+        link_decoder: takes embeddings of sources and targets.
+    """
+
+    def __init__(
+        self, config: TrainSettings, reach: TypeReach, ends: tuple[str, str], decoder: torch.nn.Module
+    ) -> None:
+        """See ``TypedLayers``."""
+        super().__init__(config, reach)
+        self.ends, self.link_decoder = ends, decoder
+        self.outputs: Any = ModuleDict({t: torch.nn.Linear(config.hidden, config.hidden) for t in sorted(set(ends))})
+
+    def forward(
+        self,
+        x: Rows,
+        edge_index: Edges,
+        nodes_per_hop: Mapping[str, Sequence[int]],
+        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
+        pairs: torch.Tensor | None = None,
+    ) -> Any:
+        """Scores [n] of ``pairs``, int64 [2, n] places among the seeds of both ends' types; without pairs the seeds'
+        embeddings by node type. Other arguments are those of ``hidden``.
+        """
+        h = self.hidden(x, edge_index, nodes_per_hop, edges_per_hop)
+        rows = {t: output(h[t]) for t, output in self.outputs.items()}
+        if pairs is None:
+            return rows
+        return self.link_decoder(rows[self.ends[0]][pairs[0]], rows[self.ends[1]][pairs[1]])
 
 
 def _layer(config: TrainSettings, reach: TypeReach, number: int) -> torch.nn.Module:

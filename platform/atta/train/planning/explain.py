@@ -57,13 +57,17 @@ def advise(ranked: Sequence[Forecast]) -> Advice:
 def _staleness(chosen: Forecast) -> list[str]:
     if not chosen.risk:
         return []
-    low, high = chosen.ages
-    ages = f"{low} epochs" if low == high else f"{low} to {high} epochs"
-    return [
-        f"It receives {_bytes(chosen.row_bytes)} of rows per epoch and server; rows of other servers are "
-        f"{ages if high != 1 or low != high else '1 epoch'} old.",
-        f"What may cost accuracy: {chosen.risk}.",
-    ]
+    said = f"It receives {_bytes(chosen.row_bytes)} of rows per epoch and server; rows of other servers are "
+    reason = [f"{_first_upper(chosen.reason)}."] if chosen.reason else []
+    return [f"{said}{_ages(*chosen.ages)}.", *reason, f"What may cost accuracy: {chosen.risk}."]
+
+
+def _ages(low: int, high: int | None) -> str:
+    if high is None:
+        return f"{low} epochs old or older, without a bound"
+    if low == high:
+        return f"{low} epoch{'s' if low != 1 else ''} old"
+    return f"{low} to {high} epochs old"
 
 
 def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:

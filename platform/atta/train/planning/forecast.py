@@ -9,7 +9,8 @@ built to send rows while it computes takes the larger of the two.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
 from atta.train.planning.rates import Machines, PlannedModel, Rates
@@ -36,7 +37,8 @@ class Forecast:
         redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1 means that each is computed
             once.
         row_bytes: hidden rows and gradients that the busiest server receives from other servers, in bytes per epoch.
-        ages: least and largest age of rows of other servers, in epochs.
+        ages: least and largest age of rows of other servers, in epochs; None: they have no bound.
+        reason: what else speaks for the strategy, for people; a clause, or nothing.
         risk: what may cost accuracy, for people; empty for strategies that read no stale rows.
         hidden: seconds of ``external`` that pass while trainers compute.
     """
@@ -55,9 +57,10 @@ class Forecast:
     fits: bool
     redundancy: float
     row_bytes: float = 0.0
-    ages: tuple[int, int] = (0, 0)
+    ages: tuple[int, int | None] = (0, 0)
     risk: str = ""
     hidden: float = 0.0
+    reason: str = ""
 
     @property
     def seconds(self) -> float:
@@ -79,12 +82,16 @@ class Forecast:
 class Forecaster:
     """Computes seconds and bytes from counted sizes. Strategies choose the sizes and options
     (``TrainingStrategy.forecasts``).
+
+    Attributes:
+        losses: what variants have cost in accuracy, in words, by the name of the variant in the record.
     """
 
     sizes: Sizes
     machines: Machines
     model: PlannedModel
     rates: Rates
+    losses: Mapping[str, str] = field(default_factory=dict)
 
     def shared(
         self, kind: str, name: str, work: ServerWork, options: tuple[str, ...], *, exact: bool = False, steps: int = 1
@@ -121,11 +128,16 @@ class Forecaster:
         forward: float,
         backward: float,
         options: tuple[str, ...] = (),
-        ages: tuple[int, int] = (0, 0),
+        ages: tuple[int, int | None] = (0, 0),
         copies: int = 0,
         predicted: float = 0.0,
         overlaps: bool = False,
+        at_one_daemon: bool = False,
+        again: float = 0.0,
+        handed: float = 0.0,
         risk: str = "",
+        measured: str = "",
+        reason: str = "",
     ) -> Forecast:
         """The forecast of a strategy in which trainers read HALO rows of other servers.
 
@@ -140,25 +152,34 @@ class Forecaster:
             predicted: versions per epoch and HALO row that an LSTM reads. It computes 8 d² products per row and
                 version; a layer computes 3 d², forward and backward. Learning is not counted.
             overlaps: whether rows travel while trainers compute.
-            risk: see ``Forecast``.
+            at_one_daemon: each trainer sends its gradient to one daemon and gets weights from it, by itself.
+            again: share of a layer's rows that is computed a second time.
+            handed: how often per epoch and layer own rows go to another process of the machine, or come from it.
+            risk, reason: see ``Forecast``.
+            measured: the variant of the accuracy record that tells the risk.
         """
         work, trainers = self.sizes.exchanged, self.machines.trainers
         words = ("--strategy", strategy, "--trainers-per-server", str(trainers), *options)
         exact = self.shared(strategy, name, work, words, exact=not risk)
         layers = self.model.exchanges / 2
         rows = work.external * layers
-        external = self._gradients(1)[1] + rows * (forward + backward) / self.rates.external
+        own = work.vertices / trainers
+        external = self._weights(at_one_daemon) + rows * (forward + backward) / self.rates.external
         memory = exact.memory + copies * rows / trainers * self.model.row_bytes
         compute = exact.compute + rows / trainers * predicted * (8 / 3) / self.rates.vertices
+        compute += again * self.model.layers * own / self.rates.vertices
+        loss = self.losses.get(measured, "")
         return replace(
             exact,
             compute=compute,
+            internal=exact.internal + handed * self.model.layers * own / self.rates.internal,
             external=external,
             memory=memory,
             fits=memory <= self.machines.memory,
             row_bytes=rows * (forward + backward) * self.model.row_bytes,
             ages=ages,
-            risk=risk,
+            risk=f"{risk}; {loss}" if risk and loss else risk,
+            reason=reason,
             hidden=min(compute, rows * (forward + backward) / self.rates.external) if overlaps else 0.0,
         )
 
@@ -201,6 +222,13 @@ class Forecaster:
         rows = steps * self.rates.parameters / self.model.hidden
         inside, outside = (2 * (n - 1) / n for n in (self.machines.trainers, self.machines.servers))
         return rows * inside / self.rates.internal, rows * outside / self.rates.external
+
+    def _weights(self, at_one_daemon: bool) -> float:
+        """Seconds on the busiest link for gradients of weights, in a step of all trainers."""
+        if not at_one_daemon:
+            return self._gradients(1)[1]
+        elsewhere = (self.machines.servers - 1) * self.machines.trainers
+        return elsewhere * self.rates.parameters / self.model.hidden / self.rates.external
 
     def _memory(self, size: Size, mean_layer: Size | None = None) -> float:
         net = self.model

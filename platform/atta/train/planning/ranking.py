@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.rates import Machines, PlannedModel, Rates
 from atta.train.planning.sizes import Sizes
@@ -10,11 +12,13 @@ from atta.train.strategies import STRATEGIES
 __all__ = ["forecasts"]
 
 
-def forecasts(sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates) -> list[Forecast]:
+def forecasts(
+    sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates, losses: Mapping[str, str] | None = None
+) -> list[Forecast]:
     """Forecasts of all strategies: those that fit into memory first, and of these the fastest first.
 
-    The same arguments give the same result.
+    ``losses``: see ``Forecaster``. The same arguments give the same result.
     """
-    forecaster = Forecaster(sizes, machines, model, rates)
+    forecaster = Forecaster(sizes, machines, model, rates, losses or {})
     found = [forecast for strategy in STRATEGIES.values() for forecast in strategy.forecasts(forecaster)]
     return sorted(found, key=lambda f: (not f.fits, f.seconds, f.name))

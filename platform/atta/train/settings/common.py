@@ -16,7 +16,7 @@ DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
 TYPED_MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
 DEVICES = ("auto", "cpu", "cuda")
-LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link")
+LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")
 REGRESSION_LOSSES = ("mse", "mae")
 LR_SCHEDULES = ("none", "cosine", "step", "plateau")
 DEFAULT_LAYERS = 3
@@ -38,7 +38,8 @@ class TrainSettings:
     task: Annotated[
         str,
         Option(
-            "What table y holds (auto: as it looks), or link: edges.",
+            "What table y holds (auto: as it looks); or of edges: link, edge-classes; or, without labels, "
+            "unsupervised (GraphSAGE), dgi.",
             choices=LEARNING_TASKS,
         ),
     ] = "auto"

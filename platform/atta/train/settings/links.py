@@ -1,8 +1,7 @@
-"""Settings of ``--task link``."""
+"""Settings of the tasks without a table ``y`` of vertices: ``link``, ``edge-classes``, ``unsupervised``, ``dgi``."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,47 +9,89 @@ from atta.errors import ConfigError
 from atta.observe.settings import Option
 from atta.train.settings.common import TrainSettings
 
-__all__ = ["DECODERS", "LINK", "LinkSettings", "check_links"]
+__all__ = ["DECODERS", "EDGE_CLASSES", "INFOMAX", "LINK", "UNSUPERVISED", "UNTABLED", "LinkSettings", "check_links"]
 
-LINK = "link"
+LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX = "link", "edge-classes", "unsupervised", "dgi"
+UNTABLED = (LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX)
+"""Tasks whose targets are no table of vertices; the model's outputs are embeddings."""
 DECODERS = ("dot", "distmult", "mlp")
 NEGATIVES = ("uniform", "degree", "in_batch", "exact")
+SPLITS_BY = ("hash", "time")
+JUDGES = ("auto", "classes", "links")
+_WALKS = ("uniform", "in_batch", "exact")  # the DAG of three branches draws no in-neighbours: uniform is exact there
 
 
 @dataclass(frozen=True)
 class LinkSettings(TrainSettings):
-    """What strategies that can predict links have."""
+    """What strategies that can train tasks without a table of vertices have."""
 
     edge_type: Annotated[
-        str | None, Option("--task link: the edges to predict.", metavar="SRC__REL__DST", unset="the only type")
+        str | None,
+        Option("--task link, edge-classes: the edges to predict.", metavar="SRC__REL__DST", unset="the only type"),
+    ] = None
+    reverse_type: Annotated[
+        str | None,
+        Option(
+            "Typed graphs: the type of the reverses of --edge-type.",
+            metavar="DST__REL__SRC",
+            unset="the only type in the other direction",
+        ),
     ] = None
     decoder: Annotated[str, Option("--task link: scores a pair from the embeddings of its ends.", choices=DECODERS)] = (
         "dot"
     )
     edge_split: Annotated[
-        str, Option("--task link: shares of edges for training, validation and test.", metavar="SHARES")
+        str, Option("Tasks of edges: their shares for training, validation and test.", metavar="SHARES")
     ] = "0.8,0.1,0.1"
+    split_by: Annotated[
+        str,
+        Option("Tasks of edges: a hash of an edge's ends divides them, or their edge table time, earliest first.",
+               choices=SPLITS_BY),
+    ] = "hash"  # fmt: skip
     negatives: Annotated[
-        str, Option("--task link: how pairs that are no edges are drawn in training.", choices=NEGATIVES)
+        str, Option("--task link, unsupervised: how pairs that are no edges are drawn in training.", choices=NEGATIVES)
     ] = "uniform"
-    negatives_per_edge: Annotated[int, Option("--task link: how many of them per edge.", at_least=1)] = 1
+    negatives_per_edge: Annotated[
+        int, Option("--task link, unsupervised: how many of them per edge, or per seed.", at_least=1)
+    ] = 1
     eval_negatives: Annotated[
         str,
-        Option("--task link: other targets that an edge of validation is ranked among; all: every vertex.",
+        Option("Link figures: other targets that an edge of validation is ranked among; all: every vertex.",
                metavar="K|all"),
     ] = "100"  # fmt: skip
+    evaluate_by: Annotated[
+        str,
+        Option(
+            "--task unsupervised, dgi: what embeddings are judged by; auto: classes, where table y has some, or links.",
+            choices=JUDGES,
+        ),
+    ] = "auto"
+
+
+_TASKS = {
+    "edge_type": (LINK, EDGE_CLASSES),
+    "reverse_type": (LINK, EDGE_CLASSES),
+    "decoder": (LINK,),
+    "edge_split": UNTABLED,
+    "split_by": (LINK, EDGE_CLASSES, INFOMAX),
+    "negatives": (LINK, UNSUPERVISED),
+    "negatives_per_edge": (LINK, UNSUPERVISED),
+    "eval_negatives": (LINK, UNSUPERVISED, INFOMAX),
+    "evaluate_by": (UNSUPERVISED, INFOMAX),
+}
+"""The tasks that a setting belongs to."""
 
 
 def check_links(settings: LinkSettings) -> None:
-    """Refuse settings of link prediction that make no sense, or belong to no other task. Raises ConfigError."""
+    """Refuse settings of these tasks that make no sense, or belong to another task. Raises ConfigError."""
     from atta.train.tasks.links.candidates import parse_eval_negatives, parse_shares
 
-    if settings.task == LINK:
+    for name, tasks in _TASKS.items():
+        if settings.task not in tasks and getattr(settings, name) != getattr(LinkSettings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}: belongs to --task {' or '.join(tasks)}, not {settings.task}")
+    if settings.task in UNTABLED:
         parse_shares(settings.edge_split)
         parse_eval_negatives(settings.eval_negatives)
-        return
-    common = {field.name for field in dataclasses.fields(TrainSettings)}
-    for field in dataclasses.fields(LinkSettings):
-        if field.name not in common and getattr(settings, field.name) != field.default:
-            option = f"--{field.name.replace('_', '-')}"
-            raise ConfigError(f"{option}: belongs to --task {LINK}, not {settings.task}")
+    if settings.task == UNSUPERVISED and settings.negatives not in _WALKS:
+        raise ConfigError(f"--negatives {settings.negatives}: --task {UNSUPERVISED} takes {', '.join(_WALKS)}")

@@ -10,10 +10,12 @@ from atta.errors import ConfigError
 from atta.observe.settings import Option
 from atta.train.settings.servers import ServerSettings
 
-__all__ = ["AUTO", "PIPELINE_MODES", "DorylusSettings"]
+__all__ = ["AUTO", "DORYLUS_MODELS", "PIPELINE_MODES", "DorylusSettings"]
 
 AUTO = "auto"
 PIPELINE_MODES = ("nopipe", "pipe", "async")
+DORYLUS_MODELS = ("gcn", "sage", "gat")
+"""Models that can be split into gather and apply."""
 MOST_WORKERS = 256
 _STALE_LAYERS = 3
 

@@ -32,10 +32,14 @@ class TypedTrainer(MinibatchTrainer):
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
         """See ``MinibatchTrainer``; raises UnknownNameError, too, for a type that does not exist."""
-        config = replace(config, target=target_of(cluster.schema, config))
-        assert config.target is not None, "it was just found"
-        self.reach = TypeReach.of(cluster.schema, config.target, config.depth)
+        config, self.reach = self.reach_of(config, cluster)
         super().__init__(config, cluster, device)
+
+    @staticmethod
+    def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
+        """The types that the model reads, and the settings with what they leave open."""
+        target = target_of(cluster.schema, config)
+        return replace(config, target=target), TypeReach.of(cluster.schema, target, config.depth)
 
     def begin_with(self, model: torch.nn.Module) -> None:
         """See ``EpochLoop``; makes the embeddings, too."""
@@ -68,10 +72,14 @@ class TypedTrainer(MinibatchTrainer):
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``."""
+        scores: torch.Tensor = model(*self.inputs(data))
+        return scores
+
+    def inputs(self, data: Any) -> tuple[Any, ...]:
+        """What the model reads of a batch: rows, edges, and how many of both there are per hop."""
         x = {t: self._rows(data[t], t) for t in self.reach.read(0)}
         edges = {e: data[e].edge_index for e in self.reach.edges(0)}
-        scores: torch.Tensor = model(x, edges, data.num_sampled_nodes, data.num_sampled_edges)
-        return scores
+        return x, edges, data.num_sampled_nodes, data.num_sampled_edges
 
     def _rows(self, store: Any, node_type: str) -> torch.Tensor:
         if self.reach.widths[node_type] is not None:

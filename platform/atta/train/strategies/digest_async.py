@@ -9,6 +9,7 @@ from atta.errors import ConfigError
 from atta.train.settings import AsyncDigestSettings
 from atta.train.strategies.digest import decisions_on_tables
 from atta.train.strategies.exchange import reading_rows
+from atta.train.strategies.forecasts import async_forecasts
 
 if TYPE_CHECKING:
     from atta.train.cooperative.across.trainer import ExchangeTrainer
@@ -62,4 +63,5 @@ STRATEGY = reading_rows(
     AsyncDigestSettings,
     _decisions,
     trainers=_trainers,
+    forecasts=async_forecasts,
 )

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
+from atta.train.settings.pipeline import DORYLUS_MODELS
 from atta.train.strategies.exchange import check_server_parts
+from atta.train.strategies.forecasts import dorylus_forecasts
 from atta.train.strategies.full import check_servers
 from atta.train.strategies.strategy import TrainingStrategy
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from atta.train.steps.pipeline.trainer import IntervalTrainer
 
 __all__ = ["STRATEGY"]
-
-_MODELS = ("gcn", "sage", "gat")
 
 
 def _trainer(settings: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> IntervalTrainer:
@@ -40,9 +40,9 @@ def _check(settings: DorylusSettings) -> None:
     for option, given in refused.items():
         if given:
             raise ConfigError(f"{option}: does not go with dorylus, whose workers compute layers, on CPUs")
-    if settings.model not in _MODELS:
+    if settings.model not in DORYLUS_MODELS:
         raise ConfigError(
-            f"--model {settings.model}: dorylus cannot split it into gather and apply; take {', '.join(_MODELS)}"
+            f"--model {settings.model}: dorylus cannot split it into gather and apply; take {', '.join(DORYLUS_MODELS)}"
         )
     if settings.staleness and settings.mode != "async":
         raise ConfigError(
@@ -68,5 +68,6 @@ STRATEGY = TrainingStrategy(
     evaluation=_evaluation,
     counted="training vertices",
     check_parts=check_server_parts,
+    forecasts=dorylus_forecasts,
 )
 """Intervals, bounded staleness and workers (Dorylus)."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import TYPED_MODELS, MinibatchSettings
-from atta.train.settings.links import LINK, check_links
+from atta.train.settings.links import EDGE_CLASSES, INFOMAX, LINK, UNSUPERVISED, check_links
 from atta.train.settings.typed import parse_fan_outs
 from atta.train.strategies.strategy import TrainingStrategy
 
@@ -23,11 +23,21 @@ __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
+    typed = settings.model in TYPED_MODELS
     if settings.task == LINK:
-        from atta.train.steps.links import LinkTrainer
+        from atta.train.steps.selfsupervised.links import LinkTrainer
+        from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
 
-        return LinkTrainer(settings, cluster, device)
-    if settings.model in TYPED_MODELS:
+        return (TypedLinkTrainer if typed else LinkTrainer)(settings, cluster, device)
+    if settings.task == EDGE_CLASSES:
+        from atta.train.steps.selfsupervised.edge_classes import EdgeClassTrainer, TypedEdgeClassTrainer
+
+        return (TypedEdgeClassTrainer if typed else EdgeClassTrainer)(settings, cluster, device)
+    if settings.task in (UNSUPERVISED, INFOMAX):
+        from atta.train.steps.selfsupervised.unlabelled import InfomaxTrainer, WalkTrainer
+
+        return (WalkTrainer if settings.task == UNSUPERVISED else InfomaxTrainer)(settings, cluster, device)
+    if typed:
         from atta.train.steps.typed import TypedTrainer
 
         return TypedTrainer(settings, cluster, device)

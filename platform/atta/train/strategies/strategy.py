@@ -46,7 +46,7 @@ class TrainingStrategy:
         check: raises ConfigError for settings that make no sense together.
         evaluation: what validation and test vertices are predicted from, for people.
         counted: what its throughput counts, for people.
-        links: whether it can predict links.
+        links: whether it can train tasks without a table of targets (``UNTABLED``).
         check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
         forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
     """

@@ -25,15 +25,17 @@ class TypeReach:
         depth: number of layers, and of hops.
         edge_types: of the graph, (source, relation, destination), sorted.
         widths: for each node type of the graph the number of its features; None: it has none.
+        also: other node types of seeds.
     """
 
     target: str
     depth: int
     edge_types: tuple[EdgeTriple, ...]
     widths: Mapping[str, int | None]
+    also: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, schema: Schema, target: str, depth: int) -> TypeReach:
+    def of(cls, schema: Schema, target: str, depth: int, also: tuple[str, ...] = ()) -> TypeReach:
         """The types of a dataset.
 
         Raises:
@@ -41,7 +43,7 @@ class TypeReach:
         """
         tables = {t: schema.node_tables[t].get("x") for t in schema.node_types}
         widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in tables.items()}
-        found = cls(target, depth, tuple(split_edge_type(e) for e in schema.edge_types), widths)
+        found = cls(target, depth, tuple(split_edge_type(e) for e in schema.edge_types), widths, also)
         if not found.edges(depth - 1):
             raise ConfigError(f"--target {target}: no edge type ends at it, so a model would see no neighbours")
         for node_type in found.read(0):
@@ -73,7 +75,7 @@ class TypeReach:
     @cached_property
     def _within(self) -> tuple[tuple[str, ...], ...]:
         """By number of hops: the node types that are at most so far from the seeds."""
-        found: list[tuple[str, ...]] = [(self.target,)]
+        found: list[tuple[str, ...]] = [tuple(sorted({self.target, *self.also}))]
         for _ in range(self.depth):
             near = set(found[-1])
             found.append(tuple(sorted(near | {e[0] for e in self.edge_types if e[2] in near})))

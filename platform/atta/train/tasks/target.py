@@ -8,7 +8,7 @@ from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSe
 from atta.train.settings.typed import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.reach import TypeReach
 
-__all__ = ["check_types", "fan_outs_of", "is_typed", "target_of"]
+__all__ = ["check_link_types", "check_times", "check_types", "edge_type_of", "fan_outs_of", "is_typed", "target_of"]
 
 
 def is_typed(schema: Schema) -> bool:
@@ -62,6 +62,56 @@ def check_types(schema: Schema, settings: TrainSettings, target: str) -> None:
     TypeReach.of(schema, target, settings.depth)
     if isinstance(settings, MinibatchSettings):
         fan_outs_of(schema, settings)
+
+
+def edge_type_of(schema: Schema, settings: TrainSettings) -> str:
+    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one.
+
+    Raises:
+        UnknownNameError: there is no such type. ConfigError: there are several.
+    """
+    given = getattr(settings, "edge_type", None)
+    if given is not None:
+        return schema.check_edge_type("__".join(part.strip() for part in given.split(",")))
+    if len(schema.edge_types) > 1:
+        raise ConfigError(f"--edge-type: name the edges to predict, one of {', '.join(schema.edge_types)}")
+    return schema.edge_types[0]
+
+
+def check_link_types(schema: Schema, settings: TrainSettings, edge_type: str) -> None:
+    """Refuse a typed graph on which edges of a type cannot be predicted. Raises ConfigError and UnknownNameError."""
+    from atta.client.loaders.link import reverse_type_of
+
+    if not is_typed(schema):
+        raise ConfigError(
+            f"--model {settings.model}: takes typed graphs, this one has one node type and one edge type: use --model "
+            f"{', '.join(MODELS)}"
+        )
+    if getattr(settings, "target", None) is not None:
+        raise ConfigError(f"--target: --task {settings.task} learns about both ends of --edge-type")
+    source, target = schema.endpoints(edge_type)
+    TypeReach.of(schema, target, settings.depth, (source,))
+    if isinstance(settings, MinibatchSettings):
+        fan_outs_of(schema, settings)
+        try:
+            reverse = reverse_type_of(schema, edge_type, settings.reverse_type)
+        except ConfigError as error:
+            raise ConfigError(f"--reverse-type: {str(error).partition(': ')[2]}") from None
+        if reverse is not None and schema.endpoints(reverse) != (target, source):
+            raise ConfigError(f"--reverse-type {reverse}: does not lead from {target} to {source}")
+
+
+def check_times(schema: Schema, settings: TrainSettings, edge_type: str) -> None:
+    """Refuse ``--split-by time`` where edges of a type, or their reverses, have no times. Raises ConfigError."""
+    from atta.client.loaders.link import reverse_type_of
+
+    if getattr(settings, "split_by", "hash") != "time":
+        return
+    reverse = reverse_type_of(schema, edge_type, getattr(settings, "reverse_type", None))
+    for name in sorted({edge_type, reverse or edge_type}):
+        spec = schema.edge_tables[name].get("time")
+        if spec is None or spec.row_shape not in ((), (1,)) or spec.dtype[1] not in "iuf":
+            raise ConfigError(f"--split-by time: edge type {name} needs an edge table time with a number per edge")
 
 
 def _with_targets(schema: Schema, name: str) -> str:

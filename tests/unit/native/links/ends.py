@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,19 @@ from atta import _native
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
 
-__all__ = ["PATIENCE_S", "Edges", "Owner", "ask", "done", "eventually", "pairs", "pull", "sample", "times_of"]
+__all__ = [
+    "PATIENCE_S",
+    "Edges",
+    "Owner",
+    "ask",
+    "done",
+    "encrypted",
+    "eventually",
+    "pairs",
+    "pull",
+    "sample",
+    "times_of",
+]
 
 PATIENCE_S = 60.0
 """How long a test waits before it fails, in seconds."""
@@ -34,6 +47,17 @@ def pairs(kind: str) -> tuple[socket.socket, socket.socket]:
     for end in ends:
         end.setblocking(False)
     return ends
+
+
+def encrypted(near: socket.socket, far: socket.socket) -> tuple[_native.LinkTls, _native.LinkTls]:
+    """The encryption of both ends of a connection, after they have shaken hands."""
+    secret = bytes(range(32))
+    asks, serves = _native.LinkTls(near.fileno(), secret, False), _native.LinkTls(far.fileno(), secret, True)
+    with ThreadPoolExecutor(1) as other:
+        told = other.submit(serves.shake_hands, 20_000)
+        assert asks.shake_hands(20_000) == ""
+        assert told.result() == ""
+    return asks, serves
 
 
 def eventually(what: Callable[[], Any]) -> None:
@@ -120,9 +144,11 @@ class Owner:
                 self.links.prepare(number, method.number, edges.methods[method.number])
 
     def link_to(self, me: _native.Links, owner: int = 1, kind: str = "unix") -> None:
-        near, far = pairs(kind)
-        self.links.serve(far.detach())
-        me.attach(owner, near.detach())
+        """Over ``unix``, ``tcp`` or ``tls``."""
+        near, far = pairs("tcp" if kind == "tls" else kind)
+        asks, serves = encrypted(near, far) if kind == "tls" else (None, None)
+        self.links.serve(far.detach(), -1, serves)
+        me.attach(owner, near.detach(), asks)
 
 
 def sample(

@@ -13,7 +13,8 @@ from atta import _native
 from atta.samplers.methods import Method
 from tests.unit.native.links.ends import Owner, ask, done, eventually, pairs, pull, sample
 
-KINDS = pytest.mark.parametrize("kind", ["unix", "tcp"])
+TLS = pytest.param("tls", marks=pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL"))
+KINDS = pytest.mark.parametrize("kind", ["unix", "tcp", TLS])
 
 
 def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
@@ -224,9 +225,26 @@ def test_positions_outside_an_output_are_refused() -> None:
         pull(step, np.arange(3), [out], tables=3)
 
 
-def test_many_threads_ask_at_once() -> None:
+@KINDS
+def test_more_bytes_than_a_link_takes_in_one_turn(kind: str) -> None:
+    owner, me = Owner(), _native.Links(1)
+    owner.link_to(me, kind=kind)
+    rows = np.random.default_rng(3).integers(0, owner.rows, 150_000)
+    outs = [np.zeros((len(rows), 25), np.float32) for _ in range(2)]
+    steps = [me.step() for _ in outs]
+    for step, out in zip(steps, outs, strict=True):
+        pull(step, rows, [out])
+        ask(me, step)
+    eventually(lambda: all(step.done for step in steps))
+    for step, out in zip(steps, outs, strict=True):
+        assert step.left() == []
+        np.testing.assert_array_equal(out, owner.tables[0][0][rows])
+
+
+@pytest.mark.parametrize("kinds", [("unix", "tcp", "unix"), pytest.param(("tls", "tls"), marks=TLS.marks)])
+def test_many_threads_ask_at_once(kinds: tuple[str, ...]) -> None:
     owner, me = Owner(threads=2), _native.Links(2)
-    for kind in ("unix", "tcp", "unix"):
+    for kind in kinds:
         owner.link_to(me, kind=kind)
     wrong: list[BaseException] = []
 

@@ -145,6 +145,15 @@ def test_sat_reads_as_digest_and_predicts_from_its_past() -> None:
     assert sat.history(13) == rules.window(10, 3)
 
 
+def test_sat_predicts_as_far_ahead_as_rows_are_old_and_learns_beside_some_epochs() -> None:
+    sat = SatDecisions(sync_every=5, window=3, train_every=4)
+    assert [r for r in range(1, 20) if sat.shares(r)] == [6, 10, 14, 18]
+    assert [r for r in range(1, 6) if SatDecisions(train_every=1).shares(r)] == [2, 3, 4, 5]
+    assert [round(5 * sat.ahead(r)) for r in range(1, 13)] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+    paper = SatDecisions(sync_every=3, phase="paper")
+    assert [round(3 * paper.ahead(r)) for r in range(1, 9)] == [1, 2, 2, 3, 4, 2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

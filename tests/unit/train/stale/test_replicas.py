@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,7 +15,7 @@ from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, StaleRo
 from atta.train.stale import rules
 from atta.train.stale.replicas import ReplicaTable
 from atta.train.stale.rules import NEVER, Rule
-from atta.train.stale.table import Direction, TableShape
+from atta.train.stale.table import Direction, TableShape, all_finite
 
 ROWS = 7
 WIDTHS: dict[tuple[int, Direction], int] = {(1, "forward"): 3, (2, "forward"): 2, (1, "backward"): 3}
@@ -185,3 +185,17 @@ def test_published_rows_do_not_hold_the_graph_of_autograd() -> None:
     h = torch.ones(ROWS, 3, requires_grad=True)
     held.publish(1, "forward", rows, h * 2, 1)
     assert not held.fetch(1, "forward", rows, rules.exact(1)).values.requires_grad
+
+
+@given(
+    st.lists(st.floats(width=32) | st.sampled_from([math.inf, -math.inf, math.nan, 3e38, -3e38]), max_size=20),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_numbers_are_finite_if_each_is(numbers: list[float], dtype: torch.dtype) -> None:
+    values = torch.tensor(numbers, dtype=torch.float32).to(dtype)
+    assert all_finite(values) == all(math.isfinite(value) for value in values.tolist())
+
+
+def test_large_numbers_whose_sum_is_infinite_are_finite() -> None:
+    assert all_finite(torch.full((2, 3), 3e38))
+    assert not all_finite(torch.tensor([[math.inf, -math.inf]]))

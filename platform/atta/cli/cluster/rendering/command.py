@@ -64,8 +64,9 @@ class RenderOptions:
             ConfigError: options make no sense.
             DataError: the manifest is missing or damaged.
         """
-        from atta.cli.cluster.rendering.plan import DeploymentPlan, needs_of
+        from atta.cli.cluster.rendering.plan import DeploymentPlan
         from atta.partition.dataset import Dataset
+        from atta.partition.parts.needs import needs_of
 
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"--name {self.name!r}: at most 40 of a-z, 0-9 and -, beginning with a letter")

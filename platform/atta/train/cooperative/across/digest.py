@@ -12,7 +12,7 @@ import torch.distributed as dist
 from atta.errors import ConfigError
 from atta.train.cooperative import TrainerBatch
 from atta.train.cooperative.across.meeting import HaloRows, told
-from atta.train.cooperative.across.predictions import PredictedWay, published_graph
+from atta.train.cooperative.across.predictions import PredictedWay, Share, published_graph
 from atta.train.cooperative.across.reads import ReadRows, halo_rows, rows_of_trainers
 from atta.train.cooperative.across.tables import TableWay, table_rows
 from atta.train.cooperative.across.trainer import ExchangeTrainer
@@ -116,21 +116,22 @@ class DigestTrainer(ExchangeTrainer):
                 parameter.grad.mul_(self.world)
             elif self.options.loss == "local" and not averages_weights:
                 parameter.grad.div_(self.world)
-        self.learn()
         self.stale.flush()
+        more = self.shares()
         if averages_weights:
             self.optimizer.step()
             with torch.no_grad():
-                sum_gradients((), self.groups, loss, *(p.data for p in parameters))
+                sum_gradients((), self.groups, loss, *(p.data for p in parameters), *more)
                 for parameter in parameters:
                     parameter.div_(self.world)
         else:
-            sum_gradients(parameters, self.groups, loss)
+            sum_gradients(parameters, self.groups, loss, *more)
             self.update_weights()
         return loss
 
-    def learn(self) -> None:
-        """What else learns from the rows of this epoch."""
+    def shares(self) -> list[torch.Tensor]:
+        """What else is added up over all trainers, in place, together with the gradients."""
+        return []
 
     def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
         """Which rows are read: others are in the tables at most, and nobody pulls them."""
@@ -214,6 +215,14 @@ class SatTrainer(DigestTrainer):
         )
         return self.tables
 
-    def learn(self) -> None:
-        """See ``DigestTrainer``: after backward, in the same order on all trainers."""
-        self.tables.learn(self.groups.sum_, self.world)
+    def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
+        """See ``DigestTrainer``. Predictors begin to learn after it, beside the next epochs."""
+        self._shares: dict[Share, list[torch.Tensor]] = {}
+        loss = super().update(batch, count)
+        self.tables.learn(self._shares)
+        return loss
+
+    def shares(self) -> list[torch.Tensor]:
+        """See ``DigestTrainer``: errors of predictions, and what predictors have learnt."""
+        self._shares = self.tables.shares()
+        return [tensor for of_layer in self._shares.values() for tensor in of_layer]

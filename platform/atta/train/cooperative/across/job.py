@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 
 import torch.distributed as dist
 
 import atta
-from atta.observe.figures import DIRECTIONS, MAX_REPORT_S, JobFigures
+from atta.observe.figures import MAX_ENTRIES, MAX_REPORT_S, JobFigures
 from atta.train.reports.rows import RowReport
 
-__all__ = ["JobReporter", "job_figures", "keep_s"]
+__all__ = ["JobReporter", "LayerErrors", "job_figures", "keep_s", "measured"]
+
+LayerErrors = dict[tuple[int, str], tuple[float, float]]
+"""Distances of predicted and of stale rows to fresh ones, by layer and direction."""
 
 _LEAST_S = 60.0
 _PERIODS = 3
@@ -30,11 +34,13 @@ class JobReporter:
         self._cluster = cluster
         self._job = f"{strategy}-{secrets.token_hex(3)}"
         self._latest: list[JobFigures] = []
+        self._errors: LayerErrors = {}
         self._since = time.monotonic()
 
     def report(self, epoch: int, rows: RowReport) -> None:
         """Report an epoch, counted from 0."""
-        self._latest = job_figures(self._job, epoch, rows)
+        self._errors |= measured(rows)
+        self._latest = job_figures(self._job, epoch, rows, self._errors)
         period = time.monotonic() - self._since
         self._since += period
         if dist.get_rank() == 0:
@@ -46,25 +52,38 @@ class JobReporter:
             self._cluster.report(self._latest, 0.0)
 
 
-def job_figures(job: str, epoch: int, rows: RowReport) -> list[JobFigures]:
-    """The figures of all layers together, by direction."""
+def job_figures(job: str, epoch: int, rows: RowReport, errors: LayerErrors) -> list[JobFigures]:
+    """The figures of each layer and direction. Distances are those that were measured last: ``errors``."""
     found = []
-    for direction in DIRECTIONS:
-        layers = [layer for layer in rows.layers if layer.direction == direction]
-        read = sum(layer.rows for layer in layers)
+    for of_layer in rows.layers[:MAX_ENTRIES]:
+        predicted, stale = errors.get((of_layer.layer, of_layer.direction), (None, None))
         found.append(
             JobFigures(
                 job,
                 epoch,
-                direction,
-                sent_bytes=sum(layer.payload_bytes for layer in layers),
-                crossed_bytes=sum(layer.crossed_bytes for layer in layers),
-                rows=read,
-                age_min=min((layer.age_min for layer in layers if layer.age_min is not None), default=None),
-                age_mean=sum((layer.age_mean or 0.0) * layer.rows for layer in layers) / read if read else None,
-                age_max=max((layer.age_max for layer in layers if layer.age_max is not None), default=None),
-                broadcasts=sum(layer.broadcasts for layer in layers),
-                skipped=sum(layer.skipped for layer in layers),
+                of_layer.direction,
+                sent_bytes=of_layer.payload_bytes,
+                crossed_bytes=of_layer.crossed_bytes,
+                rows=of_layer.rows,
+                age_min=of_layer.age_min,
+                age_mean=of_layer.age_mean,
+                age_max=of_layer.age_max,
+                broadcasts=of_layer.broadcasts,
+                skipped=of_layer.skipped,
+                layer=of_layer.layer,
+                predicted_error=predicted,
+                stale_error=stale,
             )
         )
     return found
+
+
+def measured(rows: RowReport) -> LayerErrors:
+    """The distances that were measured in an epoch, by layer and direction; those that are finite."""
+    return {
+        (of_layer.layer, of_layer.direction): (of_layer.predicted_error, of_layer.stale_error)
+        for of_layer in rows.layers
+        if of_layer.predicted_error is not None
+        and of_layer.stale_error is not None
+        and math.isfinite(of_layer.predicted_error + of_layer.stale_error)
+    }

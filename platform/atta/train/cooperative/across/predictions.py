@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from atta.train.cooperative.across.figures import RowFigures
 from atta.train.cooperative.across.meeting import HaloRows
@@ -20,13 +22,13 @@ from atta.train.stale.codecs.rows import row_codec
 from atta.train.stale.decisions.sat import SatDecisions
 from atta.train.stale.prediction.graph import PublishedGraph
 from atta.train.stale.prediction.guard import Errors, Guard
-from atta.train.stale.prediction.predictors import Reduce, predicted, predictor
+from atta.train.stale.prediction.predictors import predicted, predictor
 from atta.train.stale.table import Direction
 
-__all__ = ["LayerPredictions", "PredictedWay", "published_graph"]
+__all__ = ["LayerPredictions", "PredictedWay", "Share", "published_graph"]
 
-Sum = Callable[[torch.Tensor], torch.Tensor]
-"""Adds up a tensor over all trainers, in place."""
+Share = tuple[int, str]
+"""A layer, and what of it is added up over all trainers."""
 _FORWARD: Direction = "forward"
 _SEEDS = 1 << 63
 
@@ -43,7 +45,8 @@ def published_graph(reads: ReadRows, found: HaloRows, rows: TableRows) -> Publis
 
 
 class LayerPredictions:
-    """One layer's past, its predictor and its guard. Predictions are made once per synchronisation.
+    """One layer's past, its predictor and its guard. Changes of rows are predicted once per synchronisation, and when the
+    predictor has learnt.
 
     Attributes:
         guard: decides whether predictions are read.
@@ -58,7 +61,8 @@ class LayerPredictions:
         self._predictor = predictor(decisions.predictor, width, decisions.window, seed=seed).to(device)
         self._past = History(graph.rows, width, decisions.window, row_codec(decisions.history_codec))
         self._stale: torch.Tensor | None = None
-        self._predictions: torch.Tensor | None = None
+        self._changes: torch.Tensor | None = None
+        self._study: Future[None] | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -68,32 +72,49 @@ class LayerPredictions:
     def pulled(self, own: torch.Tensor, others: torch.Tensor, version: int) -> None:
         """``own`` rows as they were published [p, d], and those of ``others`` [n, d], of a synchronisation."""
         self._past.append(torch.cat([own, others]), version)
-        self._stale, self._predictions = own, None
+        self._stale, self._changes = own, None
 
-    def chosen(self, stale: torch.Tensor) -> torch.Tensor:
-        """What is read in place of ``stale`` [n, d]."""
+    def chosen(self, stale: torch.Tensor, ahead: float) -> torch.Tensor:
+        """What is read in place of ``stale`` [n, d], which are ``ahead`` periods old."""
         if not self.guard.uses:
             return stale
-        return self.guard.choose(self._predicted()[self._graph.own :].to(stale.dtype), stale)
+        return self.guard.choose(stale + ahead * self._predicted()[self._graph.own :].to(stale.dtype), stale)
 
-    def errors(self, fresh: torch.Tensor) -> Errors:
-        """Of the predictions in use, on own rows: ``fresh`` [p, d] are those of this epoch."""
+    def errors(self, fresh: torch.Tensor, ahead: float) -> Errors:
+        """Of predictions of own rows: ``fresh`` [p, d] are those of this epoch, ``ahead`` periods after the last ones."""
         assert self._stale is not None, "nothing was pulled"
-        return Errors.of(self._predicted()[: self._graph.own], self._stale, fresh)
+        changes = self._predicted()[: self._graph.own].to(self._stale.dtype)
+        return Errors.of(self._stale + ahead * changes, self._stale, fresh)
 
-    def learn(self, fresh: torch.Tensor, *, seed: int, reduce: Reduce) -> None:
-        """Let the predictor learn, unless the guard says that it is done. All trainers call this together."""
+    def study(self, fresh: torch.Tensor, *, ahead: float, seed: int, beside: Executor) -> None:
+        """Let the predictor learn in a thread of ``beside``, unless the guard says that it is done."""
         if self.guard.learns:
-            self._predictor.learn(self._window(), self._graph, fresh.float(), seed=seed, reduce=reduce)
+            window, fresh = self._window(), fresh.float()
+            self._study = beside.submit(self._predictor.study, window, self._graph, fresh, ahead=ahead, seed=seed)
+
+    def shares(self) -> list[torch.Tensor]:
+        """What was learnt since ``study``, to be added up over all trainers; nothing without it. Waits until it is done."""
+        if self._study is None:
+            return []
+        self._study.result()
+        return self._predictor.shares()
+
+    def take(self, sums: list[torch.Tensor]) -> None:
+        """Predict with the sums of ``shares``; rows are predicted anew."""
+        self._predictor.take(sums)
+        self._study = self._changes = None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint saves."""
+        """What a checkpoint saves. Waits until the predictor has learnt, which is shared later."""
+        if self._study is not None:
+            self._study.result()
         return {
             "guard": dataclasses.asdict(self.guard),
             "predictor": self._predictor.state(),
             "past": self._past.state(),
             "stale": self._stale,
-            "predictions": self._predictions,
+            "changes": self._changes,
+            "learns": self._study is not None,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -101,14 +122,17 @@ class LayerPredictions:
         self.guard = Guard(**state["guard"])
         self._predictor.load_state(state["predictor"])
         self._past.load_state(state["past"])
-        there = [None if rows is None else rows.to(self._device) for rows in (state["stale"], state["predictions"])]
-        self._stale, self._predictions = there
+        there = [None if rows is None else rows.to(self._device) for rows in (state["stale"], state["changes"])]
+        self._stale, self._changes = there
+        self._study = None
+        if state["learns"]:
+            self._study = Future()
+            self._study.set_result(None)
 
     def _predicted(self) -> torch.Tensor:
-        # The predictor learns only after its predictions were measured. So it does not matter that they are made late.
-        if self._predictions is None:
-            self._predictions = predicted(self._predictor, self._window(), self._graph)
-        return self._predictions
+        if self._changes is None:
+            self._changes = predicted(self._predictor, self._window(), self._graph)
+        return self._changes
 
     def _window(self) -> torch.Tensor:
         return self._past.window().values.to(self._device)
@@ -133,6 +157,7 @@ class PredictedWay(TableWay):
         self._layers: dict[int, LayerPredictions] = {}
         self._pushed: dict[int, tuple[int, torch.Tensor]] = {}
         self._fresh: dict[int, torch.Tensor] = {}
+        self._beside = ThreadPoolExecutor(1, "atta-predictor")
 
     @property
     def kept_bytes(self) -> int:
@@ -151,26 +176,46 @@ class PredictedWay(TableWay):
             self._fresh[layer] = self._mine(rows)
         return super().start(layer, rows, outgoing)
 
-    def learn(self, sum_: Sum, trainers: int) -> None:
-        """Measure predictions and learn from this epoch's rows, if it is time. All trainers call it after backward."""
-        layers = sorted(self._fresh)
-        if not layers:
-            return
-        mine = [self._layers[layer].errors(self._fresh[layer]) for layer in layers]
-        totals = sum_(torch.tensor([[e.predicted, e.stale] for e in mine], dtype=torch.float64, device=self._device))
+    def shares(self) -> dict[Share, list[torch.Tensor]]:
+        """What is to be added up over all trainers in this epoch: errors, and what predictors have learnt.
 
-        def reduce(tensors: list[torch.Tensor]) -> None:
-            means = sum_(torch.cat([tensor.reshape(-1) for tensor in tensors])) / trainers
-            for tensor, mean in zip(tensors, means.split([t.numel() for t in tensors]), strict=True):
-                tensor.copy_(mean.view_as(tensor))
+        All trainers have shares of the same sizes in the same epochs.
+        """
+        ahead, found = self._sat.ahead(self._epoch), dict[Share, list[torch.Tensor]]()
+        for layer, fresh in sorted(self._fresh.items()):
+            errors = self._layers[layer].errors(fresh, ahead)
+            found[layer, "errors"] = [
+                torch.tensor([errors.predicted, errors.stale], dtype=torch.float64, device=self._device)
+            ]
+        for layer, predictions in sorted(self._layers.items()) if self._sat.shares(self._epoch) else []:
+            if learnt := predictions.shares():
+                found[layer, "learnt"] = learnt
+        return found
 
-        for layer, total in zip(layers, totals.tolist(), strict=True):
-            errors = self._figures.errors[layer, _FORWARD] = Errors(*total)
+    def learn(self, sums: Mapping[Share, list[torch.Tensor]]) -> None:
+        """Take what all trainers have learnt, then begin to learn from this epoch's rows: the sums of ``shares``."""
+        for (layer, kind), of_layer in sums.items():
             predictions = self._layers[layer]
-            predictions.guard.measured(errors)
+            if kind == "learnt":
+                predictions.take(of_layer)
+            else:
+                errors = self._figures.errors[layer, _FORWARD] = Errors(*of_layer[0].tolist())
+                predictions.guard.measured(errors)
+        ahead, trainers = self._sat.ahead(self._epoch), dist.get_world_size()
+        for layer, fresh in sorted(self._fresh.items()):
             seed = ((self._seed * 1_000_003 + self._epoch) * 1_009 + layer) * trainers + self._rank
-            predictions.learn(self._fresh[layer], seed=seed % _SEEDS, reduce=reduce)
+            self._layers[layer].study(fresh, ahead=ahead, seed=seed % _SEEDS, beside=self._beside)
         self._fresh.clear()
+
+    def close(self) -> None:
+        """See ``Way``."""
+        self._beside.shutdown(cancel_futures=True)
+        super().close()
+
+    def let_go(self) -> None:
+        """See ``TableWay.let_go``."""
+        self._beside.shutdown(wait=False, cancel_futures=True)
+        super().let_go()
 
     def state(self) -> dict[str, Any]:
         """See ``Way``."""
@@ -195,4 +240,4 @@ class PredictedWay(TableWay):
         self._of(layer).pulled(own, self._held[layer].values, version)
 
     def _chosen(self, layer: int, stale: torch.Tensor) -> torch.Tensor:
-        return self._of(layer).chosen(stale)
+        return self._of(layer).chosen(stale, self._sat.ahead(self._epoch))

@@ -34,3 +34,15 @@ class SatDecisions(SatOptions, DigestDecisions):
     def trains(self, epoch: int) -> bool:
         """Whether predictions are measured in ``epoch``, and then learnt from."""
         return epoch % self.train_every == 0
+
+    def shares(self, epoch: int) -> bool:
+        """Whether trainers put together in ``epoch`` what each has learnt since the last epoch of training.
+
+        That is half a period later. So learning has some epochs to hide behind.
+        """
+        began = epoch - max(1, self.train_every // 2)
+        return began > 0 and self.trains(began)
+
+    def ahead(self, epoch: int) -> float:
+        """How old the rows that are read in ``epoch`` are, in synchronisation periods."""
+        return (epoch - SyncPeriod(self.sync_every, self.phase).read(epoch)) / self.sync_every

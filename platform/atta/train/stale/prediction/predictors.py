@@ -1,14 +1,17 @@
-"""Predicts a layer's rows from their last synchronisations: stale rows plus a correction, which is zero at the start.
+"""Predicts how a layer's rows change after their last synchronisation. At the start the change is zero.
 
-| predictor | correction |
+| predictor | change until the next synchronisation |
 |---|---|
 | ``LstmPredictor`` | LSTM over a row's past, then two GCN layers over its neighbours |
 | ``LinearPredictor`` | a weighted sum of the past changes, with one weight per change for all rows and columns |
+
+A row that was synchronised a part of the period ago has changed by this part. Trainers learn in three steps: each
+studies by itself, all add up what they share, and each takes the sums. So all have the same predictor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
 from typing import Any, Protocol
 
 import torch
@@ -19,97 +22,152 @@ from atta.errors import ConfigError
 from atta.train.settings.stale import PREDICTORS
 from atta.train.stale.prediction.graph import PublishedGraph
 
-__all__ = ["LinearPredictor", "LstmPredictor", "Reduce", "RowPredictor", "predicted", "predictor", "solved"]
-
-Reduce = Callable[[list[torch.Tensor]], None]
-"""Replaces tensors, in place, by their means over all trainers."""
+__all__ = ["LinearPredictor", "LstmPredictor", "RowPredictor", "predicted", "predictor", "solved"]
 
 
 class RowPredictor(Protocol):
     """One layer's predictor, the same on all trainers."""
 
     def __call__(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-        """[n, d]: predictions of the ``graph``'s rows from their ``window`` [k, n, d], the oldest first."""
+        """[n, d]: how the ``graph``'s rows change until the next synchronisation.
 
-    def learn(
-        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, seed: int, reduce: Reduce
-    ) -> None:
-        """Move predictions of the own rows towards ``fresh`` [own, d]. No gradient leaves the predictor.
-
-        All trainers call it together: ``reduce`` is called equally often on each. ``seed``: of the mini-batches.
+        window: [k, n, d], their last synchronisations, the oldest first.
         """
 
+    def study(
+        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
+    ) -> None:
+        """Learn from own rows, without a word to others. Predictions stay as they are until ``take``.
+
+        Another thread may call it while this one predicts. No gradient leaves the predictor.
+
+        Args:
+            window, graph: as for a call.
+            fresh: [own, d], own rows as they are now.
+            ahead: how long ago they were synchronised, in periods.
+            seed: of the mini-batches.
+        """
+
+    def shares(self) -> list[torch.Tensor]:
+        """What was learnt since the last ``take``, to be added up over all trainers."""
+
+    def take(self, sums: list[torch.Tensor]) -> None:
+        """Predict with what all trainers have learnt: the sums of their ``shares``."""
+
     def state(self) -> dict[str, Any]:
-        """What a checkpoint saves."""
+        """What a checkpoint saves. Not during ``study``."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Become what ``state`` saved."""
 
 
-class LstmPredictor(nn.Module):
-    """LSTM over the window, then two GCN layers (Zhang et al., SAT), added to the last row.
+class _Net(nn.Module):
+    """LSTM over a row's changes, then two GCN layers.
 
-    The LSTM sees the changes from one version of a row to the next, divided by their root mean square, and the
-    correction is multiplied by it. So what was learnt from the large steps of early epochs also holds for small ones.
-    The last layer is zero at the start, so predictions then equal the stale rows.
+    The LSTM sees the changes from one version of a row to the next, divided by their root mean square, and its result
+    is multiplied by it. So what was learnt from the large steps of early epochs also holds for small ones. The last
+    layer is zero at the start.
     """
 
-    def __init__(self, width: int, *, lr: float = 0.01, steps: int = 4, batch_rows: int = 1024) -> None:
-        """``width``: numbers per row. ``steps``: Adam's steps when it learns, each on ``batch_rows`` own rows."""
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(width, width)
         self.first = GCNConv(width, width, normalize=False)
         self.last = GCNConv(width, width, normalize=False)
         nn.init.zeros_(self.last.lin.weight)
-        self._steps, self._batch_rows = steps, batch_rows
-        self._adam = torch.optim.Adam(self.parameters(), lr=lr)
 
     def forward(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-        """See ``RowPredictor.__call__``."""
         adjacency, changes = graph.adjacency(window), window.diff(dim=0)
         scale = changes.square().mean((0, 2)).sqrt().unsqueeze(1)
         _, (hidden, _) = self.lstm(changes / scale.clamp(min=torch.finfo(scale.dtype).tiny))
-        correction: torch.Tensor = self.last(self.first(hidden[-1], adjacency).relu(), adjacency)
-        return window[-1] + scale * correction
+        change: torch.Tensor = self.last(self.first(hidden[-1], adjacency).relu(), adjacency)
+        return scale * change
 
-    def learn(
-        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, seed: int, reduce: Reduce
+
+class LstmPredictor(nn.Module):
+    """A network (Zhang et al., SAT) that each trainer improves by itself; then the weights are averaged.
+
+    So to learn takes one sum of weights, not one of gradients per step. Adam's moments stay on each trainer.
+
+    Attributes:
+        net: predicts.
+        pupil: the same network while it learns. The weights of both are equal after ``take``.
+    """
+
+    def __init__(self, width: int, *, lr: float = 0.01, steps: int = 4, batch_rows: int = 1024) -> None:
+        """``width``: numbers per row. ``steps``: Adam's steps of a ``study``, each on ``batch_rows`` own rows."""
+        super().__init__()
+        self.net = _Net(width)
+        self.pupil = copy.deepcopy(self.net)
+        self._lr, self._steps, self._batch_rows = lr, steps, batch_rows
+        self._adam = torch.optim.Adam(self.pupil.parameters(), lr)
+        self._studied = False
+
+    def forward(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
+        """See ``RowPredictor.__call__``."""
+        change: torch.Tensor = self.net(window, graph)
+        return change
+
+    def study(
+        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
-        """See ``RowPredictor.learn``: steps on the mean squared error of random own rows."""
+        """See ``RowPredictor.study``: steps on the mean squared error of random own rows."""
+        self._studied = graph.own > 0
         window, fresh = window.detach(), fresh.detach()
         draws = torch.Generator().manual_seed(seed)
-        for _ in range(self._steps):
+        for _ in range(self._steps if self._studied else 0):
             targets = torch.randperm(graph.own, generator=draws)[: self._batch_rows].to(window.device)
             near, rows, places = graph.around(targets)
             with torch.enable_grad():
-                loss = (self(window[:, rows], near)[places] - fresh[targets]).square().sum()
-                loss = loss / max(1, targets.numel() * window.shape[2])
-            self._adam.zero_grad(set_to_none=False)
-            gradients = torch.autograd.grad(loss, list(self.parameters()))
-            for parameter, gradient in zip(self.parameters(), gradients, strict=True):
+                change = self.pupil(window[:, rows], near)[places]
+                loss = (window[-1, targets] + ahead * change - fresh[targets]).square().mean()
+            gradients = torch.autograd.grad(loss, list(self.pupil.parameters()))
+            for parameter, gradient in zip(self.pupil.parameters(), gradients, strict=True):
                 parameter.grad = gradient
-            reduce(list(gradients))
             self._adam.step()
-        for parameter in self.parameters():
-            parameter.grad = None
+        self._adam.zero_grad()
+
+    @torch.no_grad()
+    def shares(self) -> list[torch.Tensor]:
+        """See ``RowPredictor.shares``: the weights, then 1. All are 0 of a trainer that has no rows to learn from."""
+        flat = torch.cat([parameter.reshape(-1) for parameter in self.pupil.parameters()])
+        share = torch.cat([flat, flat.new_ones(1)])
+        return [share if self._studied else torch.zeros_like(share)]
+
+    @torch.no_grad()
+    def take(self, sums: list[torch.Tensor]) -> None:
+        """See ``RowPredictor.take``. Weights that are not finite are forgotten, by all trainers alike."""
+        (total,) = sums
+        means = total[:-1] / total[-1]
+        if bool(torch.isfinite(means).all()):
+            parameters = list(self.net.parameters())
+            for parameter, mean in zip(parameters, means.split([p.numel() for p in parameters]), strict=True):
+                parameter.copy_(mean.view_as(parameter))
+        elif bool(total[-1] > 0):
+            self._adam = torch.optim.Adam(self.pupil.parameters(), self._lr)
+        self.pupil.load_state_dict(self.net.state_dict())
+        self._studied = False
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint saves."""
-        return {"weights": self.state_dict(), "adam": self._adam.state_dict()}
+        """See ``RowPredictor.state``."""
+        return {"weights": self.state_dict(), "adam": self._adam.state_dict(), "studied": self._studied}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Become what ``state`` saved."""
+        """See ``RowPredictor.load_state``."""
         self.load_state_dict(state["weights"])
         self._adam.load_state_dict(state["adam"])
+        self._studied = bool(state["studied"])
 
 
 class LinearPredictor(nn.Module):
-    """The last row plus a weighted sum of the changes from one version of the window to the next.
+    """A weighted sum of the changes from one version of the window to the next.
 
-    Its weights are the least-squares solution of the last ``learn``.
+    Its weights are the least-squares solution over the own rows of all trainers, as of the last ``take``.
     """
 
     weights: torch.Tensor
+    square: torch.Tensor
+    product: torch.Tensor
 
     def __init__(self, count: int, *, damping: float = 1e-6) -> None:
         """``count``: versions of the window, at least 2. ``damping``: added to the diagonal, as a share of its mean."""
@@ -117,31 +175,41 @@ class LinearPredictor(nn.Module):
         if count < 2:
             raise ConfigError(f"linear predictor: a window of {count} versions has no changes; take at least 2")
         self.register_buffer("weights", torch.zeros(count - 1, dtype=torch.float64))
+        self.register_buffer("square", torch.zeros(count - 1, count - 1, dtype=torch.float64))
+        self.register_buffer("product", torch.zeros(count - 1, dtype=torch.float64))
         self._damping = damping
 
     def forward(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
         """See ``RowPredictor.__call__``; neighbours do not count."""
-        return window[-1] + torch.einsum("k,knd->nd", self.weights.to(window.dtype), window.diff(dim=0))
+        return torch.einsum("k,knd->nd", self.weights.to(window.dtype), window.diff(dim=0))
 
-    def learn(
-        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, seed: int, reduce: Reduce
+    def study(
+        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
-        """See ``RowPredictor.learn``. The normal equations of all trainers are averaged, so all get the same weights."""
+        """See ``RowPredictor.study``: this trainer's part of the normal equations."""
         own = window[:, : graph.own].detach().double()
-        changes = own.diff(dim=0).flatten(1)
+        changes = ahead * own.diff(dim=0).flatten(1)
         error = (fresh.detach().double() - own[-1]).flatten()
-        square, product = changes @ changes.T, changes @ error
-        reduce([square, product])
+        self.square.copy_(changes @ changes.T)
+        self.product.copy_(changes @ error)
+
+    def shares(self) -> list[torch.Tensor]:
+        """See ``RowPredictor.shares``."""
+        return [self.square.clone(), self.product.clone()]
+
+    def take(self, sums: list[torch.Tensor]) -> None:
+        """See ``RowPredictor.take``. Without changes the weights stay."""
+        square, product = sums
         if float(square.diagonal().sum()) > 0:
             damping = self._damping * square.diagonal().mean()
             self.weights.copy_(solved(square + damping * torch.eye(len(square)).to(square), product))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint saves."""
+        """See ``RowPredictor.state``."""
         return {"weights": self.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Become what ``state`` saved."""
+        """See ``RowPredictor.load_state``."""
         self.load_state_dict(state["weights"])
 
 
@@ -176,5 +244,5 @@ def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredic
 
 @torch.no_grad()
 def predicted(by: RowPredictor, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-    """[rows, d]: constants for the GNN, so its loss does not reach the predictor."""
+    """[rows, d], changes: constants for the GNN, so its loss does not reach the predictor."""
     return by(window, graph)

@@ -6,7 +6,7 @@ What is read from the options of link prediction stands here too, for it needs n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,28 +50,46 @@ class GraphPairs:
     """The different pairs of vertices that are edges of a graph, without loops.
 
     Attributes:
-        ids: int64 [n], user ids of all vertices, ascending. A vertex' place in it stands for the vertex below.
-        keys: int64 [pairs], source * n + target, ascending.
+        ids: int64 [n], user ids of all vertices, ascending. A vertex' place in it stands for the vertex below. Those of
+            sources, if targets are of another node type.
+        keys: int64 [pairs], source * (number of targets) + target, ascending.
+        others: int64 [m], user ids of the targets' node type, ascending; None: it is that of the sources.
     """
 
     ids: Ints
     keys: Ints
+    others: Ints | None = None
 
     @classmethod
-    def of(cls, ids: Ints, sources: Ints, targets: Ints) -> GraphPairs:
+    def of(cls, ids: Ints, sources: Ints, targets: Ints, others: Ints | None = None) -> GraphPairs:
         """Make it from user ids: of all vertices (in any order), and of the ends of all edges."""
-        ids = np.sort(ids)
-        other = sources != targets
-        places = [np.searchsorted(ids, ends[other]) for ends in (sources, targets)]
-        return cls(ids, np.unique(places[0] * len(ids) + places[1]))
+        empty = cls(np.sort(ids), np.empty(0, np.int64), None if others is None else np.sort(others))
+        return replace(empty, keys=np.unique(empty.keys_of(sources, targets)[0]))
+
+    def keys_of(self, sources: Ints, targets: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Keys of edges that are no loops, and which edges these are, bool [edges]; ends are given as user ids."""
+        kept = sources != targets if self.others is None else np.ones(len(sources), np.bool_)
+        ends = np.searchsorted(self.ids, sources[kept]), np.searchsorted(self.target_ids, targets[kept])
+        return ends[0] * len(self.target_ids) + ends[1], kept
+
+    @property
+    def target_ids(self) -> Ints:
+        """User ids of the vertices that targets are among, ascending."""
+        return self.ids if self.others is None else self.others
+
+    @property
+    def most(self) -> int:
+        """How many targets a source may have. A vertex is no target of its own."""
+        return len(self.target_ids) - (self.others is None)
 
     def ends(self, keys: Ints) -> tuple[Ints, Ints]:
         """Places of the sources and of the targets of some pairs."""
-        return keys // len(self.ids), keys % len(self.ids)
+        return keys // len(self.target_ids), keys % len(self.target_ids)
 
     def user_ids(self, keys: Ints) -> Ints:
         """int64 [2, pairs]: user ids of sources and targets."""
-        return np.stack([self.ids[places] for places in self.ends(keys)])
+        sources, targets = self.ends(keys)
+        return np.stack([self.ids[sources], self.target_ids[targets]])
 
     def candidates(self, keys: Ints, count: int | None) -> OtherTargets:
         """Other targets for the sources of some pairs: vertices that are neither the source nor at the end of an edge of it.
@@ -79,7 +97,7 @@ class GraphPairs:
         count: how many per pair, drawn uniformly with replacement; None: all of them. A pair that has at most ``count``
         of them gets each once.
         """
-        n = len(self.ids)
+        n = len(self.target_ids)
         sources, of_pair = np.unique(self.ends(keys)[0], return_inverse=True)
         taken, starts = self._taken(sources)
         free = (n - np.diff(starts))[of_pair]
@@ -97,13 +115,13 @@ class GraphPairs:
 
     def _taken(self, sources: Ints) -> tuple[Ints, Ints]:
         """Places that are no candidates of each source, ascending; and where those of a source begin [sources + 1]."""
-        n = len(self.ids)
+        n, own = len(self.target_ids), self.others is None
         begin, end = np.searchsorted(self.keys, sources * n), np.searchsorted(self.keys, (sources + 1) * n)
         sizes = end - begin
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         edges = self.keys[np.repeat(begin, sizes) + within]
-        taken = np.sort(np.concatenate([edges, sources * n + sources])) % n
-        return taken, np.concatenate([[0], np.cumsum(sizes + 1)])
+        taken = np.sort(np.concatenate([edges, sources * n + sources] if own else [edges])) % n
+        return taken, np.concatenate([[0], np.cumsum(sizes + own)])
 
     def _draws(self, keys: Ints, free: Ints, width: int) -> Ints:
         """int64 [pairs, width]: numbers below ``free``, a function of the pair's user ids and the column."""

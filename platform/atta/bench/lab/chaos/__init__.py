@@ -1,0 +1,1 @@
+"""Real processes that are killed, stopped, cut off and starved, while what they deliver is checked."""

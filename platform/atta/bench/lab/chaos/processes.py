@@ -1,0 +1,161 @@
+"""The processes of a chaos run, and what is done to them. Whoever is killed is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from atta.bench.lab.chaos.invariants import ProcessSample
+from atta.bench.lab.chaos.plan import Fault, FaultKind
+from atta.bench.lab.chaos.worker import WorkerSettings
+from atta.bench.lab.netlab import Host
+from atta.errors import AttaError
+
+__all__ = ["ChaosProcess", "daemon_process", "sample_of", "worker_process"]
+
+LEFT_BYTES = 8 << 20
+"""Memory that a process may still take while it is starved."""
+FILLER = "/dev/shm/filler"  # of the host's own /dev/shm, which is small
+
+
+@dataclass
+class ChaosProcess:
+    """One name, and the processes that bear it one after another.
+
+    Attributes:
+        name: for faults and logs.
+        host: where it runs.
+        command: what it runs.
+        log: its standard error.
+        starts: how often it was started.
+        samples: of the present process.
+    """
+
+    name: str
+    host: Host
+    command: list[str]
+    log: Path
+    starts: int = 0
+    samples: list[ProcessSample] = field(default_factory=list)
+    child: subprocess.Popen[bytes] | None = None
+    _log_start: int = 0
+
+    def start(self) -> None:
+        """Start it, again if it has ended."""
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as errors:
+            self.child = self.host.popen(self.command, stderr=errors, stdout=errors)
+        self.starts, self.samples = self.starts + 1, []
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is stopped."""
+        return self.child is not None and self.child.poll() is None
+
+    @property
+    def serving(self) -> bool:
+        """Whether a daemon's present process has said that it serves."""
+        if not self.alive:
+            return False
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return b"serving" in log.read(65_536)
+
+    @property
+    def pid(self) -> int:
+        """Of the present process."""
+        assert self.child is not None
+        return self.child.pid
+
+    def begin(self, fault: Fault) -> Callable[[], None]:
+        """Do it, and return what ends it. A process that has just died suffers nothing."""
+        if not self.alive:
+            return lambda: None
+        match fault.kind:
+            case FaultKind.KILL:
+                self._send(signal.SIGKILL)
+                return lambda: None
+            case FaultKind.STOP:
+                self._send(signal.SIGSTOP)
+                return lambda: self._send(signal.SIGCONT)
+            case FaultKind.CUT:
+                self._there("ip", "link", "set", "eth0", "down")
+                return lambda: self._there("ip", "link", "set", "eth0", "up")
+            case FaultKind.DISK:
+                self._there("sh", "-c", f"cat /dev/zero > {FILLER} 2>/dev/null || true")
+                return lambda: self._there("rm", "-f", FILLER)
+            case FaultKind.MEMORY:
+                return self._starved()
+
+    def _starved(self) -> Callable[[], None]:
+        pid = self.pid
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            used = psutil.Process(pid).memory_info().vms
+            before = resource.prlimit(pid, resource.RLIMIT_AS)
+            resource.prlimit(pid, resource.RLIMIT_AS, (used + LEFT_BYTES, before[1]))
+
+            def feed() -> None:
+                with contextlib.suppress(ProcessLookupError):
+                    if self.pid == pid:
+                        resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+            return feed
+        return lambda: None
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.child is not None and self.alive:
+            self.child.send_signal(number)
+
+    def _there(self, *command: str) -> None:
+        done = subprocess.run([*self.host.prefix, *command], capture_output=True, text=True, check=False, timeout=30)
+        if done.returncode:
+            raise AttaError(f"{self.name}: {' '.join(command)}: {done.stderr.strip()}")
+
+    def end(self) -> None:
+        """End it for good."""
+        if self.child is not None:
+            self._send(signal.SIGCONT)
+            self._send(signal.SIGKILL)
+            self.child.wait()
+
+
+def daemon_process(name: str, host: Host, place: tuple[int, str], data: Path, folder: Path) -> ChaosProcess:
+    """A daemon at ``place``: its partition and address. ``folder`` has the cluster file and gets the log."""
+    part, address = place
+    words = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)]
+    words += [
+        "--listen",
+        address,
+        "--peers",
+        str(folder / "cluster.toml"),
+        "--threads",
+        "1",
+        "--no-verify",
+        "--insecure",
+    ]
+    return ChaosProcess(name, host, words, folder / f"{name}.log")
+
+
+def worker_process(name: str, host: Host, settings: WorkerSettings, folder: Path) -> ChaosProcess:
+    """A consumer, trainer or learner; the name begins with its role."""
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(asdict(settings)))
+    words = [sys.executable, "-m", "atta.bench.lab.chaos.worker", name.split("-", maxsplit=1)[0], str(file)]
+    return ChaosProcess(name, host, words, folder / f"{name}.log")
+
+
+def sample_of(process: ChaosProcess, at_s: float) -> ProcessSample | None:
+    """What it has now; None if it has just ended."""
+    with contextlib.suppress(psutil.Error):
+        seen = psutil.Process(process.pid)
+        return ProcessSample(at_s, seen.num_fds(), seen.num_threads(), seen.memory_info().rss)
+    return None

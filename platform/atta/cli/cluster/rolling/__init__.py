@@ -1,0 +1,1 @@
+"""``atta roll``: restarts the daemons of a cluster one after another."""

@@ -1,0 +1,166 @@
+"""The daemons of a cluster as ``atta roll`` sees, stops and starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from atta.cli.cluster.rolling.plan import Seen
+from atta.client.control import Connection, Description
+from atta.client.every import DaemonAnswer, ask_all
+from atta.errors import AttaError, ConfigError, UnavailableError
+from atta.observe.machine.host import machine_id
+from atta.wire.parts import Addresses
+from atta.wire.security.credentials import Credentials
+
+__all__ = ["LocalProcess", "RunningFleet", "is_gone"]
+
+ANSWER_S = 5.0
+"""How long a daemon may take to answer."""
+COMMAND_S = 60.0
+"""How long ``--command`` may take."""
+
+
+class RunningFleet:
+    """Daemons behind addresses.
+
+    A supervisor starts a daemon that has ended, or ``command`` does, or it is started here as it ran (``local``).
+    """
+
+    def __init__(
+        self, addresses: Mapping[int, Addresses], credentials: Credentials | None, *, command: str, local: bool
+    ) -> None:
+        """``command``: ``{part}``, ``{address}`` and ``{host}`` stand for those of the daemon. ConfigError: others do."""
+        self._addresses, self._credentials, self._command, self._local = addresses, credentials, command, local
+        self._pids: dict[str, int] = {}
+        self._captured: dict[str, LocalProcess] = {}
+        if command:
+            self._words(Seen(0, "host:1"))  # a mistake is refused before anything stops
+
+    def look(self) -> list[Seen]:
+        """All daemons."""
+        return [self._seen(answer) for answer in self._ask()]
+
+    def _ask(self) -> list[DaemonAnswer[Description]]:
+        return ask_all(self._addresses, Connection.describe, deadline_s=ANSWER_S, credentials=self._credentials)
+
+    def _seen(self, answer: DaemonAnswer[Description]) -> Seen:
+        found = answer.value
+        if found is None:
+            away = isinstance(answer.error, UnavailableError) and is_gone(self._pids.get(answer.address, 0))
+            return Seen(answer.part, answer.address, leaving=not away)
+        pid = found.pid if found.machine == machine_id() and not is_gone(found.pid) else 0
+        about = (found.incarnation, found.draining)
+        return Seen(answer.part, answer.address, *about, pid=pid, version=found.version)
+
+    def stop(self, daemon: Seen) -> None:
+        """Ask it to drain and exit."""
+        if self._local:
+            self._captured[daemon.address] = LocalProcess(daemon)
+        self._pids[daemon.address] = daemon.pid
+        connection = Connection(daemon.address, ANSWER_S, part=daemon.part, credentials=self._credentials)
+        try:
+            connection.stop()
+        finally:
+            connection.close()
+
+    def start(self, daemon: Seen) -> None:
+        """Run the command, or start the process that ran here; else a supervisor does."""
+        self._pids.pop(daemon.address, None)
+        if self._command:
+            self._run(self._words(daemon))
+        elif self._local:
+            if daemon.address not in self._captured:
+                raise ConfigError(f"{daemon.address} is down, so --local cannot see how to start it")
+            self._captured.pop(daemon.address).start()
+
+    def _words(self, daemon: Seen) -> list[str]:
+        place = {"part": daemon.part, "address": daemon.address, "host": daemon.address.rpartition(":")[0]}
+        try:
+            return [word.format(**place) for word in shlex.split(self._command)]
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(
+                f"--command {self._command!r}: {error}; known are {{part}}, {{address}}, {{host}}"
+            ) from None
+
+    @staticmethod
+    def _run(words: list[str]) -> None:
+        try:
+            subprocess.run(words, check=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL, start_new_session=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise AttaError(f"--command {shlex.join(words)}: {error}") from error
+
+    def unreached(self) -> list[str]:
+        """Addresses that some daemon does not reach; daemons that do not answer tell nothing."""
+        told = ask_all(self._addresses, Connection.unreached, deadline_s=ANSWER_S, credentials=self._credentials)
+        return sorted({address for answer in told for address in answer.value or ()})
+
+    def close(self) -> None:
+        """Let go of processes that were captured and not started."""
+        for process in self._captured.values():
+            process.close()
+
+
+class LocalProcess:
+    """How a daemon on this machine was started: its command, folder, environment and standard streams.
+
+    The streams stay open here. So one that ends with its parent, by the end of its standard input, does so again.
+    """
+
+    def __init__(self, daemon: Seen) -> None:
+        """Read it while the daemon runs.
+
+        Raises:
+            ConfigError: it does not run on this machine, or belongs to somebody else.
+        """
+        if not daemon.pid:
+            raise ConfigError(f"{daemon.address} does not run on this machine: leave out --local")
+        process = Path(f"/proc/{daemon.pid}")
+        self._streams: list[int] = []
+        try:
+            self._words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")[:-1]]
+            if "serve" not in self._words:
+                raise ConfigError(f"{daemon.address}: process {daemon.pid} is not atta serve: leave out --local")
+            entries = (entry.partition(b"=") for entry in (process / "environ").read_bytes().split(b"\0") if entry)
+            self._environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
+            self._folder = os.readlink(process / "cwd")
+            for number, mode in enumerate((os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND)):
+                self._streams.append(os.open(process / "fd" / str(number), mode))
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"{daemon.address}: process {daemon.pid} cannot be read: {error}") from error
+
+    def start(self) -> None:
+        """Start the same again, detached from this process."""
+        stdin, stdout, stderr = self._streams
+        try:
+            subprocess.Popen(
+                self._words,
+                cwd=self._folder,
+                env=self._environment,
+                start_new_session=True,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        except OSError as error:
+            raise AttaError(f"cannot start {self._words[0]} again: {error}") from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the streams."""
+        for stream in self._streams:
+            os.close(stream)
+        self._streams = []
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process of this machine has ended; also if nobody has waited for it yet. 0: not of this machine."""
+    with contextlib.suppress(OSError):
+        return not pid or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+    return True

@@ -1,0 +1,191 @@
+"""``atta.ray.fit``: trainers as Ray's actors, each beside its home daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import atta
+from atta.client.folder import OwnFolder
+from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.partition.disk.store import is_url
+from atta.train.config import TrainConfig
+from atta.train.launching.failure import first_cause
+from atta.train.launching.handing import handed
+from atta.train.launching.launch import with_task
+from atta.train.launching.on_ray.keepers import TrainerKeeper
+from atta.train.launching.on_ray.placement import home_nodes, ranks_on
+from atta.train.launching.on_ray.restarts import Attempts
+from atta.train.launching.on_ray.serving import serve
+from atta.train.reports.epochs import EpochReport
+from atta.train.reports.run import TrainReport
+from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
+
+__all__ = ["fit"]
+
+ROOM_S = 120.0
+"""How long Ray may take to find room for the trainers, and machines to come back after a loss."""
+OTHERS_S = 5.0
+"""How long the other trainers may take to say how they failed; then they are killed."""
+
+
+def fit(
+    config: TrainConfig, *, max_failures: int = 0, threads: int = 1, insecure: bool = False, memory_bytes: int = 0
+) -> TrainReport:
+    """Train as ``config`` says, with trainers that Ray places. Returns the figures of every epoch.
+
+    With the target ``ray:NAME`` as ``config.cluster``, each trainer runs on the machine of its home daemon if there is
+    room. With ``config.data``, daemons are started for the run. Batches and losses are those of ``atta train`` with as
+    many threads per trainer.
+
+    After the loss of a trainer or of its machine all trainers start again, from the checkpoint that this run has
+    written last, or else from the beginning. The figures are those of a run without a loss. The folder of checkpoints
+    must be the same on all machines.
+
+    Args:
+        config: of the run.
+        max_failures: how often that may happen.
+        threads: cores that Ray reserves for each trainer, and threads that it computes with.
+        insecure: with ``config.data``: trust the network; see ``serve``.
+        memory_bytes: memory that Ray reserves for each trainer; 0: none.
+
+    Raises:
+        ConfigError, DataError: bad settings or dataset.
+        QuotaExceededError: Ray has no room for the trainers.
+        RemoteError: a daemon failed.
+        AttaError: a trainer failed once too often; the message names rank and cause.
+    """
+    attempts = Attempts(max_failures)
+    if threads < 1:
+        raise ConfigError(f"threads is {threads}: must be at least 1")
+    ray = joined_ray(local=True)
+    with _target(config, insecure) as target:
+        config = replace(config, data=None, cluster=target, checkpoint=_absolute(config.checkpoint))
+        while True:
+            try:
+                return _attempt(ray, config, attempts, threads, memory_bytes)
+            except AttaError as error:
+                if not attempts.again(error):
+                    raise
+
+
+def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, memory: int) -> TrainReport:
+    task, settled = _task(config)
+    with _trainers(ray, settled, threads, memory) as trainers:
+        if attempts.resumes(trainers.checkpoint(settled)):
+            task["config"]["resume"] = True
+        return TrainReport(settled, trainers.train(task, threads))
+
+
+def _absolute(folder: str | None) -> str | None:
+    """Trainers have another working folder."""
+    return folder if folder is None or is_url(folder) else str(Path(folder).absolute())
+
+
+@contextlib.contextmanager
+def _target(config: TrainConfig, insecure: bool) -> Iterator[str]:
+    if config.cluster is not None:
+        yield config.cluster
+        return
+    assert config.data is not None
+    with serve(config.data, name=f"fit-{uuid.uuid4().hex[:12]}", threads=config.threads or 1, insecure=insecure) as own:
+        yield own.target
+
+
+def _task(config: TrainConfig) -> tuple[dict[str, Any], TrainConfig]:
+    """What trainers are told, and the settings with the task that fits the dataset."""
+    with atta.connect(config.cluster or "", wait=True, deadline_s=ROOM_S) as cluster:
+        config.check_parts(cluster.num_parts)
+        settled = with_task(config, cluster.schema)
+        return {"config": settled.to_dict(), **handed(cluster)}, settled
+
+
+@contextlib.contextmanager
+def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Iterator[_Trainers]:
+    """Actors for all ranks. They and their trainers end with the block."""
+    nodes: Sequence[str | None] = [None] * config.trainers
+    registry, target = None, config.cluster or ""
+    if is_named(target):
+        nodes = home_nodes(config.trainers, ask_ray(target).nodes)
+        registry = ray.get_actor(target.removeprefix(PREFIX), namespace=NAMESPACE)
+    actors = [_actor(ray, node, threads, memory) for node in nodes]
+    try:
+        yield _Trainers(ray, actors, registry)
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    beside = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+    room = {"memory": memory} if memory else {}
+    return ray.remote(TrainerKeeper).options(num_cpus=threads, scheduling_strategy=beside, **room).remote()
+
+
+class _Trainers:
+    """The actors of one attempt, by rank."""
+
+    def __init__(self, ray: Any, actors: Sequence[Any], registry: Any) -> None:
+        self._ray, self._actors, self._registry = ray, actors, registry
+        try:
+            self._places: list[Mapping[str, Any]] = ray.get([a.place.remote() for a in actors], timeout=ROOM_S)
+        except ray.exceptions.GetTimeoutError:
+            raise QuotaExceededError(f"Ray has no room for {len(actors)} trainers after {ROOM_S:g} s") from None
+        except ray.exceptions.RayError as error:
+            raise AttaError(f"Ray lost a trainer as it started: {error}") from None
+
+    def checkpoint(self, config: TrainConfig) -> str:
+        """What tells the checkpoint there is now from another one, as rank 0 sees it."""
+        from atta.train.checkpoint import LAST
+
+        found: str = self._ray.get(self._actors[0].version.remote(config.checkpoint, LAST))
+        return found
+
+    def train(self, task: Mapping[str, Any], threads: int) -> list[EpochReport]:
+        """The figures of rank 0; raises the error of the rank that failed first."""
+        first = self._places[0]
+        asked = {}
+        for rank, actor in zip(ranks_on([place["node"] for place in self._places]), self._actors, strict=True):
+            environment = rank.environment(first["host"], first["port"], threads)
+            asked[actor.train.remote(task, environment, self._registry)] = rank.rank
+        ended: dict[int, dict[str, Any]] = {}
+        deadline: float | None = None
+        while len(ended) < len(asked) and (deadline is None or time.monotonic() < deadline):
+            waiting = [ref for ref, rank in asked.items() if rank not in ended]
+            ready, _ = self._ray.wait(waiting, num_returns=1, timeout=1.0)
+            for ref in ready:
+                ended[asked[ref]] = self._result(ref)
+                if ended[asked[ref]]["code"] and deadline is None:
+                    deadline = time.monotonic() + OTHERS_S
+        if any(end["code"] for end in ended.values()):
+            raise _cause(ended)
+        return [EpochReport.from_dict(epoch) for epoch in ended[0]["epochs"]]
+
+    def _result(self, ref: Any) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            return {"code": 1, "record": "", "epochs": [], "lost": str(error).partition("\n")[0]}
+        return found
+
+
+def _cause(ended: Mapping[int, Mapping[str, Any]]) -> AttaError:
+    """The error of the rank that failed first."""
+    lost = {rank: end["lost"] for rank, end in ended.items() if "lost" in end}
+    if lost:
+        rank = min(lost)
+        return AttaError(f"trainer {rank} was lost with its machine or its actor: {lost[rank]}")
+    with OwnFolder("atta-ray-") as folder:
+        for rank, end in ended.items():
+            if end["record"]:
+                (Path(folder) / f"failure-{rank}.json").write_text(end["record"], encoding="utf-8")
+        return first_cause(
+            Path(folder), {rank: end["code"] for rank, end in ended.items() if end["code"]}, others=False
+        )

@@ -1,0 +1,80 @@
+"""``unsupervised`` and ``dgi``: a vertex shall tell a positive sample from negative ones. No table of targets is needed.
+
+What is judged is not the samples but what embeddings are good for: the classes of vertices, or edges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atta.errors import ConfigError
+from atta.train.tasks import classes
+from atta.train.tasks.links.record import LINKS
+from atta.train.tasks.task import LearningTask, TargetCounts
+
+if TYPE_CHECKING:
+    import torch
+
+    from atta.partition.schema import TableSpec
+
+__all__ = ["unlabelled"]
+
+_SENTENCES = {
+    "unsupervised": "vertices that walks join are alike (GraphSAGE)",
+    "dgi": "vertices beside a corrupted graph (Deep Graph Infomax)",
+}
+
+
+def _outputs(spec: TableSpec, classes: int | None) -> int:
+    raise ConfigError("learning without labels has no table of targets")
+
+
+def _known(positives: torch.Tensor) -> torch.Tensor:
+    """``positives``: int64 [n], 1 for a seed with a positive sample, 0 for one without."""
+    return positives == 1
+
+
+def _wrong(positives: torch.Tensor, outputs: int) -> torch.Tensor:
+    return (positives != 0) & (positives != 1)
+
+
+def _found(positives: torch.Tensor, outputs: int) -> torch.Tensor:
+    return positives.new_zeros(0).double()
+
+
+def _check(counts: TargetCounts, outputs: int) -> str | None:
+    return None
+
+
+def _loss(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Cross entropy of scores [n, 1 + k]: of the positive sample, then of negative ones, which add up (GraphSAGE,
+    equation 1). A score of -inf stands for a sample that is not there.
+    """
+    from torch.nn.functional import softplus
+
+    losses = softplus(-scores[:, 0]) + softplus(scores[:, 1:]).sum(1)
+    return losses[_known(positives)].sum()
+
+
+def _predictions(scores: torch.Tensor) -> torch.Tensor:
+    """The probability of a positive sample."""
+    return scores.sigmoid()
+
+
+def unlabelled(name: str, evaluation: str) -> LearningTask:
+    """The record of ``unsupervised`` or ``dgi``; ``evaluation``: ``classes`` or ``links``, whose figures it has."""
+    judged = classes.TASK if evaluation == "classes" else LINKS
+    return LearningTask(
+        name=name,
+        sentence=_SENTENCES[name],
+        outputs=_outputs,
+        rows=False,
+        known=_known,
+        wrong=_wrong,
+        found=_found,
+        check=_check,
+        loss=_loss,
+        sums=judged.sums,
+        metrics=judged.metrics,
+        predictions=_predictions,
+    )

@@ -1,0 +1,89 @@
+"""Clusters that Ray knows by name: ``ray:NAME`` stands wherever a cluster file does.
+
+Ray is imported only when such a target is resolved. What it hands over are addresses, never rows or batches.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from atta.errors import ConfigError, UnavailableError
+from atta.observe.extras import load
+
+__all__ = ["NAMESPACE", "PREFIX", "NamedCluster", "ask_ray", "is_named", "joined_ray"]
+
+PREFIX = "ray:"
+NAMESPACE = "atta"
+"""Ray's namespace of the actors that know the addresses."""
+KNOWN_S = 60.0
+"""How long the addresses of daemons may be incomplete: while Ray moves one to another machine."""
+ASK_S = 10.0
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True)
+class NamedCluster:
+    """What Ray knows of a cluster.
+
+    Attributes:
+        addresses: ``host:port`` of each partition's daemon.
+        nodes: Ray's ids of their machines.
+        tls: files that callers bring, as in a cluster file; empty: the daemons have no TLS.
+    """
+
+    addresses: tuple[str, ...]
+    nodes: tuple[str, ...]
+    tls: dict[str, str] = field(default_factory=dict)
+
+
+def is_named(target: object) -> bool:
+    """Whether a target is ``ray:NAME``."""
+    return isinstance(target, str) and target.startswith(PREFIX)
+
+
+def joined_ray(*, local: bool = False) -> Any:
+    """The module ``ray``, connected to the cluster of ``RAY_ADDRESS`` or of this machine.
+
+    local: whether to start Ray here if there is none.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        UnavailableError: there is no Ray cluster.
+    """
+    ray = load("Ray", "ray")
+    if not ray.is_initialized():
+        address = None if local else "auto"
+        try:
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
+        except (ConnectionError, RuntimeError) as error:
+            raise UnavailableError("Ray", f"no cluster to connect to: {str(error).partition(chr(10))[0]}") from None
+    return ray
+
+
+def ask_ray(target: str, *, within_s: float = KNOWN_S) -> NamedCluster:
+    """What Ray knows of ``ray:NAME``.
+
+    Raises:
+        ConfigError: Ray is not installed, or NAME is missing.
+        UnavailableError: no such cluster runs, or its daemons have no addresses after ``within_s``.
+    """
+    name = target.removeprefix(PREFIX)
+    if not name:
+        raise ConfigError(f"{target!r}: name a cluster, such as ray:atta")
+    ray = joined_ray()
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            actor = ray.get_actor(name, namespace=NAMESPACE)
+            found = ray.get(actor.known.remote(), timeout=ASK_S)
+        except ValueError:
+            raise UnavailableError(target, "Ray knows no such cluster: start one with atta.ray.serve") from None
+        except ray.exceptions.RayError as error:
+            raise UnavailableError(target, f"Ray does not answer: {type(error).__name__}") from None
+        if found["addresses"]:
+            return NamedCluster(tuple(found["addresses"]), tuple(found["nodes"]), dict(found["tls"]))
+        if time.monotonic() > until:
+            raise UnavailableError(target, f"not all daemons have an address after {within_s:g} s")
+        time.sleep(_RETRY_S)

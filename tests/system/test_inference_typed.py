@@ -1,0 +1,217 @@
+"""Predictions on typed graphs beside the same weights on the whole graph, layer by layer and type by type."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import atta
+from atta.cli import main as root
+from atta.kvstore.spec import MutableSpec
+from atta.partition import GraphWriter, partition_graph
+from atta.train import TrainConfig, fit
+from atta.train.checkpoint import save_best
+from atta.train.models.typed import TypedModel
+from atta.train.reports.epochs import PHASES, EpochReport
+from atta.train.tasks.reach import TypeReach
+from tests.hetero import over_all_vertices
+
+EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
+COUNTS = {"author": 40, "paper": 90, "term": 25, "venue": 6}
+WIDTHS = {"author": 3, "paper": 5}  # terms and venues have no features
+DEGREES = {
+    ("author", "writes", "paper"): 4,
+    ("paper", "by", "author"): 3,
+    ("paper", "cites", "paper"): 2,
+    ("term", "in", "paper"): 3,
+    ("author", "edits", "venue"): 2,  # no model for papers of two layers needs it
+}
+CLASSES, HIDDEN = 3, 8
+SPLITS = {"train": np.arange(30), "val": np.arange(30, 60), "test": np.arange(60, 90)}
+MODELS = ("rgcn", "hetero-sage", "hetero-gat", "hgt")
+
+
+@dataclass
+class World:
+    """A typed graph with scattered ids; some papers have no in-edges of a type, some edges come twice."""
+
+    folder: Path
+    ids: dict[str, np.ndarray]
+    x: dict[str, torch.Tensor]
+    y: np.ndarray
+    edges: dict[tuple[str, str, str], torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    rng, folder = np.random.default_rng(11), tmp_path_factory.mktemp("typed")
+    ids = {t: rng.permutation(5 * n)[:n] for t, n in COUNTS.items()}
+    x = {t: rng.standard_normal((COUNTS[t], w)).astype(np.float32) for t, w in WIDTHS.items()}
+    y = rng.integers(0, CLASSES, COUNTS["paper"])
+    edges = {}
+    for (source, relation, target), degree in DEGREES.items():
+        n = degree * COUNTS[target]
+        edges[source, relation, target] = np.stack(
+            [rng.integers(0, COUNTS[source], n), rng.integers(0, COUNTS[target], n)]
+        )
+    with GraphWriter(folder / "graph") as out:
+        for t, n in COUNTS.items():
+            tables: dict[str, Any] = {"x": x[t]} if t in x else {}
+            own = {"splits": SPLITS} if t == "paper" else {}
+            out.add_nodes(t, n, ids=ids[t], tables={**tables, **({"y": y} if t == "paper" else {})}, **own)
+        for e, pair in edges.items():
+            out.add_edges("__".join(e), *pair)
+    return World(
+        folder, ids, {t: torch.from_numpy(rows) for t, rows in x.items()}, y,
+        {e: torch.from_numpy(pair) for e, pair in edges.items()},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
+def cluster(world: World, request: pytest.FixtureRequest) -> Iterator[atta.LocalCluster]:
+    data = world.folder / f"parts-{request.param}"
+    partition_graph(world.folder / "graph", data, parts=request.param, method="random", seed=3)
+    with ExitStack() as stack:
+        yield stack.enter_context(atta.local(data, threads=1))
+
+
+def checkpoint(folder: Path, world: World, cluster: atta.Cluster, kind: str) -> torch.Tensor:
+    """A folder with random weights and embeddings. Returns the scores of all papers on the whole graph."""
+    settings = TrainConfig(
+        data="x", model=kind, num_neighbors=(2, 2), hidden=HIDDEN, heads=2, task="classes", target="paper"
+    )
+    reach = TypeReach.of(cluster.schema, "paper", 2)
+    torch.manual_seed(5)
+    model = TypedModel(settings.own, reach, CLASSES)
+    rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.without_features}
+    in_tables = {t: torch.empty_like(learnt) for t, learnt in rows.items()}
+    for t, learnt in rows.items():
+        in_tables[t][places(cluster, t, world.ids[t])] = learnt
+    save_best(folder, settings.own, model, EPOCH, embeddings=in_tables, dataset_id=cluster.dataset_id)
+    with torch.no_grad():
+        return over_all_vertices(model.eval(), {**world.x, **rows}, world.edges)
+
+
+def places(cluster: atta.Cluster, node_type: str, ids: np.ndarray) -> torch.Tensor:
+    """Where tables have the rows of some vertices."""
+    table = cluster.tables.create(MutableSpec(f"order-{node_type}", COUNTS[node_type], policy=f"nodes:{node_type}"))
+    return torch.from_numpy(table.locate(ids))
+
+
+def edges_read(cluster: atta.Cluster) -> float:
+    return sum(stats.get("edges", 0.0) for stats in cluster.stats())
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_scores_are_those_of_the_whole_graph_and_each_edge_is_read_once_per_layer(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    expected = checkpoint(tmp_path, world, cluster, kind)
+    before = edges_read(cluster)
+    found = atta.predict(cluster, tmp_path, what="scores", batch_size=17)
+    assert found is not None
+    order = {int(vertex): place for place, vertex in enumerate(world.ids["paper"])}
+    assert sorted(found.ids) == sorted(order)
+    of_ids = expected[[order[int(vertex)] for vertex in found.ids]]
+    np.testing.assert_allclose(found.values, of_ids, rtol=1e-5, atol=1e-5)
+    # The first layer computes authors, papers and terms, the second one papers. Edges into venues are never read.
+    into = {t: sum(pair.shape[1] for e, pair in world.edges.items() if e[2] == t) for t in COUNTS}
+    assert edges_read(cluster) - before == into["author"] + 2 * into["paper"] + into["term"]
+    assert not [name for name in cluster.tables.specs() if name.startswith("predict.")]
+
+
+def test_embeddings_classes_splits_ids_and_pairs(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
+    scores = checkpoint(tmp_path, world, cluster, "hetero-sage")
+    ids = world.ids["paper"]
+    test = atta.predict(cluster, tmp_path, "test", what="classes")
+    assert test is not None
+    said = dict(zip(ids.tolist(), scores.argmax(1).tolist(), strict=True))
+    assert dict(zip(test.ids.tolist(), test.values.tolist(), strict=True)) == {v: said[v] for v in ids[60:90].tolist()}
+    embeddings = atta.predict(cluster, tmp_path, ids[:7])
+    assert embeddings is not None
+    assert embeddings.values.shape == (7, HIDDEN)
+    weights = torch.load(tmp_path / "best.pt", weights_only=True)["model"]
+    decoded = torch.from_numpy(embeddings.values) @ weights["decoder.weight"].T + weights["decoder.bias"]
+    own = scores[[int(np.flatnonzero(ids == vertex)[0]) for vertex in embeddings.ids]]
+    np.testing.assert_allclose(decoded, own, rtol=1e-4, atol=1e-5)
+    pairs = embeddings.ids[[[0, 1], [6, 2]]]
+    products = (embeddings.values[[0, 6]] * embeddings.values[[1, 2]]).sum(1)
+    scored = atta.predict(cluster, tmp_path, links=pairs)
+    assert scored is not None
+    assert scored.values == pytest.approx(products, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_trainers")
+def test_what_training_says_is_what_prediction_says(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
+    """A trained model with embeddings: the classes have the accuracy of the evaluation."""
+    settings = TrainConfig(
+        cluster=str(cluster.cluster_file), model="rgcn", num_neighbors=(-1, -1), hidden=HIDDEN, epochs=2, dropout=0.0,
+        checkpoint=str(tmp_path / "run"), device="cpu", verbose=False, batch_size=10,
+    )  # fmt: skip
+    report = fit(settings)
+    expected = report.best.metrics["test_accuracy"]
+    found = atta.predict(cluster, tmp_path / "run", "test", what="classes")
+    assert found is not None
+    truth = dict(zip(world.ids["paper"].tolist(), world.y.tolist(), strict=True))
+    assert np.mean([truth[v] == c for v, c in zip(found.ids.tolist(), found.values.tolist(), strict=True)]) == expected
+
+
+BAD = [
+    ("--mode sampled --num-neighbors 5", "typed graphs are predicted layer by layer"),
+    ("--split nobody", "unknown split 'nobody'"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], options: str, said: str,
+) -> None:  # fmt: skip
+    checkpoint(tmp_path, world, cluster, "rgcn")
+    assert said in line_of(cluster, tmp_path, monkeypatch, capfd, *options.split())
+
+
+def test_a_checkpoint_of_other_types_or_rows_is_refused(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    checkpoint(tmp_path, world, cluster, "rgcn")
+    saved = torch.load(tmp_path / "best.pt", weights_only=True)
+
+    def refused(**changes: Any) -> str:
+        reach = TypeReach.of(cluster.schema, "paper", 2)
+        shape = {**saved["shape"], **changes.pop("shape", {})}
+        settings = TrainConfig(data="x", model=shape["model"], num_neighbors=(2,) * shape["depth"], hidden=shape["hidden"],
+                               heads=2, task="classes", target=shape["target"])  # fmt: skip
+        model = TypedModel(settings.own, reach, CLASSES)
+        rows = {t: torch.zeros(COUNTS[t], HIDDEN) for t in reach.without_features}
+        given = {"embeddings": rows, "dataset_id": cluster.dataset_id, **changes}
+        save_best(tmp_path, settings.own, model, EPOCH, **given)
+        return line_of(cluster, tmp_path, monkeypatch, capfd)
+
+    assert "those of another partitioned dataset" in refused(dataset_id="other")
+    assert "it has other embeddings, or none" in refused(embeddings={})
+    assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
+
+
+def line_of(
+    cluster: atta.LocalCluster, run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *options: str
+) -> str:  # fmt: skip
+    """What ``atta predict`` says when it refuses."""
+    given = ["--cluster", str(cluster.cluster_file), "--checkpoint", str(run), "--out", str(run / "out"), "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["atta", "predict", *given, *options])
+    with pytest.raises(SystemExit) as stopped:
+        root.main()
+    text = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert len(text.strip().splitlines()) == 1
+    return text

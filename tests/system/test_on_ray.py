@@ -1,0 +1,250 @@
+"""Daemons and trainers that Ray keeps: the batches and losses of ``atta train``, also after losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import atta
+import atta.ray
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnavailableError
+from atta.observe.extras import missing
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
+from atta.train import TrainConfig
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(bool(missing("ray", "torch_geometric")), reason="ray or torch_geometric is not installed"),
+]
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray")
+    shares = {"train": 0.4, "val": 0.2, "test": 0.4}
+    sizes = {"nodes": 400, "edges": 4000, "features": 6, "classes": 3, "seed": 5}
+    generate("sbm", folder / "graph", GenerateOptions(**sizes, **shares, inter=0.2))  # type: ignore[arg-type]
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="metis", seed=0)
+    return folder / "parts"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster of three nodes on this machine; programs that the tests start find it too."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for setting in ("enable_worker_prestart", "prestart_worker_first_driver"):
+            patch.setenv(f"RAY_{setting}", "0")  # processes that nobody needs here
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        for _ in range(2):
+            cluster.add_node(num_cpus=3)
+        try:
+            ray.init(namespace="atta", log_to_driver=False)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def served(nodes: Any, parts: Path) -> Iterator[atta.ray.Served]:
+    with atta.ray.serve(parts, name="small", insecure=True, buffer_bytes=64 * MIB) as running:
+        yield running
+
+
+def config(**changes: Any) -> TrainConfig:
+    given = {"cluster": "ray:small", "trainers": 2, "epochs": 3, "num_neighbors": (3, 3), "batch_size": 16, "hidden": 8}
+    return TrainConfig(**{**given, "device": "cpu", "verbose": False, **changes})
+
+
+def losses(report: Any) -> list[float]:
+    return [epoch.loss for epoch in report.epochs]
+
+
+@pytest.fixture(scope="module")
+def expected(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of ``atta train`` with one thread per trainer."""
+    found = tmp_path_factory.mktemp("expected") / "report.json"
+    words = ["--data", str(parts), "--trainers", "2", "--epochs", "3", "--num-neighbors", "3,3", "--batch-size", "16"]
+    words += ["--hidden", "8", "--device", "cpu", "--json", str(found)]
+    command = [sys.executable, "-m", "atta.cli.main", "train", *words]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+    return [epoch["loss"] for epoch in json.loads(found.read_text())["epochs"]]
+
+
+def alive(words: str) -> list[psutil.Process]:
+    """Processes of Atta whose command has ``words``."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if words in line and "atta." in line and "pytest" not in line:
+            found.append(process)
+    return found
+
+
+def test_batches_are_those_of_daemons_started_by_hand(served: atta.ray.Served, parts: Path) -> None:
+    def batches(cluster: atta.Cluster) -> list[Any]:
+        loader = atta.NeighborLoader(cluster, [3, 3], "train", batch_size=16, shuffle=True, seed=3)
+        return [batch.to_pyg() for batch in loader]
+
+    with atta.connect("ray:small") as on_ray, atta.local(parts, threads=1) as by_hand:
+        found, wanted = batches(on_ray), batches(by_hand)
+    assert len(found) == len(wanted) > 5
+    for a, b in zip(found, wanted, strict=True):
+        for name in ("n_id", "edge_index", "e_id", "x", "y"):
+            np.testing.assert_array_equal(a[name].numpy(), b[name].numpy())
+
+
+def test_commands_take_the_name(served: atta.ray.Served) -> None:
+    command = [sys.executable, "-m", "atta.cli.main", "status", "--cluster", "ray:small", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [d["error"] for d in json.loads(done.stdout)["daemons"]] == [None, None]
+
+
+def test_losses_are_those_of_atta_train(served: atta.ray.Served, expected: list[float]) -> None:
+    assert losses(atta.ray.fit(config())) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_run_survives_its_daemons_and_trainers(
+    served: atta.ray.Served, expected: list[float], tmp_path: Path
+) -> None:
+    """Kills a daemon in epoch 1, and a trainer once there is a checkpoint. The curve is the same."""
+    longer = config(epochs=12, checkpoint=str(tmp_path / "runs"))
+    killed: list[str] = []
+    before = [state["starts"] for state in served.states()]
+
+    def kill() -> None:
+        assert eventually(lambda: alive("launching.worker"), 120)
+        for state in served.states()[:1]:
+            os.kill(state["pid"], signal.SIGKILL)
+            killed.append("daemon")
+        assert eventually(lambda: (tmp_path / "runs/checkpoint.pt").exists(), 120)
+        trainer = alive("launching.worker")
+        if trainer:
+            trainer[0].kill()
+            killed.append("trainer")
+
+    plain = atta.ray.fit(config(epochs=12))
+    thread = threading.Thread(target=kill)
+    thread.start()
+    report = atta.ray.fit(longer, max_failures=3)
+    thread.join()
+    assert killed == ["daemon", "trainer"]
+    assert served.states()[0]["starts"] > before[0]
+    assert losses(report) == pytest.approx(losses(plain), abs=1e-5)
+    assert losses(report)[:3] == pytest.approx(expected, abs=1e-5)
+
+
+def test_without_failures_allowed_the_loss_of_a_trainer_is_an_error(served: atta.ray.Served) -> None:
+    def kill() -> None:
+        assert eventually(lambda: alive("launching.worker"), 120)
+        for process in alive("launching.worker"):
+            process.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(AttaError, match="was killed by SIGKILL"):
+        atta.ray.fit(config(epochs=200))
+    thread.join()
+
+
+def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Path, expected: list[float]) -> None:
+    """A node with a daemon and its trainer goes away; a third one takes over."""
+    import ray
+
+    extra = nodes.add_node(num_cpus=2, resources={"lost": 1})
+    nodes.wait_for_nodes()
+    with atta.ray.serve(parts, name="moving", insecure=True, buffer_bytes=64 * MIB) as running:
+        where = atta.wire.named.ask_ray(running.target).nodes
+        if extra.node_id not in where:  # Ray chose the others: lose one of those
+            extra = next(n for n in nodes.worker_nodes if n.node_id in where)
+        lost: list[bool] = []
+
+        def lose() -> None:
+            assert eventually(lambda: (tmp_path / "runs/checkpoint.pt").exists(), 120)
+            nodes.remove_node(extra, allow_graceful=False)
+            lost.append(True)
+
+        thread = threading.Thread(target=lose)
+        thread.start()
+        longer = config(cluster="ray:moving", epochs=12, checkpoint=str(tmp_path / "runs"))
+        report = atta.ray.fit(longer, max_failures=3)
+        thread.join()
+        assert lost
+        assert len(losses(report)) == 12
+        assert losses(report)[:3] == pytest.approx(expected, abs=1e-5)
+        assert extra.node_id not in atta.wire.named.ask_ray(running.target).nodes
+    assert ray.is_initialized()
+
+
+def test_what_goes_wrong_at_the_start_has_a_name(nodes: Any, parts: Path, served: atta.ray.Served) -> None:
+    with pytest.raises(ConfigError, match="runs already"):
+        atta.ray.serve(parts, name="small", insecure=True)
+    with pytest.raises(DataError):
+        atta.ray.serve(parts / "absent", name="absent", insecure=True)
+    with pytest.raises(QuotaExceededError, match="no room for 2 daemons"):
+        atta.ray.serve(parts, name="large", insecure=True, threads=500, deadline_s=2)
+    with pytest.raises(ConfigError, match="insecure"):
+        atta.ray.serve(parts, name="open", buffer_bytes=64 * MIB)
+    with pytest.raises(UnavailableError, match="knows no such cluster"):
+        atta.connect("ray:nobody")
+
+
+DRIVER = """
+import sys, time, atta.ray
+atta.ray.serve(sys.argv[1], name="orphan", insecure=True, buffer_bytes=64 << 20)
+print("serving", flush=True)
+if sys.argv[2] == "shutdown":
+    import ray
+    ray.shutdown()
+    print("shut down", flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill"])
+def test_no_process_outlives_the_program(nodes: Any, tmp_path: Path, parts: Path, how: str) -> None:
+    own = tmp_path / f"orphan-{how}"
+    own.symlink_to(parts)
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(own), how], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "serving\n"
+        daemons = alive(str(own))
+        if how == "shutdown":
+            assert driver.stdout.readline() == "shut down\n"
+        else:
+            assert len(daemons) == 2
+            driver.kill()
+        began = time.monotonic()
+        assert eventually(
+            lambda: not [p for p in alive(str(own)) if p.pid != driver.pid and "serve" in p.cmdline()], 10
+        )
+        assert time.monotonic() - began < 10
+        driver.kill()
+
+
+def test_a_run_may_start_its_own_daemons(nodes: Any, parts: Path, expected: list[float]) -> None:
+    report = atta.ray.fit(replace(config(), cluster=None, data=str(parts)), insecure=True)
+    assert losses(report) == pytest.approx(expected, abs=1e-5)
+    assert alive(str(parts)) == []

@@ -1,0 +1,255 @@
+"""Link prediction on typed graphs: what is read, what is ranked, and figures by brute force."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import atta
+from atta.cli import main as root
+from atta.partition import GraphWriter, partition_graph
+from atta.train import TrainConfig, fit
+from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
+from atta.train.tasks.choice import task_on
+from atta.train.tasks.links.pairs import EdgeSplit
+from tests.hetero import hidden_over_all_vertices
+
+BUYS, BOUGHT, KNOWS, TAGS = (
+    ("user", "buys", "item"),
+    ("item", "bought_by", "user"),
+    ("user", "knows", "user"),
+    ("tag", "on", "item"),
+)
+COUNTS, BLOCKS = {"item": 50, "tag": 8, "user": 70}, 4
+SHARES = "0.7,0.2,0.1"
+
+
+@dataclass
+class World:
+    """Users buy items of their own block; tags have no features. Ids of users and items overlap."""
+
+    ids: dict[str, np.ndarray]
+    x: dict[str, torch.Tensor]
+    edges: dict[tuple[str, str, str], torch.Tensor]
+    times: np.ndarray
+    running: atta.Cluster
+
+    def user_ids(self, edge_type: tuple[str, str, str]) -> torch.Tensor:
+        ends = zip(edge_type[::2], self.edges[edge_type].numpy(), strict=True)
+        return torch.from_numpy(np.stack([self.ids[t][places] for t, places in ends]))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    rng, folder = np.random.default_rng(7), tmp_path_factory.mktemp("typed-links")
+    block = {t: np.arange(n) % BLOCKS for t, n in COUNTS.items()}
+    ids = {t: rng.permutation(2 * n)[:n] for t, n in COUNTS.items()}
+    x = {}
+    for t, width in (("item", 6), ("user", 5)):
+        x[t] = 0.8 * rng.standard_normal((COUNTS[t], width)).astype(np.float32)
+        x[t][np.arange(COUNTS[t]), block[t]] += 1
+
+    def joined(source: str, target: str, inside: float, outside: float) -> np.ndarray:
+        alike = block[source][:, None] == block[target]
+        return np.stack(np.nonzero(rng.random(alike.shape) < np.where(alike, inside, outside)))
+
+    buys = joined("user", "item", 0.4, 0.02)
+    buys = np.concatenate([buys, buys[:, :15]], axis=1)  # some edges come twice
+    edges = {
+        BUYS: buys,
+        BOUGHT: buys[::-1],
+        KNOWS: joined("user", "user", 0.1, 0.05),
+        TAGS: joined("tag", "item", 0.3, 0),
+    }
+    times = rng.integers(0, 40, buys.shape[1])
+    with GraphWriter(folder / "graph") as out:
+        for t, n in COUNTS.items():
+            out.add_nodes(t, n, ids=ids[t], tables={"x": x[t]} if t in x else {})
+        for e, pair in edges.items():
+            out.add_edges("__".join(e), *pair, **({"time": times} if e in (BUYS, BOUGHT) else {}))
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+    with ExitStack() as stack:
+        running = stack.enter_context(atta.local(folder / "parts", threads=1))
+        yield World(
+            ids, {t: torch.from_numpy(rows) for t, rows in x.items()},
+            {e: torch.from_numpy(np.ascontiguousarray(pair)) for e, pair in edges.items()}, times, running,
+        )  # fmt: skip
+
+
+def config(world: World, **settings: Any) -> TrainConfig:
+    common = {
+        **{"task": "link", "model": "hetero-sage", "edge_type": "user,buys,item", "hidden": 12, "heads": 2, "lr": 0.01},
+        **{"dropout": 0.0, "seed": 4, "device": "cpu", "verbose": False, "epochs": 4, "batch_size": 64},
+        **{"num_neighbors": (-1, -1), "edge_split": SHARES, "eval_negatives": "all", "seed_policy": "global"},
+    }
+    return TrainConfig(cluster=str(world.running.cluster_file), **{**common, **settings})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trainer_of(world: World, settings: TrainConfig) -> TypedLinkTrainer:
+    own: Any = settings.own
+    own = type(own)(**{**vars(own), **task_on(world.running.schema, own).resolved})
+    return TypedLinkTrainer(own, world.running, torch.device("cpu"))
+
+
+def divided(world: World, trainer: TypedLinkTrainer) -> tuple[dict[tuple[int, ...], int], np.ndarray]:
+    """The split of each pair that buys, by places, and which edges are messages."""
+    pairs = list(map(tuple, world.edges[BUYS].T.tolist()))
+    if trainer.config.split_by == "hash":
+        of = EdgeSplit.parse(SHARES).of(*world.user_ids(BUYS)).numpy()
+        return dict(zip(pairs, of.tolist(), strict=True)), of == 0
+    first: dict[tuple[int, ...], int] = {}
+    for pair, time in zip(pairs, world.times.tolist(), strict=True):
+        first[pair] = min(time, first.get(pair, time))
+    ordered = sorted(first.values())
+    train, val = (ordered[int(np.ceil(share * len(ordered) - 1e-6)) - 1] for share in (0.7, 0.9))
+    return {pair: (time > train) + (time > val) for pair, time in first.items()}, world.times <= train
+
+
+def by_hand(world: World, trainer: TypedLinkTrainer, split: int) -> dict[str, float]:
+    """MRR, Hits@10 and AUC of the trainer's weights: every edge beside all items that its user has not bought."""
+    assert trainer.embeddings is not None
+    ids = {t: torch.from_numpy(rows) for t, rows in world.ids.items()}
+    with torch.no_grad():
+        x = {**world.x, "tag": trainer.embeddings.rows("tag", ids["tag"])}
+        pairs, kept = divided(world, trainer)
+        messages = {e: pair[:, kept] if e in (BUYS, BOUGHT) else pair for e, pair in world.edges.items()}
+        model: Any = trainer.model
+        h = hidden_over_all_vertices(model, x, messages)
+        users, items = (model.outputs[t](h[t]) for t in ("user", "item"))
+        scores = model.link_decoder(users[:, None], items).double().numpy()
+    own = [pair for pair, number in pairs.items() if number == split]
+    ranks, wins, games = [], 0.0, 0
+    for user, item in own:
+        others = [scores[user, other] for other in range(COUNTS["item"]) if (user, other) not in pairs]
+        ranks.append(1 + sum(s > scores[user, item] for s in others))
+        for positive in own:
+            wins += sum(s < scores[positive] for s in others)
+            games += len(others)
+    placed = 1 / np.array(ranks)
+    return {"mrr": float(placed.mean()), "hits@10": float(np.mean(np.array(ranks) <= 10)), "auc": wins / games}
+
+
+CASES = [("hetero-sage", "time"), ("hetero-sage", "hash"), ("rgcn", "hash"), ("hgt", "time"), ("hetero-gat", "hash")]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("model", "split_by"), [pytest.param(*c, marks=[pytest.mark.slow] if n else []) for n, c in enumerate(CASES)]
+)
+def test_figures_are_those_of_brute_force_and_nothing_leaks(
+    world: World, monkeypatch: pytest.MonkeyPatch, model: str, split_by: str
+) -> None:
+    trainer = trainer_of(world, config(world, model=model, split_by=split_by))
+    seen: list[Any] = []
+    readable = TypedLinkTrainer.readable
+
+    def watch(self: TypedLinkTrainer, data: Any) -> Any:
+        found = readable(self, data)
+        seen.append(found)
+        return found
+
+    monkeypatch.setattr(TypedLinkTrainer, "readable", watch)
+    trainer.train_epoch(0)
+    check_messages(world, trainer, seen)
+    before = trainer.objective.metrics(trainer.tallies()["val"])
+    for split, number in (("val", 1), ("test", 2)):
+        found = trainer.objective.metrics(trainer.tallies()[split])
+        expected = by_hand(world, trainer, number)
+        assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-4)
+    for epoch in range(1, 8):
+        trainer.train_epoch(epoch)
+    after = trainer.objective.metrics(trainer.tallies()["val"])
+    assert after["auc"] > max(0.7, before["auc"] - 0.05)
+    assert trainer.embeddings is not None
+    trainer.embeddings.delete()
+
+
+def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) -> None:
+    """No edge of validation or test, no seed edge and no reverse of these is a message; negatives are items."""
+    split, kept = divided(world, trainer)
+    named = [(world.ids["user"][user], world.ids["item"][item], n) for (user, item), n in split.items()]
+    held_out = {(user, item) for user, item, number in named if number}
+    graph = {e: set(map(tuple, world.user_ids(e).T.tolist())) for e in world.edges}
+    readable = set(map(tuple, world.user_ids(BUYS)[:, torch.from_numpy(kept)].T.tolist()))
+    assert 0 < len(held_out) < len(graph[BUYS]) / 2
+    train, seeds_seen = graph[BUYS] - held_out, []
+    for data in batches:
+        user, item = (data[t].n_id for t in ("user", "item"))
+        label, count = data[BUYS].edge_label_index, data[BUYS].batch_size
+        seeds = list(zip(user[label[0, :count]].tolist(), item[label[1, :count]].tolist(), strict=True))
+        seeds_seen += seeds
+        assert label.shape[1] == 2 * count
+        assert data[BUYS].edge_label.tolist() == [1.0] * count + [0.0] * count
+        assert set(item[label[1]].tolist()) <= set(world.ids["item"].tolist())
+        forbidden = held_out | set(seeds)
+        for e in (BUYS, BOUGHT):
+            ends = [data[t].n_id[places].tolist() for t, places in zip(e[::2], data[e].edge_index, strict=True)]
+            messages = set(zip(*(ends if e == BUYS else ends[::-1]), strict=True))
+            assert messages <= readable - forbidden
+            assert data.num_sampled_edges[e] == data[e].num_sampled_edges
+            assert sum(data.num_sampled_edges[e]) == len(ends[0])
+        knows = zip(*(user[places].tolist() for places in data[KNOWS].edge_index), strict=True)
+        assert set(knows) <= graph[KNOWS]
+    assert sorted(seeds_seen) == sorted(train)  # each once, though some edges come twice
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("preloaded_trainers")
+def test_two_trainers_and_a_resumed_run(world: World, tmp_path: Path) -> None:
+    settings = {"checkpoint": str(tmp_path / "run"), "trainers": 2, "num_neighbors": (5, 5), "eval_negatives": "20"}
+    report = fit(config(world, epochs=6, **settings))
+    assert report.config.edge_type == "user__buys__item"
+    assert report.best.metrics["val_auc"] > 0.65
+    again = fit(config(world, epochs=7, resume=True, **settings))
+    assert [e.loss for e in again.epochs[:6]] == [e.loss for e in report.epochs]
+    with pytest.raises(atta.errors.ConfigError, match="on a typed graph: predict takes none of these"):
+        atta.predict(world.running, tmp_path / "run")
+    with pytest.raises(atta.errors.DataError, match="was made with edge_type user__buys__item"):
+        fit(config(world, epochs=8, resume=True, **{**settings, "edge_type": "user__knows__user"}))
+
+
+BAD = [
+    ("", "--edge-type: name the edges to predict, one of item__bought_by__user"),
+    ("--edge-type user,likes,item", "unknown edge type 'user__likes__item'"),
+    (
+        "--edge-type user__buys__item --model sage",
+        "--task link: takes graphs with one node type and one edge type, or a",
+    ),
+    ("--edge-type user__buys__item --target item", "--target: --task link learns about both ends of --edge-type"),
+    ("--edge-type user__buys__item --reverse-type user__knows__user", "does not lead from item to user"),
+    ("--edge-type user__knows__user --split-by time", "edge type user__knows__user needs an edge table time"),
+    (
+        "--edge-type user__buys__item --task unsupervised",
+        "--edge-type: belongs to --task link or edge-classes, not unsupervised",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD, ids=[options for options, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    given = ["--cluster", str(world.running.cluster_file), "--task", "link", "--model", "rgcn", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["atta", "train", *given, "--quiet", *options.split()])
+    with pytest.raises(SystemExit) as stopped:
+        root.main()
+    text = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert said in text
+    assert "Traceback" not in text

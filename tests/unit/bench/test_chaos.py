@@ -1,0 +1,185 @@
+"""Plans and invariants of chaos. Each checker is shown violations, and must tell them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.bench.lab.chaos.invariants import ConsumerChecker, ProcessSample, TrainerChecker, leaks, longest_gap
+from atta.bench.lab.chaos.oracle import ChaosGraph, expected_batches, expected_weights
+from atta.bench.lab.chaos.plan import FaultKind, kinds_of, plan_faults
+from atta.bench.lab.chaos.worker import EPOCHS, WIDTH, Lines, stepped, weights_digest
+from atta.cli.main import cli
+from atta.errors import AttaError, ConfigError, UnknownNameError
+
+PROCESSES = ["daemon-0", "daemon-1", "consumer-0", "trainer-1"]
+EXPECTED = [["a0", "a1"], ["b0", "b1"]]
+
+
+@given(st.integers(0, 1 << 40), st.sets(st.sampled_from(list(FaultKind)), min_size=1), st.floats(0.5, 10))
+def test_a_plan_is_a_function_of_its_seed(seed: int, kinds: set[FaultKind], every_s: float) -> None:
+    chosen = sorted(kinds, key=lambda kind: kind.value)
+    faults = plan_faults(seed, 120.0, chosen, PROCESSES, every_s)
+    assert faults == plan_faults(seed, 120.0, chosen, PROCESSES, every_s)
+    assert faults
+    assert {fault.kind for fault in faults} <= kinds
+    for fault in faults:
+        assert 0 < fault.at_s < 120
+        assert fault.kind in {FaultKind.KILL, FaultKind.STOP} or fault.target.startswith(
+            "trainer" if fault.kind is FaultKind.DISK else "daemon"
+        )
+    for one, two in itertools.pairwise(faults):
+        assert one.at_s + one.lasts_s < two.at_s, "two faults at once could leave no replica"
+
+
+def test_other_seeds_give_other_plans_and_all_are_hit() -> None:
+    plans = [plan_faults(seed, 600.0, list(FaultKind), PROCESSES, 4.0) for seed in range(3)]
+    assert plans[0] != plans[1] != plans[2]
+    assert {fault.target for fault in plans[0]} == {*PROCESSES}
+    assert {fault.kind for fault in plans[0]} == {*FaultKind}
+
+
+def test_faults_that_make_no_sense_are_refused() -> None:
+    assert kinds_of(["stop", "kill", "stop"]) == [FaultKind.STOP, FaultKind.KILL]
+    with pytest.raises(UnknownNameError, match="did you mean 'kill'"):
+        kinds_of(["kil"])
+    with pytest.raises(ConfigError, match="--faults disk: there is no process that it hits"):
+        plan_faults(1, 60.0, [FaultKind.DISK], ["daemon-0"], 4.0)
+
+
+def lines(laps: int = 2) -> list[dict[str, Any]]:
+    """What a consumer writes that gets everything right."""
+    places = [(e, b) for e, digests in enumerate(EXPECTED) for b in range(len(digests))]
+    return [{"lap": lap, "epoch": e, "batch": b, "digest": EXPECTED[e][b]} for lap in range(laps) for e, b in places]
+
+
+def found_in(written: list[dict[str, Any]]) -> list[str]:
+    checker = ConsumerChecker("consumer-0", EXPECTED)
+    return [wrong for line in written for wrong in checker.check(line)]
+
+
+def test_batches_that_are_right_are_accepted() -> None:
+    assert found_in(lines()) == []
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_batch_that_comes_twice_is_found(at: int) -> None:
+    (wrong,) = found_in([*lines()[: at + 1], *lines()[at:]])
+    assert "comes twice" in wrong
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_missing_batch_is_found(at: int) -> None:
+    (wrong,) = found_in([*lines()[:at], *lines()[at + 1 :]])
+    assert "others are missing" in wrong
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_another_batch_is_found(at: int) -> None:
+    written = lines()
+    written[at] |= {"digest": "of the wrong part"}
+    (wrong,) = found_in(written)
+    assert "differs from the one of the local sampler" in wrong
+
+
+WEIGHTS = [f"w{step}" for step in range(1, 31)]
+
+
+def step_line(step: int, process: int = 1, digest: str = "") -> dict[str, Any]:
+    return {"step": step, "digest": digest or WEIGHTS[step - 1], "process": process}
+
+
+def trainer(*written: dict[str, Any]) -> tuple[TrainerChecker, list[str]]:
+    checker = TrainerChecker("trainer-1", WEIGHTS)
+    return checker, [wrong for line in written for wrong in checker.check(line)]
+
+
+UNTIL_7 = [*map(step_line, range(1, 6)), {"saved": 5}, step_line(6), step_line(7)]
+
+
+def test_a_trainer_may_begin_again_at_its_checkpoint() -> None:
+    checker, wrong = trainer(*UNTIL_7, *(step_line(step, process=2) for step in range(6, 10)))
+    assert (wrong, checker.steps, checker.repeated) == ([], 11, 2)
+    assert trainer(*UNTIL_7, step_line(8, process=2))[1] == []  # saved, and killed before the line about it
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (step_line(8, digest="x"), "differ from those of an undisturbed run"),
+        (step_line(9), "step 9 follows 7"),
+        (step_line(7), "step 7 follows 7"),
+        (step_line(9, process=2), "step 9 follows 7, saved was 5"),
+        (step_line(5, process=2), "step 5 follows 7, saved was 5"),
+        ({"saved": 6}, "saves step 6, not 7"),
+    ],
+)
+def test_a_trainer_that_goes_wrong_is_found(line: dict[str, Any], words: str) -> None:
+    assert words in trainer(*UNTIL_7, line)[1][0]
+
+
+def samples(descriptors: Any = 50, threads: Any = 20, mib: Any = 100, seconds: float = 3600.0) -> list[ProcessSample]:
+    """What a process had at 100 moments; each number may be a function of 0 to 1."""
+
+    def at(value: Any, where: float) -> int:
+        return int(value(where) if callable(value) else value)
+
+    moments = [number / 99 for number in range(100)]
+    return [ProcessSample(m * seconds, at(descriptors, m), at(threads, m), at(mib, m) << 20) for m in moments]
+
+
+def test_leaks_are_found() -> None:
+    assert leaks("p", samples()) == []
+    assert leaks("p", samples(descriptors=lambda m: 50 + 30 * (m > 0.5))) == []
+    assert "descriptors in the first half" in leaks("p", samples(descriptors=lambda m: 50 + 400 * m))[0]
+    assert "threads in the first half" in leaks("p", samples(threads=lambda m: 20 + 100 * m))[0]
+    assert leaks("p", samples(mib=lambda m: 100 + 40 * min(1, 4 * m))) == [], "it has grown, and grows no more"
+    assert "memory grew" in leaks("p", samples(mib=lambda m: 100 + 60 * m))[0]
+    assert leaks("p", samples(mib=lambda m: 100 + 60 * m, seconds=60)) == [], "a minute says nothing about memory"
+    assert leaks("p", samples(descriptors=lambda m: 50 + 400 * m)[:5]) == [], "too few to tell"
+
+
+def test_the_longest_gap() -> None:
+    times = [0.0, 1.0, 1.5, 4.0, 4.1]
+    assert longest_gap(times, 1.2, 4.1) == 2.5
+    assert longest_gap(times, 0.5, 1.6) == 0.5
+    assert longest_gap(times, 2.0, 9.0) == pytest.approx(4.9)
+    assert longest_gap([], 2.0, 9.0) == 7.0
+
+
+def test_a_torn_line_is_dropped(tmp_path: Any) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b'{"lap": 0}\n{"lap"')
+    found = Lines(str(file))
+    found.write(lap=1)
+    assert [line["lap"] for line in found.read()] == [0, 1]
+
+
+def test_the_oracle_refuses_epochs_without_all_training_vertices() -> None:
+    graph, draw = ChaosGraph.drawn(), random.Random(1)
+    seeds = graph.ids[graph.train].tolist()
+    learnt = []
+    for epoch in range(EPOCHS):
+        draw.shuffle(seeds)
+        learnt += [
+            {"rank": n % 2, "epoch": epoch, "batch_id": n, "seeds": seeds[n * 240 : (n + 1) * 240]} for n in range(4)
+        ]
+    assert [len(digests) for digests in expected_batches(graph, learnt, 1)] == [2] * EPOCHS
+    with pytest.raises(AttaError, match="the seeds of epoch 2 are not the training vertices"):
+        expected_batches(graph, learnt[:-1], 1)
+    weights = np.zeros(WIDTH)
+    for line in [line for line in learnt if line["rank"] == 0] * 2:
+        where = [graph.ids.tolist().index(seed) for seed in line["seeds"]]
+        weights = stepped(weights, graph.x[where])
+    assert expected_weights(graph, learnt, 0, 2 * 2 * EPOCHS)[-1] == weights_digest(weights)
+
+
+def test_unknown_faults_are_refused_at_once() -> None:
+    assert isinstance(CliRunner().invoke(cli, ["chaos", "--faults", "fire"]).exception, UnknownNameError)

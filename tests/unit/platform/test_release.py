@@ -1,0 +1,115 @@
+"""Releases that work together: ranges of protocols, and daemons of releases that did not tell theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.client.control import Connection
+from atta.daemon.peers.link import PeerLink
+from atta.errors import DrainingError, ProtocolError, UnavailableError
+from atta.partition.schema import Schema
+from atta.protos.v1 import control_pb2
+from atta.wire import rpc
+from atta.wire.identity import Identity
+from atta.wire.release import OWN, UNTOLD, Release, check_release, release_of
+
+NUMBERS = st.integers(1, 9)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_two_releases_work_together_if_they_share_a_protocol(a: int, b: int, c: int, d: int) -> None:
+    found, own = Release("9.0", a, b), Release("1.0", min(c, d), max(c, d))
+    shared = {*range(a, b + 1)} & {*range(own.oldest, own.newest + 1)}
+    if shared:
+        check_release(found, "x:1", own)
+    else:
+        with pytest.raises(ProtocolError, match=r"Atta 9\.0.*Atta 1\.0"):
+            check_release(found, "x:1", own)
+
+
+def test_the_previous_release_told_nothing_and_is_accepted() -> None:
+    before = release_of(control_pb2.DescribeReply(version="0.0.9"))
+    assert (before.oldest, before.newest, before.features) == (UNTOLD.oldest, UNTOLD.newest, frozenset())
+    check_release(before, "x:1")
+    with pytest.raises(ProtocolError, match=r"speaks protocol 1 \(Atta 0.0.9\), this process protocol 3"):
+        check_release(before, "x:1", Release("3", 3, 3))
+
+
+def described(**about: Any) -> tuple[Any, str]:
+    """A daemon that only says who it is, and its address."""
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    schema = '{"num_parts": 1}'
+    reply = control_pb2.DescribeReply(part=1, dataset_id="d", incarnation="i", schema=schema, **about)
+    server.add_generic_rpc_handlers([rpc.handlers("ControlService", {"Describe": lambda request, context: reply})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+def meet(address: str) -> None:
+    """Connect as a peer does."""
+
+    async def run() -> None:
+        link = PeerLink((address,), Identity(1, "d"), 20.0, connect_s=5.0)
+        try:
+            await link.ready()
+        finally:
+            await link.close()
+
+    asyncio.run(run())
+
+
+def ask(address: str) -> Release:
+    """Connect as a client does."""
+    connection = Connection(address, 5.0, part=1)
+    try:
+        return connection.describe().release
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("call", [meet, ask])
+def test_clients_and_peers_refuse_what_they_cannot_speak_with(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schema, "from_json", classmethod(lambda cls, document: None))
+    cases = [
+        ({"version": "0.0.9"}, True),
+        ({"version": "0.2", "oldest_protocol": 2, "newest_protocol": 3}, True),
+        ({"version": "7.0", "oldest_protocol": 8, "newest_protocol": 9}, False),
+    ]
+    for about, accepted in cases:
+        server, address = described(**about)
+        try:
+            if accepted:
+                call(address)
+            else:
+                with pytest.raises(
+                    ProtocolError, match=r"speaks protocols 8 to 9 \(Atta 7.0\), this process protocols"
+                ):
+                    call(address)
+        finally:
+            server.stop(None)
+
+
+def test_a_daemon_tells_what_it_speaks() -> None:
+    reply = control_pb2.DescribeReply(
+        version=OWN.version, oldest_protocol=OWN.oldest, newest_protocol=OWN.newest, features=sorted(OWN.features)
+    )
+    assert release_of(control_pb2.DescribeReply.FromString(reply.SerializeToString())) == OWN
+
+
+def test_a_daemon_that_stops_is_told_apart_from_one_that_is_away() -> None:
+    """Releases before that know no such error take it for an UnavailableError, and try again."""
+    code, details = rpc.status_of(DrainingError("x:1"))
+    assert code is grpc.StatusCode.UNAVAILABLE
+    failure = type("Failure", (grpc.RpcError,), {"code": lambda self: code, "details": lambda self: details})()
+    found = rpc.error_from("x:1", failure)
+    assert isinstance(found, DrainingError)
+    assert isinstance(found, UnavailableError)
+    assert str(found) == "x:1: is stopping and takes no new sessions"

@@ -1,0 +1,205 @@
+"""What Atta decides on Ray, without Ray: addresses, restarts, places."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.client.cluster import resolve_target
+from atta.errors import AttaError, ConfigError, DataError, UnavailableError
+from atta.partition.parts.needs import BARE_BYTES, Needs
+from atta.samplers.seed_plan import home_of
+from atta.train.launching.on_ray.placement import bundles, check_name, home_nodes, ranks_on
+from atta.train.launching.on_ray.restarts import Attempts, Backoff, Care, NextStep
+from atta.train.launching.on_ray.table import SILENT_S, AddressTable, DaemonPlace
+from atta.wire.named import is_named
+
+
+def test_a_table_is_known_when_all_daemons_have_announced_themselves() -> None:
+    table = AddressTable(2)
+    table.announce(1, DaemonPlace("b:1", "n1"), 0.0)
+    assert table.places(0.0) == []
+    table.announce(0, DaemonPlace("a:1", "n0"), 1.0)
+    assert table.places(1.0) == [DaemonPlace("a:1", "n0"), DaemonPlace("b:1", "n1")]
+
+
+def test_a_silent_daemon_has_no_address_until_it_is_announced_elsewhere() -> None:
+    table = AddressTable(2)
+    for part in range(2):
+        table.announce(part, DaemonPlace(f"a:{part}", "n"), 0.0)
+    table.announce(0, DaemonPlace("a:0", "n"), SILENT_S)
+    assert table.places(SILENT_S) == []
+    table.announce(1, DaemonPlace("b:7", "m"), SILENT_S)
+    assert [place.address for place in table.places(SILENT_S)] == ["a:0", "b:7"]
+
+
+def test_an_address_belongs_to_the_daemon_that_announced_it_last() -> None:
+    table = AddressTable(2)
+    table.announce(0, DaemonPlace("a:1", "n"), 0.0)
+    table.announce(1, DaemonPlace("a:1", "n"), 0.0)
+    assert table.places(0.0) == []
+    table.announce(0, DaemonPlace("a:2", "n"), 0.0)
+    assert [place.address for place in table.places(0.0)] == ["a:2", "a:1"]
+
+
+@pytest.mark.parametrize(("part", "address"), [(2, "a:1"), (-1, "a:1"), (0, "nowhere")])
+def test_a_table_refuses_what_is_no_place(part: int, address: str) -> None:
+    with pytest.raises(ConfigError):
+        AddressTable(2).announce(part, DaemonPlace(address, "n"), 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0, 20)), max_size=30))
+def test_a_table_agrees_with_the_latest_announcements(events: list[tuple[int, int, float]]) -> None:
+    table, latest, now = AddressTable(3), dict[int, tuple[str, float]](), 0.0
+    for part, number, waited in events:
+        now += waited
+        address = f"h:{number}"
+        latest = {p: known for p, known in latest.items() if known[0] != address or p == part}
+        latest[part] = (address, now)
+        table.announce(part, DaemonPlace(address, "n"), now)
+        fresh = [latest[p][0] for p in range(3) if p in latest and now - latest[p][1] < SILENT_S]
+        assert [place.address for place in table.places(now)] == (fresh if len(fresh) == 3 else [])
+
+
+def test_waits_double_up_to_a_bound() -> None:
+    assert [Backoff(0.5, 5.0).wait(failures) for failures in (1, 2, 3, 4, 5, 10**9)] == [0.5, 1, 2, 4, 5, 5]
+    for bad in ({"first": 0}, {"first": 2, "most": 1}, {"well": 0}):
+        with pytest.raises(ConfigError):
+            Backoff(**bad)  # type: ignore[arg-type]
+
+
+def test_a_daemon_starts_when_all_addresses_are_known_and_again_after_each_end() -> None:
+    care = Care(0, Backoff(1.0, 8.0, well=60.0))
+    assert care.decide(0.0) is NextStep.WAIT
+    care.told(("a:1", "b:1"))
+    assert care.decide(0.0) is NextStep.START
+    assert care.started(0.0) == ("a:1", "b:1")
+    assert care.decide(5.0) is NextStep.WAIT
+    now = 5.0
+    for wait in (1.0, 2.0, 4.0, 8.0, 8.0):  # it ends at once, again and again: there is no limit
+        care.ended(now)
+        assert care.decide(now + wait - 0.01) is NextStep.WAIT
+        assert care.decide(now + wait) is NextStep.START
+        care.started(now + wait)
+        now += wait
+    assert care.failures == 5
+    care.ended(now + 60.0)  # it had run well
+    assert care.failures == 0
+    assert care.decide(now + 61.0) is NextStep.START
+
+
+def test_a_daemon_restarts_when_a_peer_has_moved_but_not_for_its_own_address() -> None:
+    care = Care(1)
+    care.told(("a:1", "b:1"))
+    care.started(0.0)
+    care.told(())  # unknown for a while: what was known holds
+    assert care.decide(1.0) is NextStep.WAIT
+    care.told(("a:1", "b:2"))
+    assert care.decide(1.0) is NextStep.WAIT
+    care.told(("c:1", "b:2"))
+    assert care.decide(1.0) is NextStep.STOP
+    assert care.decide(1.0) is NextStep.WAIT  # once
+    care.ended(2.0)
+    assert (care.failures, care.decide(2.0)) == (0, NextStep.START)
+    assert care.started(2.0) == ("c:1", "b:2")
+
+
+def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
+    attempts = Attempts(2)
+    assert [attempts.again(AttaError("lost")) for _ in range(3)] == [True, True, False]
+    for mistake in (ConfigError("no"), DataError("x", "no")):
+        assert not Attempts(9).again(mistake)
+    with pytest.raises(ConfigError):
+        Attempts(-1)
+
+
+def test_only_a_checkpoint_of_this_run_is_resumed() -> None:
+    attempts = Attempts(1)
+    assert [attempts.resumes(found) for found in ("a", "a", "b")] == [False, False, True]
+    fresh = Attempts(1)
+    assert [fresh.resumes(found) for found in ("", "", "b")] == [False, False, True]
+
+
+def test_daemons_ask_for_what_the_manifest_says() -> None:
+    assert bundles([Needs(100, 10, 5), Needs(200, 10, 50)], threads=2, cache=20, buffer=7) == [
+        {"CPU": 2.0, "memory": BARE_BYTES + 122.0},
+        {"CPU": 2.0, "memory": BARE_BYTES + 237.0},
+    ]
+    with pytest.raises(ConfigError, match="threads"):
+        bundles([], 0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a/b", "a b", "a" * 101])
+def test_names_that_no_cluster_may_have(name: str) -> None:
+    with pytest.raises(ConfigError, match="name"):
+        check_name(name)
+    assert check_name("products-2.x_1") == "products-2.x_1"
+
+
+def test_trainers_stand_beside_their_home_daemons() -> None:
+    nodes = ["x", "y", "x", "z"]
+    for trainers in (1, 2, 3, 4, 6, 8):
+        placed = home_nodes(trainers, nodes)
+        assert placed == [nodes[home_of(rank, trainers, 4)] for rank in range(trainers)]
+
+
+def test_ranks_count_those_of_their_own_node() -> None:
+    found = ranks_on(["x", "y", "x", "x"])
+    assert [(r.rank, r.world, r.local_rank, r.local_world) for r in found] == [
+        (0, 4, 0, 3),
+        (1, 4, 0, 1),
+        (2, 4, 1, 3),
+        (3, 4, 2, 3),
+    ]
+    told = found[2].environment("10.0.0.1", 29400, 2)
+    assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == ("2", "4", "1", "3")
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"], told["OMP_NUM_THREADS"]) == ("10.0.0.1", "29400", "2")
+
+
+def test_a_named_target_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_named("ray:x")
+    assert not is_named("x:1")
+    monkeypatch.setitem(sys.modules, "ray", None)  # Python does this for a missing package
+    with pytest.raises(ConfigError, match=r"atta\[ray\]"):
+        resolve_target("ray:products")
+    with pytest.raises(ConfigError, match="name a cluster"):
+        resolve_target("ray:")
+
+
+def test_a_tethered_program_ends_with_its_parent() -> None:
+    """The parent is killed; its child, which would run for a minute, holds the pipe open until it ends."""
+    program = (
+        "import subprocess, sys, os, signal; from atta.observe.machine.tether import tethered;"
+        "subprocess.Popen(tethered(('-c', 'import time; print(1, flush=True); time.sleep(60)')));"
+        "sys.stdin.read(1); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"1\n"
+        parent.communicate(b"x", timeout=30)  # returns when nobody holds the pipe any more
+        assert parent.returncode == -9
+
+
+def test_the_short_name_is_the_package_and_does_not_import_ray() -> None:
+    program = (
+        "import sys, atta, atta.ray; from atta.ray import serve; from atta.train.launching import on_ray;"
+        "assert atta.ray is on_ray and serve is on_ray.serve; print('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True).stdout == b"False\n"
+
+
+def test_no_cluster_of_ray_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ray:
+        def is_initialized(self) -> bool:
+            return False
+
+        def init(self, **given: object) -> None:
+            raise ConnectionError("Could not find any running Ray instance.\nPlease")
+
+    monkeypatch.setattr("atta.wire.named.load", lambda *_: Ray())
+    with pytest.raises(UnavailableError, match="no cluster to connect to: Could not find"):
+        resolve_target("ray:products")
