@@ -7,7 +7,7 @@ import pytest
 from tests.sim.planted import PLANTED, found
 
 FEW = 12
-MANY = 150
+MANY = 40
 QUICK = ["numbers of pushes are forgotten", "the cursor is off by one"]
 
 
