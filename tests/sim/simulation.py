@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.sim.scenarios.graph import graph
+from tests.sim.scenarios.leases import leases
 from tests.sim.scenarios.sessions import expected, sessions
 from tests.sim.scenarios.tables import tables
+from tests.sim.scenarios.weights import weights
 from tests.sim.world import World
 
 __all__ = ["SCENARIOS", "Outcome", "simulate"]
 
-SCENARIOS: dict[str, Callable[[World], Coroutine[Any, Any, None]]] = {"tables": tables, "sessions": sessions}
+SCENARIOS: dict[str, Callable[[World], Coroutine[Any, Any, None]]] = {
+    "tables": tables,
+    "sessions": sessions,
+    "weights": weights,
+    "leases": leases,
+}
 
 
 @dataclass(frozen=True)

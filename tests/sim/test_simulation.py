@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.simulation import SCENARIOS, simulate
 
-SEEDS = 4
+SEEDS = 2
 """Of each scenario; ``make test`` has a few seconds for all of them."""
 
 

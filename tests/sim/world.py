@@ -85,7 +85,7 @@ class World:
             "insecure": True,
             **settings,
         }
-        self._configs[address] = DaemonConfig(str(self.data), range(part, part + 1), address, **settings)
+        self._configs[address] = DaemonConfig(str(self.data), range(part, part + 1), listen=address, **settings)
         await self.restart(address)
 
     async def restart(self, address: str) -> None:
@@ -99,7 +99,11 @@ class World:
             await daemon.start()
             return daemon
 
-        self.daemons[address] = await self.loop.create_task(start(), context=node.context())
+        try:
+            self.daemons[address] = await self.loop.create_task(start(), context=node.context())
+        except BaseException:
+            self._kill(node)  # its process ends
+            raise
 
     def kill(self, address: str, *, power: bool = False) -> None:
         """End a process at once; ``power``: its machine with it."""

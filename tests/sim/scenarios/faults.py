@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from atta.errors import DiskFullError
 from tests.sim.network import Weather
 from tests.sim.world import World
 
@@ -46,8 +47,7 @@ async def outages(
         if kind in ("kill", "power") and not consumer:
             world.kill(address, power=kind == "power")
             await asyncio.sleep(lasts_s)
-            if not world.nodes[address].alive:
-                await world.restart(address)
+            await _back(world, address)
         elif kind == "pause" or (consumer and kind != "clock"):
             await world.pause(address, lasts_s)
         elif kind == "clock":
@@ -60,11 +60,20 @@ async def outages(
             world.network.cuts.pop((caller, address), None)
 
 
+async def _back(world: World, address: str) -> None:
+    """Start a daemon that is dead; again and again while its disk is full."""
+    while not world.nodes[address].alive:
+        try:
+            await world.restart(address)
+        except DiskFullError:
+            world.event(f"{address}: does not start, its disk is full")
+            await asyncio.sleep(0.5)
+
+
 async def healed(world: World, addresses: Sequence[str]) -> None:
     """Everything works again."""
     world.network.weather = Weather(delay_s=0.002)
     world.network.cuts.clear()
     for address in addresses:
-        if not world.nodes[address].alive:
-            await world.restart(address)
+        await _back(world, address)
     await asyncio.sleep(6.0)  # what was late has arrived

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.errors import AttaError, DataError
+from atta.errors import DataError
 from atta.kvstore.spec import MutableSpec
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.graph import PARTS
-from tests.sim.threads import SimThread, current
+from tests.sim.scenarios.sessions import EXPECTED, patiently
+from tests.sim.threads import SimThread
 from tests.sim.world import World
 
 __all__ = ["tables"]
@@ -59,7 +60,7 @@ def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
 
     def work() -> None:
         with _connected(world) as cluster:
-            table = _patiently(lambda: cluster.tables.create(_spec()))
+            table = patiently(lambda: cluster.tables.create(_spec()))
             for count in range(PUSHES):
                 column = number * PUSHES + count
                 rows = np.sort(rng.permutation(ROWS)[: rng.integers(1, 5)]).astype(np.int64)
@@ -70,7 +71,7 @@ def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
                     table.push(rows, values, "add").wait()
                     pushed.acknowledged.add(column)
                     world.event(f"client {number}: push {column} is acknowledged")
-                except AttaError as error:
+                except EXPECTED as error:
                     pushed.unknown.add(column)
                     world.event(f"client {number}: push {column} fails: {type(error).__name__}")
                 if rng.random() < 0.5:
@@ -83,7 +84,7 @@ def _look(world: World, table: Any, pushed: Pushed) -> None:
     acknowledged = set(pushed.acknowledged)
     try:
         values = table.pull(np.arange(ROWS)).values
-    except AttaError:
+    except EXPECTED:
         return
     for column in acknowledged:
         rows = pushed.rows[column]
@@ -96,17 +97,7 @@ def _spec() -> MutableSpec:
 
 
 def _connected(world: World) -> Any:
-    return _patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
-
-
-def _patiently(ask: Callable[[], Any]) -> Any:
-    """Ask again while an answer may be lost; a network that loses everything is no subject here."""
-    for _ in range(200):
-        try:
-            return ask()
-        except AttaError:
-            current().park(0.5)
-    raise AssertionError("a daemon never answers")
+    return patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
 
 
 async def tables(world: World) -> None:
@@ -142,7 +133,7 @@ def _busy(clients: dict[str, SimThread]) -> Callable[[], bool]:
 async def _audit(world: World, pushed: Pushed) -> None:
     def work() -> None:
         with _connected(world) as cluster:
-            table = _patiently(lambda: cluster.tables.create(_spec()))
+            table = patiently(lambda: cluster.tables.create(_spec()))
             pushed.check(table.pull(np.arange(ROWS)).values, all_of=True)
 
     await world.ended({"auditor": world.client("auditor", work)})

@@ -1,0 +1,169 @@
+"""Bugs that are planted to see whether the simulation finds them. Each changes one decision of the shipped code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from atta.client.sessions.renewals import Renewals
+from atta.client.sessions.resuming import ResumingStream
+from atta.client.tables.remote import RemoteTable
+from atta.daemon.services.journal import Journal
+from atta.daemon.services.sessions import SessionService
+from atta.kvstore.durable import frames
+from atta.kvstore.durable.logfile import LogFile
+from atta.kvstore.mutable.sequences import Sequences, _ClientPushes
+from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.parameters.arrival import ArrivalJob
+from tests.sim.simulation import Outcome, simulate
+
+__all__ = ["PLANTED", "Planted", "found"]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug: ``make(original)`` stands for ``owner.name`` in ``scenario``."""
+
+    scenario: str
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+
+
+def found(bug: str, seeds: int) -> Outcome | None:
+    """The first of ``seeds`` seeds that finds a planted bug."""
+    planted = PLANTED[bug]
+    simulate(planted.scenario, 0)  # what is expected is made before
+    original = vars(planted.owner)[planted.name]
+    with patch.object(planted.owner, planted.name, planted.make(original)):
+        for seed in range(seeds):
+            outcome = simulate(planted.scenario, seed)
+            if outcome.error:
+                return outcome
+    return None
+
+
+def _moved(by: int) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def reopened(self: Any, lost: Any) -> Any:
+            self.place.batch = max(0, self.place.batch + by)
+            return original(self, lost)
+
+        return reopened
+
+    return make
+
+
+def _other_owner(original: Any) -> Any:
+    def by_owner(self: Any, rows: Any) -> Any:
+        found = list(original(self, rows))
+        wrong = [shard for shard in self._shards if shard is not found[0][0]] if len(found) == 1 else []
+        return [(wrong[0], found[0][1])] if wrong else found
+
+    return by_owner
+
+
+def _opened_again(original: Any) -> Any:
+    async def opened(self: Any, request: Any, context: Any) -> Any:
+        self._sessions.pop(request.session, None)
+        return await original(self, request, context)
+
+    return opened
+
+
+def _too_early(original: Any) -> Any:
+    async def push(self: Any, *args: Any) -> bool:
+        asyncio.ensure_future(original(self, *args)).add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )
+        return True
+
+    return push
+
+
+def _next_one(original: Any) -> Any:
+    async def following(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        asked = self.__dict__.setdefault("_asked", set())
+        key = request.session, request.sequence
+        if key in asked:
+            request.sequence += 1
+        asked.add(key)
+        async for reply in original(self, request, context):
+            yield reply
+
+    return following
+
+
+def _unchecked(_: Any) -> Any:
+    def following(self: Any) -> tuple[str, int]:
+        head = frames._header_at(self._data, self.end)
+        if head is None:
+            return "the header of a record is altered", -1
+        size, lsn, _, chain = head
+        if self.end + frames.RECORD_HEADER_BYTES + size > len(self._data):
+            return "torn", size
+        self.position = frames.LogPosition(lsn, chain)
+        return "", size
+
+    return following
+
+
+def _pretended(original: Any) -> Any:
+    def append(self: Any, bodies: Any) -> Any:
+        try:
+            return original(self, bodies)
+        except OSError:
+            return self.position
+
+    return append
+
+
+def _never_forced(original: Any) -> Any:
+    def begin(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self._forced = False
+
+    return begin
+
+
+def _twice(original: Any) -> Any:
+    def push(self: Any, number: int, life: int, step: int, gradient: Any, now: float) -> Any:
+        if step < self._members[number].finished:
+            self.weights.update(gradient)
+        return original(self, number, life, step, gradient, now)
+
+    return push
+
+
+def _unheeded(original: Any) -> Any:
+    def due(self: Any, now: float) -> list[Any]:
+        original(self, now)
+        return []
+
+    return due
+
+
+def _nothing(value: Any = None) -> Callable[[Any], Any]:
+    return lambda _: lambda *_, **__: value
+
+
+PLANTED = {
+    "leases of sessions are not renewed": Planted("sessions", Renewals, "due", _unheeded),
+    "a batch is delivered twice": Planted("sessions", ResumingStream, "_reopened", _moved(-1)),
+    "the cursor is off by one": Planted("sessions", ResumingStream, "_reopened", _moved(1)),
+    "a request that is repeated gets another batch": Planted("sessions", SessionService, "next", _next_one),
+    "a retry opens a second session": Planted("sessions", SessionService, "open", _opened_again),
+    "rows go to the wrong part": Planted("tables", RemoteTable, "_by_owner", _other_owner),
+    "a push is acknowledged before it is written": Planted("tables", Journal, "push", _too_early),
+    "numbers of pushes are forgotten": Planted("tables", _ClientPushes, "has", _nothing(False)),
+    "a restart forgets the numbers of pushes": Planted("tables", Sequences, "replay", _nothing()),
+    "records have no checksum": Planted("tables", frames.LogReader, "_next", _unchecked),
+    "a full disk counts as written": Planted("tables", LogFile, "append", _pretended),
+    "nothing is forced to the disk": Planted("tables", LogFile, "__init__", _never_forced),
+    "a repeated gradient counts again": Planted("weights", ArrivalJob, "push", _twice),
+    "leases of tables are not renewed": Planted("leases", MutableTable, "asked", _nothing()),
+}
+"""By what is wrong."""
