@@ -20,8 +20,8 @@ Place = tuple[int, int]
 """Epoch, and position of the batch among those of the rank."""
 DESCRIPTORS, THREADS = 64, 16
 """How many more a process may have in the second half of its life than in the first: connections come and go."""
-GROWTH, JUDGED_S = 0.05, 1200.0
-"""Growth of memory that is allowed, and how long a process must live before that is judged."""
+MORE_MEMORY, JUDGED_S = 0.05, 1200.0
+"""By how much memory may become more, and how long a process must live before that is judged."""
 
 
 class ConsumerChecker:
@@ -116,7 +116,7 @@ def leaks(name: str, samples: Sequence[ProcessSample]) -> list[str]:
     quarter = len(samples) // 4
     before_bytes = statistics.median(s.resident for s in samples[half : half + quarter])
     after_bytes = statistics.median(s.resident for s in samples[-quarter:])
-    if samples[-1].at_s - samples[0].at_s >= JUDGED_S and after_bytes > before_bytes * (1 + GROWTH):
+    if samples[-1].at_s - samples[0].at_s >= JUDGED_S and after_bytes > before_bytes * (1 + MORE_MEMORY):
         found.append(f"{name}: memory grew from {before_bytes / 2**20:.0f} to {after_bytes / 2**20:.0f} MiB")
     return found
 
