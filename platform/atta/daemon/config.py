@@ -39,17 +39,17 @@ class DaemonConfig:
             unit="parts",
         ),
     ]
+    listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
+    peers: Annotated[Mapping[int, Addresses], NoOption("comes from the cluster file that --peers names")] = field(
+        default_factory=dict
+    )
+    """Addresses of all daemons, by partition; several: replicas."""
     data_cache: Annotated[
         str,
         Option(
             "Where the partition is kept that comes from object storage.", path="folder", unset="~/.cache/atta/data"
         ),
     ] = ""
-    listen: Annotated[str, Option("Address to listen on, host:port.")] = "127.0.0.1:7070"
-    peers: Annotated[Mapping[int, Addresses], NoOption("comes from the cluster file that --peers names")] = field(
-        default_factory=dict
-    )
-    """Addresses of all daemons, by partition; several: replicas."""
     threads: Annotated[int, Option("Worker threads.", at_least=1, at_most=1024, unset="number of cores")] = field(
         default_factory=usable_cores
     )
