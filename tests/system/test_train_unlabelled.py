@@ -317,6 +317,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_a_complete_graph_has_no_negative_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

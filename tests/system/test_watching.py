@@ -121,7 +121,7 @@ def test_reports_of_jobs_are_shown(small_graph: SmallGraph) -> None:
     port = free_port()
     options = ("--metrics", f"127.0.0.1:{port}")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
-        cluster.report([job(), job(direction="backward")], 60)
+        cluster.report([job(predicted_error=0.5, stale_error=1.5), job(direction="backward")], 60)
         assert eventually(lambda: "atta_job_epoch" in scrape(port))
         found = scrape(port)
         assert all(found["types"][f"atta_{family.name}"] == "gauge" for family in JOB_FIGURES.values())

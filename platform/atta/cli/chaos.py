@@ -33,7 +33,10 @@ __all__ = ["COMMANDS"]
 @click.option("--replicas", type=click.IntRange(1, 8), default=2, show_default=True, help="Daemons of each partition.")
 @click.option("--consumers", type=click.IntRange(1, 16), default=2, show_default=True, help="Beside one trainer.")
 @click.option(
-    "--out", "folder", help="Folder for the log of faults and of processes; default: a new one in the temporary folder."
+    "--out",
+    "folder",
+    type=click.Path(),
+    help="Folder for the log of faults and of processes; default: a new one in the temporary folder.",
 )
 @json_option
 @quiet_option

@@ -117,7 +117,10 @@ def test_requests_errors_and_bulk_bytes_are_counted_by_method() -> None:
     [
         (ConfigError("fan-out -3"), "INVALID_ARGUMENT: fan-out -3"),
         (ValueError("broken"), "INTERNAL: ValueError: broken"),
-        (UnavailableError("third:3", "no daemon answers"), "INTERNAL: third:3: no daemon answers"),
+        (
+            UnavailableError("third:3", "no daemon answers"),
+            "INTERNAL: another daemon does not answer: third:3: no daemon answers",
+        ),
         (
             WrongDatasetError("here:1", "serves another"),
             "FAILED_PRECONDITION: serves another",
