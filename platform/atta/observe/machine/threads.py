@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["aside", "name_thread", "named_threads"]
+__all__ = ["aside", "name_thread", "named_threads", "yielding_thread"]
 
 T = TypeVar("T")
+YIELDING = 10
+"""Niceness of threads that compute while others wait."""
 
 
 def named_threads(count: int, name: str) -> ThreadPoolExecutor:
     """Threads with one name, for Python and for the kernel."""
     return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=name_thread, initargs=(name,))
+
+
+def yielding_thread(name: str) -> ThreadPoolExecutor:
+    """A thread that takes the processor when others leave it. Linux has a niceness per thread, and other systems one for
+    the process: there it stays what it is."""
+
+    def begin() -> None:
+        name_thread(name)
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                nice = max(YIELDING, os.getpriority(os.PRIO_PROCESS, 0))
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+    return ThreadPoolExecutor(1, thread_name_prefix=name, initializer=begin)
 
 
 def name_thread(name: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from atta.observe.machine.threads import yielding_thread
 from atta.train.cooperative.across.figures import RowFigures
 from atta.train.cooperative.across.meeting import HaloRows
 from atta.train.cooperative.across.reads import ReadRows
@@ -157,7 +158,7 @@ class PredictedWay(TableWay):
         self._layers: dict[int, LayerPredictions] = {}
         self._pushed: dict[int, tuple[int, torch.Tensor]] = {}
         self._fresh: dict[int, torch.Tensor] = {}
-        self._beside = ThreadPoolExecutor(1, "atta-predictor")
+        self._beside = yielding_thread("atta-predictor")
 
     @property
     def kept_bytes(self) -> int:
