@@ -1,4 +1,4 @@
-"""A TCP proxy that stands for the network between two processes. A test can drop its connections."""
+"""A TCP proxy that stands for the network between two processes. A test can drop or freeze its connections."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from typing import Any
 class Proxy:
     """Forwards loopback connections to ``target`` until ``drop`` is called. ``mend`` lets new ones through again.
 
-    It has a thread of its own. After ``drop`` it closes new connections at once.
+    It has a thread of its own. After ``drop`` it closes new connections at once. After ``freeze`` nothing gets through,
+    and no connection is closed: the links are half open.
     """
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
         self._target, self._dropped = (host, int(port)), False
         self._writers: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -47,6 +50,7 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                await self._flows.wait()
                 writer.write(data)
                 await writer.drain()
         writer.close()
@@ -63,6 +67,10 @@ class Proxy:
     def mend(self) -> None:
         """Let new connections through."""
         self._run(self._set(False))
+
+    def freeze(self) -> None:
+        """Let nothing through, silently."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
 
     async def _end(self) -> None:
         self._server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +44,7 @@ from atta.wire.identity import Bound, Identity, check
 from atta.wire.named import ask_ray, is_named
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
+from atta.wire.silence import patience_of
 
 __all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
 
@@ -186,7 +188,15 @@ class Cluster:
         request.wide_ids &= request.shared_memory
         connection = self._connections[home].pinned()
         within_s = None if timeout_s is None else min(timeout_s, connection.deadline_s)
-        return BatchStream(connection, self._slots, self._keeper, request, within_s)
+        patience_s = patience_of(self._replicas_of(home))
+        return BatchStream(connection, self._slots, self._keeper, request, within_s, patience_s=patience_s)
+
+    def _replicas_of(self, daemon: int) -> int:
+        """Number of daemons that serve the same, as far as the cluster file can be read."""
+        with contextlib.suppress(AttaError, OSError):
+            place = self._where().get(self._descriptions[daemon].parts.start) if self._where is not None else None
+            return len(replicas_of(place)) if place else 1
+        return 1
 
     def _meet_again(self, daemon: int, timeout_s: float | None) -> None:
         found = self._connections[daemon].describe(timeout=timeout_s)

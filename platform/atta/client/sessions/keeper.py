@@ -1,4 +1,5 @@
-"""Renews the leases of open sessions, and closes sessions whose iterators are gone."""
+"""Renews the leases of open sessions, notices daemons that have fallen silent, and closes sessions whose iterators are
+gone."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import AttaError
 from atta.protos.v1 import session_pb2
+from atta.wire.silence import ALONE_S, WATCH_S, Silence
 
 __all__ = ["SessionKeeper", "SessionState"]
 
@@ -37,6 +39,11 @@ class SessionState:
         """Process id of the daemon, once the session is open."""
         self.call: Any = None
         self.closed = False
+        self.patience_s = ALONE_S
+        """How long the daemon may take to answer a question, while it owes a batch."""
+        self.silent = False
+        """Whether it has not answered such a question. Its call is cancelled then."""
+        self._silence, self._owed_since = Silence(), math.inf
         self._released: deque[int] = deque()  # appended to by garbage collection, at any moment
         self._reported: list[int] = []
 
@@ -53,6 +60,37 @@ class SessionState:
     def answered(self) -> None:
         """The request that named the released batches has been answered."""
         self._reported.clear()
+        self.silent = False
+        self._silence.heard(time.monotonic())
+
+    @contextlib.contextmanager
+    def owed(self) -> Iterator[None]:
+        """Within this block the consumer waits for a batch."""
+        self._owed_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._owed_since = math.inf
+
+    def question(self) -> Any:
+        """If it is time to ask the daemon whether it is there: the call, else None. ``questioned`` must follow."""
+        now = time.monotonic()
+        if self.closed or not self._silence.due(self._owed_since, now):
+            return None
+        request = session_pb2.RenewRequest(sessions=[self.session])
+        with contextlib.suppress(ValueError):  # the channel is closed
+            call = self.connection.begin("SessionService.Renew", request, timeout=self.patience_s)
+            self._silence.asked(now)
+            return call
+        return None
+
+    def questioned(self, call: Any) -> None:
+        """The question has ended. If it has no answer, the consumer need not wait any more."""
+        lost = call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        if self._silence.ended(answered=not lost, now=time.monotonic()) and self._owed_since < math.inf:
+            self.silent = True
+            if self.call is not None:
+                self.call.cancel()
 
     def close(self) -> None:
         """Cancel the outstanding request, close the session and wait for the answer; repeating it does nothing."""
@@ -80,8 +118,8 @@ class SessionState:
 
 
 class SessionKeeper:
-    """A background thread that renews the leases of open sessions and closes those whose iterators were
-    garbage-collected.
+    """A background thread that renews the leases of open sessions, asks daemons that owe a batch whether they are there,
+    and closes sessions whose iterators were garbage-collected.
 
     It never waits for a daemon, so that a slow daemon delays no request to another. The garbage collector may run
     anywhere, even inside gRPC with its locks held, so a finalizer only leaves a note here.
@@ -138,7 +176,10 @@ class SessionKeeper:
             with self._lock:
                 for connection in self._renewals.due(self._clock()):
                     self._renew(connection)
+                self._question()
                 wait_s = self._renewals.wait_s(self._clock())
+                if self._open:
+                    wait_s = min(wait_s, WATCH_S)
             try:
                 note = self._notes.get(timeout=None if math.isinf(wait_s) else wait_s)
             except queue.Empty:
@@ -162,6 +203,11 @@ class SessionKeeper:
         if call.code() is not grpc.StatusCode.OK:
             with self._lock:
                 self._renewals.failed(connection, self._clock())
+
+    def _question(self) -> None:
+        for state in self._open:
+            if (call := state.question()) is not None:
+                self._under_way(call, state.questioned)
 
     def _begin_close(self, state: SessionState) -> None:
         if (call := state.begin_close()) is not None:

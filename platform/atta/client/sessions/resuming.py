@@ -34,6 +34,8 @@ MOVE_S = 2.0
 """How long opening the rest at a replica may take, while the daemon that stops still serves it."""
 MOVE_AGAIN_S = 2.0
 """How long to stay with a daemon that stops before its replicas are asked again."""
+MOST_DOUBLINGS = 5
+"""How often the patience with silent daemons is doubled, at most."""
 
 
 class Search(enum.Enum):
@@ -74,6 +76,7 @@ class ResumingStream(Iterator[RawBatch]):
         self._outages = Reattachment(reconnect_s, place.batch)
         self._reconnect_s = reconnect_s
         self._failed, self._ended_at, self._move_at = False, -1, 0.0
+        self._silences = 0  # since the latest batch
         if stream is None:
             try:
                 stream = opened(place, FIRST_OPEN_S, Search.NOWHERE)
@@ -91,7 +94,10 @@ class ResumingStream(Iterator[RawBatch]):
             except LOST as error:
                 if self._failed:
                     raise StopIteration from None
+                self._silences += self._stream.silent
                 self._stream = self._same(self._reopened(error))
+                # It may be the link that is slow, and then no daemon would answer in time.
+                self._stream.be_patient(2.0 ** min(self._silences, MOST_DOUBLINGS))
             except UnknownNameError as error:
                 # The session has ended: its lease ran out while this process was stopped. If the same happens again at
                 # the same batch, it is the batch that names something unknown.
@@ -102,6 +108,7 @@ class ResumingStream(Iterator[RawBatch]):
                 self._stream = self._same(self._reopened(ended))
             else:
                 self.place.batch += 1
+                self._silences = 0
                 return batch
 
     @property

@@ -20,10 +20,19 @@ from atta.client.control import Connection
 from atta.client.sessions.keeper import SessionKeeper, SessionState
 from atta.client.sessions.pace import ConsumerPace
 from atta.client.sessions.slots import SlotMaps
-from atta.errors import ConfigError, DeadlineError, QuotaExceededError, RemoteError, RestartedError, UnavailableError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    DeadlineError,
+    QuotaExceededError,
+    RemoteError,
+    RestartedError,
+    UnavailableError,
+)
 from atta.protos.v1 import session_pb2
 from atta.wire import rpc
 from atta.wire.bulk import BATCH_DATA
+from atta.wire.silence import ALONE_S
 
 __all__ = ["BatchStream", "RawBatch"]
 
@@ -66,8 +75,11 @@ class BatchStream(Iterator[RawBatch]):
         keeper: SessionKeeper,
         request: session_pb2.OpenRequest,
         timeout_s: float | None = None,
+        *,
+        patience_s: float = ALONE_S,
     ) -> None:
-        """Open the session under a random name. ``keeper`` renews its lease.
+        """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there while
+        a batch is waited for. ``patience_s``: how long the answer may take.
 
         Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``.
 
@@ -77,6 +89,7 @@ class BatchStream(Iterator[RawBatch]):
         """
         request.session = secrets.token_hex(8)
         self._state = SessionState(connection, slots, request.session)
+        self._state.patience_s = patience_s
         try:
             reply = connection.call("SessionService.Open", request, timeout=timeout_s)
         except (ConfigError, QuotaExceededError):
@@ -124,6 +137,15 @@ class BatchStream(Iterator[RawBatch]):
         return batch
 
     @property
+    def silent(self) -> bool:
+        """Whether the stream has failed because the daemon did not answer a question in time."""
+        return self._state.silent
+
+    def be_patient(self, times: float) -> None:
+        """Give the daemon ``times`` as long to answer a question."""
+        self._state.patience_s *= times
+
+    @property
     def address(self) -> str:
         """``host:port`` of the daemon."""
         return self._state.connection.address
@@ -162,8 +184,14 @@ class BatchStream(Iterator[RawBatch]):
         failures, began = 0, time.monotonic()
         while True:
             try:
-                answer = self._answer()
-            except (UnavailableError, DeadlineError) as error:
+                with self._state.owed():
+                    answer = self._answer()
+            except AttaError as error:
+                if self._state.silent:
+                    owes = f"owes a batch, and a question had no answer for {self._state.patience_s:g} s"
+                    raise UnavailableError(self.address, owes) from error
+                if not isinstance(error, UnavailableError | DeadlineError):
+                    raise
                 # An answer that was asked for ahead may miss its deadline while the consumer is busy elsewhere.
                 late = isinstance(error, DeadlineError) and time.monotonic() - began > NEXT_DEADLINE_S / 2
                 failures += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from atta import _native
 from atta.daemon.config import DaemonConfig
 from atta.daemon.links.attaching import Attaching
@@ -47,11 +49,11 @@ class DaemonLinks:
         self._native.keep_served(config.trace_events)
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port, encrypted=encrypted)
-        self._steps = LinkSteps(self._native, config.peer_deadline_s)
-        others = (owner for owner in range(dataset.num_parts) if owner != shard.part)
+        self._steps = LinkSteps(self._native, config.peer_deadline_s, self._end_silent)
+        self._peers, self._others = peers, [owner for owner in range(dataset.num_parts) if owner != shard.part]
         # One connection is served by one thread, so a pair of large daemons has several.
         first, width = config.parts.start, max(1, threads // 2)
-        self._attaching = Attaching(self._native, first, peers.__getitem__, others, width=width)
+        self._attaching = Attaching(self._native, first, peers.__getitem__, self._others, width=width)
 
     def owners(self, messages: AskedOwners) -> AskedOwners:
         """Asks over links, and by ``messages`` what links do not answer."""
@@ -61,6 +63,15 @@ class DaemonLinks:
         """Attach to the owner of ``part`` unless there is a link. The first batches need not wait for it then."""
         if part in self._attaching.missing:
             await self._attaching.ready([part])
+
+    async def _end_silent(self) -> None:
+        """End the links to peers that do not answer. What they owe is then asked for by messages."""
+        parts = [part for part in self._others if self._native.attached(part)]
+        there = await asyncio.gather(*(self._peers[part].answers() for part in parts))
+        for part, answers in zip(parts, there, strict=True):
+            if not answers:
+                self._native.detach(part)
+                self._attaching.lost(part)
 
     def listen(self) -> None:
         """Open the sockets. ``service.accept`` must follow.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from atta import _native
 from atta.daemon.peers.hedges import Hedges
+from atta.wire.silence import ASK_AFTER_S
 
 __all__ = ["LinkSteps"]
 
@@ -34,8 +36,12 @@ class LinkSteps:
     repeated as among messages (``Hedges``).
     """
 
-    def __init__(self, links: _native.Links, deadline_s: float) -> None:
-        self._links, self._deadline_s = links, deadline_s
+    def __init__(self, links: _native.Links, deadline_s: float, end_silent: Callable[[], Awaitable[None]]) -> None:
+        """``end_silent``: asks the peers at the links whether they are there, and ends the links of those that do not
+        answer. It is awaited while a step takes long.
+        """
+        self._links, self._deadline_s, self._end_silent = links, deadline_s, end_silent
+        self._asking: asyncio.Task[None] | None = None
         self._awaited: dict[int, _Awaited] = {}
         self._flushing = False
         self._watching: asyncio.TimerHandle | None = None
@@ -87,10 +93,19 @@ class LinkSteps:
             if overdue or late:
                 awaited.late = True
                 awaited.step.give_up("no answer within the deadline" if overdue else "late")
+        oldest = min((awaited.began for awaited in self._awaited.values()), default=now)
+        if now - oldest >= ASK_AFTER_S and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.ensure_future(self._asked())
         self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch) if self._awaited else None
+
+    async def _asked(self) -> None:
+        await self._end_silent()
+        await asyncio.sleep(ASK_AFTER_S)  # before the next question
 
     def close(self) -> None:
         """Stop listening."""
+        if self._asking is not None:
+            self._asking.cancel()
         asyncio.get_running_loop().remove_reader(self._links.fd)
         if self._watching is not None:
             self._watching.cancel()

@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from atta.daemon.peers.presence import Presence
+from atta.daemon.peers.watching import PeerWatch
 from atta.errors import (
     AttaError,
     DeadlineError,
@@ -26,6 +27,7 @@ from atta.wire.identity import Bound, Identity, check
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.release import check_release, release_of
 from atta.wire.security.credentials import Credentials, open_async_channel
+from atta.wire.silence import patience_of
 
 __all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink"]
 
@@ -73,6 +75,9 @@ class PeerLink:
     The daemon at the address is asked for its identity before anything else, and again whenever it has been away. Every
     request also names the daemon that it is meant for. If the peer has replicas, the next one is taken when it does not
     answer; the first of them that answers is used until it is lost too.
+
+    Attributes:
+        watch: of the answers that the peer owes.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class PeerLink:
         self._known = False
         self._meeting: asyncio.Task[None] | None = None
         self._presence = Presence()
+        self.watch = PeerWatch(self._asked, self._fell_silent)
 
     @property
     def spare(self) -> Link:
@@ -144,6 +150,25 @@ class PeerLink:
         self._known = False
         if not self._is_connected():
             self._say_lost(error)
+
+    async def _asked(self) -> None:
+        """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""
+        link, address = self.usual, self.address
+        try:
+            await link.ask("ControlService.Describe", control_pb2.DescribeRequest(), patience_of(len(self._replicas)))
+        except grpc.aio.AioRpcError as failure:
+            error = rpc.error_from(address, failure)
+            if link is self.usual and isinstance(error, UnavailableError | DeadlineError):
+                raise error from failure
+
+    def _fell_silent(self, error: AttaError) -> None:
+        """What is under way has no answer. The next request goes to a replica, or over another connection."""
+        self._known = False
+        self._say_lost(error)
+        if len(self._replicas) > 1:
+            self._change()
+        else:
+            self._replace(Link(self.address, self._meant, self._credentials))
 
     def _is_connected(self) -> bool:
         return bool(self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY)
@@ -269,6 +294,7 @@ class PeerLink:
 
     async def close(self) -> None:
         """Close the connections."""
+        self.watch.close()
         if self._meeting is not None:
             self._meeting.cancel()
         for closing in [*self._closing]:

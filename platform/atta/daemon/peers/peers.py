@@ -251,11 +251,12 @@ class Peer:
             await self._connected()
             method, request = rest(*left.ask())
             call, coming = None, None
+            address, silences = self.address, self._link.watch.silences
             try:
                 call, message = await self._first(method, request)
                 while message is not _END:
                     # gRPC reads a message only when asked to: so the next one comes while this one is put into place.
-                    coming = asyncio.ensure_future(call.read()) if rpc.METHODS[method].streams else None
+                    coming = self._watched(call.read()) if rpc.METHODS[method].streams else None
                     yield message
                     message = await coming if coming is not None else _END
                 return
@@ -267,6 +268,13 @@ class Peer:
                 if failures == ATTEMPTS or not isinstance(error, UnavailableError):
                     raise error from failure
                 self._link.broke(error)
+            except asyncio.CancelledError:
+                waiting = asyncio.current_task()
+                if self._link.watch.silences == silences or (waiting is not None and waiting.cancelling()):
+                    raise
+                failures = 1 if left.progressed else failures + 1
+                if failures == ATTEMPTS:
+                    raise UnavailableError(address, "owes an answer and does not answer a question") from None
             finally:
                 if coming is not None:
                     coming.cancel()  # nobody waits for its failure either
@@ -297,7 +305,12 @@ class Peer:
     def _call(self, link: Link, method: str, request: Any) -> tuple[Any, asyncio.Future[Any]]:
         call = link.ask(method, request, self._deadline_s)
         first: Awaitable[Any] = call.read() if rpc.METHODS[method].streams else call
-        return call, asyncio.ensure_future(first)
+        return call, self._watched(first)
+
+    def _watched(self, answer: Awaitable[Any]) -> asyncio.Future[Any]:
+        awaited: asyncio.Future[Any] = asyncio.ensure_future(answer)
+        self._link.watch.awaits(awaited)
+        return awaited
 
     async def _connected(self) -> None:
         if self._delay_s:
@@ -307,6 +320,10 @@ class Peer:
     async def reached(self) -> bool:
         """See ``PeerLink.reached``."""
         return await self._link.reached()
+
+    async def answers(self) -> bool:
+        """See ``PeerWatch.answers``."""
+        return await self._link.watch.answers()
 
     async def close(self) -> None:
         """Close the connections."""

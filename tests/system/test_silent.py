@@ -1,0 +1,74 @@
+"""Daemons that are stopped and links that are half open: a replica takes over, though no connection has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atta
+from atta.client.local import free_addresses
+from atta.wire.clusterfile import write_cluster
+from tests.soak.proxy import Proxy
+from tests.system.conftest import SmallGraph
+from tests.system.running import daemons
+from tests.system.test_failover import OWN, digest
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def loader_of(cluster: atta.Cluster) -> Any:
+    return atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, **OWN)
+
+
+@pytest.mark.parametrize("transport", ["--links", "--no-links"])
+def test_the_daemon_of_the_other_part_and_then_the_own_one_are_stopped(transport: str, small_graph: SmallGraph) -> None:
+    options = ("--cache", "0", transport)
+    with atta.local(small_graph.dataset(2, "random"), threads=1, replicas=2, options=options) as cluster:
+        loader, first = loader_of(cluster), cluster.addresses[0]
+        whole = [digest(batch) for batch in loader]
+        loader.set_epoch(0)
+        batches = iter(loader)
+        found = [digest(next(batches))]
+        with stopped(cluster.pids[2]):
+            found += [digest(next(batches)) for _ in range(6)]
+            assert cluster._connections[0].stats()["replica_changes_total"] >= 1.0
+            assert cluster.addresses[0] == first
+        with stopped(cluster.pids[0]):
+            found += [digest(batch) for batch in batches]
+            assert cluster.addresses[0] != first
+        assert found == whole
+
+
+def test_the_link_to_the_daemon_is_half_open(small_graph: SmallGraph, tmp_path: Path) -> None:
+    (far, near), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    with daemons() as running:
+        for address in (far, near):
+            running.start(data, 0, address, {})
+        proxy = Proxy(far)
+        try:
+            write_cluster(file, [(proxy.address, near)])
+            with atta.connect(file) as cluster:
+                loader = loader_of(cluster)
+                whole = [digest(batch) for batch in loader]
+                loader.set_epoch(0)
+                batches = iter(loader)
+                found = [digest(next(batches))]
+                proxy.freeze()
+                found += [digest(batch) for batch in batches]
+                assert found == whole
+                assert cluster.addresses == [near]
+        finally:
+            proxy.close()
