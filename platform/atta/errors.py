@@ -19,6 +19,7 @@
         ├── WrongDatasetError  the daemon serves another dataset, or another partition of it
         ├── ProtocolError      the daemon and this process are releases too far apart
         └── RestartedError     the daemon has been restarted, so its sessions are gone
+            └── StalePrimaryError  another daemon holds the tables since its backup was promoted
 
 ``atta.wire.rpc`` maps them to gRPC statuses.
 """
@@ -45,6 +46,7 @@ __all__ = [
     "RemoteError",
     "RestartedError",
     "SamplingContractError",
+    "StalePrimaryError",
     "StaleRowError",
     "UnavailableError",
     "UnknownClientError",
@@ -170,3 +172,7 @@ class ProtocolError(RemoteError):
 
 class RestartedError(RemoteError):
     """The daemon has been restarted, so the sessions of before are gone."""
+
+
+class StalePrimaryError(RestartedError):
+    """A daemon does not hold the mutable tables any more: its backup was promoted. On the wire a ``RestartedError``."""

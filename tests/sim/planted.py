@@ -11,7 +11,7 @@ from unittest.mock import patch
 from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.resuming import ResumingStream
 from atta.client.tables.remote import RemoteTable
-from atta.daemon.services.journal import Journal
+from atta.daemon.durable.journal import Journal
 from atta.daemon.services.sessions import SessionService
 from atta.kvstore.durable import frames
 from atta.kvstore.durable.logfile import LogFile

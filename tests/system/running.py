@@ -76,6 +76,7 @@ async def _end(daemon: Daemon) -> None:
     daemon._serving.shutdown()
     if daemon._journal is not None:
         daemon._journal.close()
+    daemon._backup.close()
 
 
 @contextmanager

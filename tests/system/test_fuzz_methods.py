@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 import atta
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
-from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, table_pb2, weights_pb2
+from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2, ids_pb2, kv_pb2, table_pb2, weights_pb2
 from atta.wire import rpc
 from tests.system.conftest import SmallGraph
 from tests.system.hostile import Caller
@@ -36,6 +36,7 @@ TYPED = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.OUT_OF_RANGE,
     grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.ABORTED,  # of a primary that is stale
 }
 INTEGERS = [0, 1, 2, 3, 7, 64, 1 << 16, (1 << 31) - 1]
 WIDE = [*INTEGERS, 1 << 31, (1 << 32) - 1]
@@ -108,7 +109,8 @@ def mutated(raw: bytes, rng: random.Random) -> bytes:
 def cluster(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
     """A daemon with little room."""
     options = ("--tables", "8MiB", "--buffer", "64MiB", "--max-sessions", "16", "--lease", "2s",
-               "--snapshots", str(tmp_path_factory.mktemp("snapshots")))  # fmt: skip
+               "--snapshots", str(tmp_path_factory.mktemp("snapshots")), "--keep-backup",
+               "--tables-dir", str(tmp_path_factory.mktemp("tables")))  # fmt: skip
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options, log_level="error") as cluster:
         yield cluster
 
@@ -138,6 +140,8 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     dataset = cluster._connections[0].describe().dataset_id
     client, values = tables(cluster), np.ones((5, 4), np.float32).tobytes()
     weights = ParameterSpec("w", (10,), 2, "arrival", VectorStep("sgd", 0.1), lease_s=1.0)
+    about = json.dumps({"dataset": dataset, "parts": [0, 1], "daemons": 1})
+    store, place = backup_pb2.StoreName(id=b"0" * 16, epoch=1), backup_pb2.LogPlace()
     vector, of_member = values[:40], {"name": "w", "member": 0}
     push = table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, values=values)
     return {
@@ -157,6 +161,17 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "TableService.Locate": [table_pb2.LocateRequest(dataset_id=dataset, policy="edges:node__to__node", ids=rows)],
         "TableService.Save": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1)],
         "TableService.Load": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1, load_id=3)],
+        "BackupService.Follow": [backup_pb2.FollowRequest(store=store, about=about)],
+        "BackupService.Append": [
+            backup_pb2.AppendRequest(
+                store=store, before=place, after=place, file_epoch=1, new_file=True, sizes=[8], bodies=b"01234567"
+            ),
+            backup_pb2.AppendRequest(store=store, before=place, bodies=rows, more=True),
+        ],
+        "BackupService.Piece": [
+            backup_pb2.PieceRequest(store=store, at=place, path="tables/t", data=rows),
+            backup_pb2.PieceRequest(store=store, at=place, complete=True),
+        ],
         "ParameterService.Create": [
             weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector)
         ],

@@ -116,12 +116,20 @@ class DaemonConfig:
     durability: Annotated[
         str,
         Option(
-            "When a push to a mutable table is acknowledged: applied; written, so that a killed daemon loses nothing; or "
-            "on the disk.",
-            choices=("none", "process", "disk"),
+            "When a push to a mutable table is acknowledged: applied; written, so that a killed daemon loses nothing; on "
+            "the disk; or written here and by --backup.",
+            choices=("none", "process", "disk", "replica"),
         ),
     ] = "none"
     """``none``: tables are lost when the daemon dies, unless they were saved."""
+    backup: Annotated[
+        str,
+        Option("With --durability replica: the daemon of the same partition that keeps a copy.", metavar="HOST:PORT"),
+    ] = ""
+    keep_backup: Annotated[
+        bool, Option("Keep a copy of the mutable tables of a daemon that names this one as its --backup.")
+    ] = False
+    """The copy is in ``tables_dir``, and is used once 'atta tables promote' says so."""
     tables_dir: Annotated[
         str,
         Option("Where the daemon keeps its tables with --durability.", path="folder", unset="DATA.tables"),
@@ -215,6 +223,12 @@ class DaemonConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if (self.durability == "replica") != bool(self.backup):
+            raise ConfigError("--durability replica and --backup HOST:PORT belong together")
+        if self.keep_backup and self.durability != "none":
+            raise ConfigError("--keep-backup: a daemon that keeps a copy of tables has no --durability of its own")
+        if self.backup and self.backup == self.listen:
+            raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:

@@ -21,6 +21,9 @@ from grpc_health.v1 import health_pb2
 from atta.daemon.caches import DaemonCaches
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import connections_that_fit, ensure_descriptors
+from atta.daemon.durable.backup import BackupService, Holder
+from atta.daemon.durable.journal import Journal
+from atta.daemon.durable.opening import journal_of, open_journal, open_store, tables_about, tables_folder
 from atta.daemon.engine.engine import Engine
 from atta.daemon.limits import grpc_options
 from atta.daemon.links.links import DaemonLinks
@@ -33,7 +36,6 @@ from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.jobs import JobBoard
-from atta.daemon.services.journal import open_journal
 from atta.daemon.services.others import add_health_and_reflection
 from atta.daemon.services.parameters import ParameterService
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom
@@ -46,6 +48,7 @@ from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
 from atta.observe import logs
 from atta.observe.figures import ProcessFigures
+from atta.observe.machine.threads import aside
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from atta.observe.version import __version__
 from atta.samplers import kernels
@@ -119,10 +122,13 @@ class Daemon:
         )
         self._ids = IdService(self._dataset, opened.owner, store, self._serving, config.listen, answers=answers)
         weights = ParameterJobs(lambda: config.table_bytes - tables.used_bytes)
-        tables = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
+        tables = self._held = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
         self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
-        self._journal = open_journal(config, self._dataset, tables)
+        self._journal: Journal | None = open_journal(config, self._dataset, tables, outgoing)
+        folder = tables_folder(config)
+        holder = Holder(folder, tables_about(config, self._dataset), self._store_id, self._check_free, self._take_over)
+        self._backup = BackupService(holder, config.listen, keeps=config.keep_backup)
         self._tables = TableService(
             self._dataset,
             opened.owner,
@@ -185,6 +191,7 @@ class Daemon:
             "KvService": served("KvService", self._kv.methods()),
             "IdService": self._ids.methods(),
             "TableService": self._tables.methods(),
+            "BackupService": self._backup.methods(),
             "ParameterService": self._weights.methods(),
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
@@ -234,6 +241,25 @@ class Daemon:
             incarnation=self._identity.incarnation,
         )
 
+    def _store_id(self) -> bytes:
+        """Which store of tables this daemon holds; empty: it keeps none."""
+        return b"" if self._journal is None else self._journal.store_id
+
+    def _check_free(self) -> None:
+        """Raise ConfigError if this daemon holds tables that a copy would replace."""
+        if held := [table.spec.name for table in self._held.lasting()]:
+            raise ConfigError(f"this daemon holds tables of its own, which would be lost: {', '.join(held[:5])}")
+
+    async def _take_over(self) -> int:
+        """Hold the tables of which this daemon has kept a copy; returns their number."""
+        store = await aside(open_store, self.config, self._dataset, self._held)
+        journal = journal_of(store, self.config, self._dataset, self._held, None)
+        self._journal = self._tables.journal = journal
+        chore = asyncio.get_running_loop().create_task(journal.run(), name="write_log_of_tables")
+        chore.add_done_callback(self._ended)
+        self._chores.append(chore)
+        return len(self._held.lasting())
+
     def _begin_chores(self, **chores: Coroutine[Any, Any, None]) -> None:
         """Start the background tasks that run until ``drain`` ends them."""
         loop = asyncio.get_running_loop()
@@ -265,6 +291,7 @@ class Daemon:
         links = {} if self._links is None else self._links.stats()
         parts = (self._engine, self._sessions, self._tables, self._weights, self._caches, self._handling, self._process)
         return {
+            **self._backup.stats(),
             "parts": float(len(self.config.parts)),
             "queue_limit_bytes": float(self.config.queue_bytes),
             "request_bytes": float(self._requests.used_bytes),
@@ -327,6 +354,7 @@ class Daemon:
         self._serving.shutdown()
         if self._journal is not None:
             self._journal.close()
+        self._backup.close()
         log.info("stopped")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
-from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, Whole
 from atta.kvstore.durable.recorder import TableRecorder
 from atta.kvstore.mutable.sequences import Client
@@ -54,6 +54,7 @@ class Tables:
         self._closed = False
         self._dropped: tuple[weakref.ref[MutableTable], ...] = ()
         """Tables that are not here any more. Each stays in memory until the last request on it has been answered."""
+        self._given_up: AttaError | None = None
         self.recorder: TableRecorder | None = None
         """Where changes of tables without a lease are recorded before they are made; None: nowhere."""
 
@@ -86,6 +87,8 @@ class Tables:
             QuotaExceededError: there is no room for it, or the tables are closed.
         """
         rows = spec.rows if rows is None else rows
+        if self._given_up is not None and spec.lease_s is None:
+            raise self._given_up
         with self._changing:
             existing = self._tables.get(spec.name)
             if existing is not None:
@@ -119,6 +122,8 @@ class Tables:
                 snapshot is accepted for every earlier id.
         """
         table = self._tables.get(name)
+        if table is None and self._given_up is not None:
+            raise self._given_up
         if table is None and table_id:
             raise UnknownNameError(
                 f"mutable table {name!r} is not here any more: it was deleted, its lease ran out, or it was lost when the "
@@ -316,6 +321,11 @@ class Tables:
                 f"the tables that were kept have {total} bytes, the quota is {self.quota_bytes}; start with more --tables"
             )
         self._tables = dict(tables)
+
+    def give_up(self, why: AttaError) -> None:
+        """Another process holds the tables now: drop all that last, and raise ``why`` where they are asked for."""
+        self._given_up = why
+        self._replace(self._leased())
 
     def restore(self, folder: str | Path) -> None:
         """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes

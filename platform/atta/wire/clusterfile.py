@@ -34,7 +34,7 @@ from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas
 if TYPE_CHECKING:
     from atta.wire.security.credentials import Credentials
 
-__all__ = ["check_address", "listening_at", "read_cluster", "read_credentials", "write_cluster"]
+__all__ = ["check_address", "listening_at", "prefer", "read_cluster", "read_credentials", "write_cluster"]
 
 _KEYS = ["part", "parts", "address"]
 
@@ -63,6 +63,33 @@ def read_credentials(path: str | Path) -> Credentials | None:
     if not isinstance(given, dict):
         raise ConfigError(f"{path}: [tls] names files")
     return Credentials.of(f"{path} [tls]", given, Path(path).absolute().parent)
+
+
+def prefer(path: str | Path, part: int, address: str) -> None:
+    """Let ``address`` stand first among the daemons of ``part``, by changing places with the one that does now.
+
+    Everything else in the file stays, also comments. It is replaced as a whole.
+
+    Raises:
+        DataError: it cannot be read or written.
+        ConfigError: it cannot be changed so. Then it stays as it is.
+    """
+    path, first = Path(path), replicas_of(read_cluster(path)[part])[0]
+    if first == address:
+        return
+    text, mine, theirs = path.read_text(encoding="utf-8"), json.dumps(address), json.dumps(first)
+    if text.count(mine) != 1 or text.count(theirs) != 1:
+        raise ConfigError(f"{path}: cannot be changed by itself; let {address} stand before {first}")
+    begun = path.with_name(f".{path.name}.begun")
+    try:
+        begun.write_text(theirs.join(piece.replace(theirs, mine) for piece in text.split(mine)), encoding="utf-8")
+        if replicas_of(read_cluster(begun)[part])[0] != address:
+            raise ConfigError(f"{path}: cannot be changed by itself; let {address} stand before {first}")
+        begun.replace(path)
+    except OSError as error:
+        raise DataError(path, f"cannot be written: {error.strerror}") from error
+    finally:
+        begun.unlink(missing_ok=True)
 
 
 def _read(path: str | Path) -> dict[str, Any]:

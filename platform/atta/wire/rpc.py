@@ -16,7 +16,17 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from atta import errors
-from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
+from atta.protos.v1 import (
+    backup_pb2,
+    control_pb2,
+    graph_pb2,
+    ids_pb2,
+    kv_pb2,
+    link_pb2,
+    session_pb2,
+    table_pb2,
+    weights_pb2,
+)
 from atta.wire import bulk
 from atta.wire.bulk import (
     BATCH_CHUNK,
@@ -149,6 +159,14 @@ METHODS: dict[str, RpcMethod] = {
         Bound.DATA,
         Numbers=(ids_pb2.NumbersRequest, ids_pb2.NumbersReply),
         Strings=(ids_pb2.StringsRequest, ids_pb2.StringsReply),
+    ),
+    **_table(
+        "BackupService",
+        Bound.DATA,
+        Follow=(backup_pb2.FollowRequest, backup_pb2.FollowReply),
+        Append=(backup_pb2.AppendRequest, backup_pb2.LogPlace),
+        Piece=(backup_pb2.PieceRequest, backup_pb2.PieceReply),
+        Promote=(backup_pb2.PromoteRequest, backup_pb2.PromoteReply),
     ),
     **_table("LinkService", Bound.DATA, Attach=(link_pb2.AttachRequest, link_pb2.AttachReply)),
     **_table(

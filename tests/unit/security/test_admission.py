@@ -97,11 +97,11 @@ def needed(method: str) -> set[str]:
     """The roles that may call a method, said once more and in another way than the table."""
     service, _, name = method.partition("/")
     kind = service.rpartition(".")[2]
-    if kind in {"GraphService", "KvService", "LinkService"}:
+    if kind in {"GraphService", "KvService", "LinkService"} or name in {"Follow", "Append", "Piece"}:
         return {"peer"}
     if kind == "SessionService" or name == "Report":
         return {"reader"}
-    if name in {"Stop", "Trace", "Save", "Load", "Delete", "ServerReflectionInfo"}:
+    if name in {"Stop", "Trace", "Save", "Load", "Delete", "Promote", "ServerReflectionInfo"}:
         return {"operator"}
     if kind == "Health" or (kind, name) == ("ControlService", "Describe"):
         return {"reader", "writer", "peer", "operator"}

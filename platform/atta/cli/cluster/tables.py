@@ -113,4 +113,23 @@ def delete(target: str, name: str, *, quiet: bool) -> None:
     say(quiet, f"{name}: deleted")
 
 
+@tables.command()
+@_cluster
+@click.option("--part", type=int, required=True, help="The partition whose tables move.")
+@click.option("--to", "address", metavar="HOST:PORT", help="The backup.  [default: the other daemon of the partition]")
+@quiet_option
+def promote(target: str, part: int, address: str | None, *, quiet: bool) -> None:
+    """Let the backup of a partition hold its tables from now on.
+
+    Do this when the daemon that holds them is lost with its disk. If it comes back, it knows that it is stale, and
+    acknowledges nothing. The cluster file then names the backup first, so that clients find the tables there.
+
+    Example: atta tables promote --cluster cluster.toml --part 0
+    """
+    from atta.client.tables.promotion import promote as promoted
+
+    at, found = promoted(target, part, address)
+    say(quiet, f"{at}: holds the {found} tables of partition {part} now")
+
+
 COMMANDS = [tables]

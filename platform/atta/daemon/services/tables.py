@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import structlog
 
+from atta.daemon.durable.journal import Journal
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.data import DataService
 from atta.daemon.services.handling import Context, Handler, check_named
-from atta.daemon.services.journal import Journal
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
@@ -77,7 +77,7 @@ class TableService(DataService):
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0
         self._pushing = 0  # pushes under way that do not wait
-        self._journal = journal
+        self.journal = journal
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``table.proto``."""
@@ -95,7 +95,7 @@ class TableService(DataService):
             "table_rows_pulled": self._pulled,
             "table_rows_pushed": self._pushed,
             "table_clients": float(self._tables.clients),
-            **({} if self._journal is None else self._journal.stats()),
+            **({} if self.journal is None else self.journal.stats()),
         }
 
     def _table(self, name: str, table_id: int = 0) -> MutableTable:
@@ -175,8 +175,8 @@ class TableService(DataService):
         """``TableService.Register``: the client gets a random number, so that no other client ever has the same."""
         table, client = self._table(request.name, request.table_id), secrets.randbits(64)
         self._tables.register(table, client)
-        if self._journal is not None and table.key:
-            await self._journal.register(table, client)
+        if self.journal is not None and table.key:
+            await self.journal.register(table, client)
         return table_pb2.RegisterReply(client=client, table=_info(table))
 
     async def push(self, request: Bulk, context: Context) -> table_pb2.PushRowsReply:
@@ -198,10 +198,10 @@ class TableService(DataService):
         return table.takes_pushes and (not self._snapshots.hold.closed or table.spec.lease_s is not None)
 
     async def _push(self, table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
-        if self._journal is None or not table.key:
+        if self.journal is None or not table.key:
             return bool(await self.run(len(values), _apply, table, message, rows, values))
         push = await self.run(len(values), _checked, table, message, rows, values)
-        return await self._journal.push(table, push, message.client, message.sequence, message.settled)
+        return await self.journal.push(table, push, message.client, message.sequence, message.settled)
 
     async def forget(self, request: table_pb2.ForgetClientRequest, context: Context) -> table_pb2.ForgetClientReply:
         """``TableService.Forget``: the clients will send nothing more."""
@@ -291,8 +291,8 @@ class TableService(DataService):
 
     async def _finish(self) -> None:
         await aside(self._tables.close)
-        if self._journal is not None:
-            await self._journal.finish()
+        if self.journal is not None:
+            await self.journal.finish()
         await aside(self._snapshots.finish)
 
 

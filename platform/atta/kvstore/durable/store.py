@@ -18,13 +18,21 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
 from atta.kvstore.durable.entries import decode_entry
+from atta.kvstore.durable.files import (
+    CHECKPOINT_FORMAT,
+    POSITION_FILE,
+    STORE_FILE,
+    STORE_FORMAT,
+    checkpoint_place,
+    write_store_file,
+)
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
 from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off
 from atta.kvstore.durable.replay import Replay
@@ -34,10 +42,6 @@ from atta.partition.disk.files import read_sealed, write_sealed
 from atta.partition.disk.staging import Staging, disk_full
 
 __all__ = ["Recovered", "TableStore"]
-
-_FORMAT, _VERSION = "atta-table-store", 1
-_POSITION_FORMAT = "atta-table-checkpoint"
-_POSITION = "log.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ class TableStore:
             ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions.
             DataError: it cannot be made, or ``store.json`` is damaged.
         """
-        self.folder, self.forced = folder, forced
+        self.folder, self.forced, self.about = folder, forced, dict(about)
+        self.epoch = 0
+        """How often the store has been opened; more if a backup was promoted."""
         self._older: dict[Path, int] = {}  # files of the log before the present one, and their sizes
         self._changing = threading.Lock()
         self._log: LogFile | None = None
@@ -76,7 +82,7 @@ class TableStore:
             raise disk_full(folder, error) or DataError(folder, f"cannot be made: {error.strerror}") from None
         try:
             self._take_lock()
-            self._store_id = self._identify(about)
+            self.store_id = self._identify(about)
         except BaseException:
             os.close(self._lock)
             raise
@@ -90,6 +96,11 @@ class TableStore:
     def position(self) -> LogPosition:
         """The last record."""
         return self._present.position
+
+    @property
+    def begins_file(self) -> bool:
+        """Whether the present file of the log has no records yet."""
+        return self._present.first_lsn > self._present.position.lsn
 
     def open(self, load: Callable[[Path], Mapping[str, MutableTable]]) -> Recovered:
         """Read the newest checkpoint by ``load``, replay the log behind it, and begin a new file of the log.
@@ -111,7 +122,7 @@ class TableStore:
         replay, records, torn, files = Replay(tables), 0, 0, self._files()
         for path in files:
             log = LogRead(path)
-            if log.header.store_id != self._store_id:
+            if log.header.store_id != self.store_id:
                 raise DataError(path, "belongs to another store of tables")
             if log.header.before.lsn < place.lsn:
                 path.unlink()  # from before the checkpoint
@@ -125,7 +136,7 @@ class TableStore:
                 cut_off(path, log.end)
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
             self._older[path] = log.end
-        self._epoch = epoch + 1
+        self.epoch = epoch + 1
         self._begin(place)
         return Recovered(replay.by_name(), records, torn)
 
@@ -152,8 +163,9 @@ class TableStore:
         folder = self.folder / f"checkpoint-{at.lsn:020d}"
         with Staging(folder, MANIFEST, overwrite=True) as staging:
             write(staging.path)
-            value = {"store": self._store_id.hex(), "epoch": self._epoch, "lsn": at.lsn, "chain": at.chain}
-            write_sealed(staging.path / _POSITION, {"format": _POSITION_FORMAT, "version": _VERSION, **value})
+            value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
+            name, version = CHECKPOINT_FORMAT
+            write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
         with self._changing:
             needless = [path for path in self._older if _number(path) <= at.lsn]
             self._older = {path: size for path, size in self._older.items() if path not in needless}
@@ -177,7 +189,7 @@ class TableStore:
     def _begin(self, before: LogPosition) -> None:
         path = self.folder / f"log-{before.lsn + 1:020d}"
         try:
-            self._log = LogFile(path, LogHeader(self._store_id, self._epoch, before, self.forced))
+            self._log = LogFile(path, LogHeader(self.store_id, self.epoch, before, self.forced))
         except OSError as error:
             raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror}") from None
         self._older.pop(path, None)  # it had no records
@@ -191,12 +203,10 @@ class TableStore:
         found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
         if not found:
             return LogPosition(0, 0), 0, ()
-        value = read_sealed(found[-1] / _POSITION, "a checkpoint of tables", _POSITION_FORMAT, _VERSION)
-        if value.get("store") != self._store_id.hex():
-            raise DataError(found[-1], "belongs to another store of tables")
+        place, epoch = checkpoint_place(found[-1], self.store_id)
         tables = load(found[-1]).values()
         _remove(found[:-1])
-        return LogPosition(int(value["lsn"]), int(value["chain"])), int(value["epoch"]), tables
+        return place, epoch, tables
 
     def _take_lock(self) -> None:
         try:
@@ -209,22 +219,48 @@ class TableStore:
             raise ConfigError(f"{self.folder}: cannot be locked, so it is not safe there: {error.strerror}") from None
 
     def _identify(self, about: Mapping[str, Any]) -> bytes:
-        path = self.folder / "store.json"
+        path = self.folder / STORE_FILE
         if not path.exists():
             if self._files():
                 raise DataError(path, "is missing, but there are logs of tables")
             store_id = secrets.token_bytes(16)
-            begun = path.with_suffix(".begun")
-            write_sealed(begun, {"format": _FORMAT, "version": _VERSION, "id": store_id.hex(), **about})
-            begun.rename(path)
+            write_store_file(self.folder, store_id, about)
             return store_id
-        value = read_sealed(path, "a store of tables", _FORMAT, _VERSION)
+        value = read_sealed(path, "a store of tables", *STORE_FORMAT)
         for name, wanted in about.items():
             if value.get(name) != wanted:
                 raise ConfigError(
                     f"{self.folder}: holds tables of {name} {value.get(name)}, not {wanted}; choose another --tables-dir"
                 )
         return bytes.fromhex(value["id"])
+
+    def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
+        """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""
+        found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
+        return (found[-1], checkpoint_place(found[-1], self.store_id)[0]) if found else None
+
+    def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
+        """The files of the log that have records behind ``place``, in order; None: the log does not lead there.
+
+        Between calls of ``append`` alone.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        if place == self.position:
+            return []
+        logs = [LogRead(path) for path in self._files()]
+        for number, log in enumerate(logs):
+            if log.header.before == place:
+                return logs[number:]
+            if any(_passed(log, place)):
+                return [LogRead(log.path), *logs[number + 1 :]]
+        return None
+
+
+def _passed(log: LogRead, place: LogPosition) -> Iterator[bool]:
+    """Whether a record of the log ends at ``place``, one by one."""
+    return (log.position == place for _ in log)
 
 
 def _replay(log: LogRead, replay: Replay) -> int:

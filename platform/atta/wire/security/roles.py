@@ -36,6 +36,7 @@ def _methods(service: str, roles: Iterable[Role], *names: str) -> dict[str, froz
 
 
 _GRAPH, _KV, _LINK = "atta.v1.GraphService", "atta.v1.KvService", "atta.v1.LinkService"
+_BACKUP = "atta.v1.BackupService"
 _IDS, _WEIGHTS = "atta.v1.IdService", "atta.v1.ParameterService"
 _TABLE, _SESSION, _CONTROL = "atta.v1.TableService", "atta.v1.SessionService", "atta.v1.ControlService"
 _REFLECTION, _HEALTH = "grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"
@@ -45,6 +46,8 @@ ROLES: dict[str, frozenset[Role]] = {
     **_methods(_GRAPH, [Role.PEER], "Sample", "SampleOnce", "Pair", "Probe"),
     **_methods(_KV, [Role.PEER], "Pull", "ListTables"),
     **_methods(_LINK, [Role.PEER], "Attach"),
+    **_methods(_BACKUP, [Role.PEER], "Follow", "Append", "Piece"),
+    **_methods(_BACKUP, [Role.OPERATOR], "Promote"),
     **_methods(_IDS, [Role.READER, Role.WRITER], "Numbers", "Strings"),
     **_methods(_TABLE, [Role.WRITER], "Create", "Grow", "Register", "Push", "Forget"),
     **_methods(_TABLE, [Role.READER, Role.WRITER], "Locate", "Pull"),

@@ -8,6 +8,9 @@ A thread writes and applies large groups, and forces them to the disk. The event
 ones that are not forced: the system only copies them, which costs less than handing them over. If the system has too
 much to write back it stops whoever writes; after a write that took long, the thread writes for a while.
 
+With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes wait.
+When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
+
 When the log has become long, all tables are written beside it (a *checkpoint*), and the log begins anew. Pushes go on
 meanwhile, and wait if the log has grown to four times that length.
 """
@@ -19,23 +22,22 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import structlog
 
-from atta.daemon.config import DaemonConfig
+from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.chunks import SMALL_BYTES
-from atta.errors import AttaError, QuotaExceededError
+from atta.errors import AttaError, QuotaExceededError, StalePrimaryError
 from atta.kvstore.durable.entries import Entry, Registered, RowsPushed
+from atta.kvstore.durable.frames import Buffer, LogPosition
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Push
 from atta.kvstore.mutable.sequences import Claim
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside, named_threads
-from atta.partition.dataset import Dataset, part_folder
 
-__all__ = ["Journal", "open_journal"]
+__all__ = ["Journal"]
 
 log = structlog.get_logger("atta.daemon")
 GROUP_BYTES = 4 << 20
@@ -66,8 +68,12 @@ class _Change:
 class Journal:
     """Writes and makes the changes of ``tables``, which has it as its recorder. ``run`` it on the event loop."""
 
-    def __init__(self, store: TableStore, tables: Tables, *, log_bytes: int) -> None:
-        """On the event loop. ``store``: opened. ``log_bytes``: a log of this size is followed by a checkpoint."""
+    def __init__(self, store: TableStore, tables: Tables, *, log_bytes: int, shipping: Shipping | None = None) -> None:
+        """On the event loop. ``store``: opened. ``log_bytes``: a log of this size is followed by a checkpoint.
+        ``shipping``: to a backup.
+        """
+        self._shipping = shipping
+        self._stale: StalePrimaryError | None = None
         self._store, self._tables, self._log_bytes = store, tables, log_bytes
         self._waiting: deque[_Change] = deque()
         self._come = asyncio.Event()
@@ -79,9 +85,17 @@ class Journal:
         self._ended, self._slow_until = False, 0.0
         self._groups = self._records = 0
 
+    @property
+    def store_id(self) -> bytes:
+        """Which store of tables this is."""
+        return self._store.store_id
+
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
+        shipping = self._shipping
+        copied = {} if shipping is None else {"backup_lag": float(shipping.lag), "backup_away": float(shipping.away)}
         return {
+            **copied,
             "table_log_bytes": float(self._store.log_bytes),
             "table_log_records": float(self._records),
             "table_log_groups": float(self._groups),
@@ -134,7 +148,9 @@ class Journal:
         give_back: Callable[[], None] | None = None,
     ) -> asyncio.Future[None]:
         change = _Change(entry, apply, nbytes, self._loop.create_future(), table, give_back)
-        if self._ended:
+        if self._stale is not None:
+            _refuse(change, self._stale)
+        elif self._ended:
             _refuse(change, QuotaExceededError("the daemon is stopping: its tables do not change any more"))
         else:
             self._waiting.append(change)
@@ -161,6 +177,8 @@ class Journal:
     async def run(self) -> None:
         """Until cancelled: write and make the changes that come."""
         try:
+            if self._shipping is not None:
+                await self._ship([], self._store.position)
             while True:
                 async with self._turn:
                     await self._checkpoint_if_due()
@@ -173,9 +191,13 @@ class Journal:
             self._ended = True
             while self._waiting:
                 _refuse(self._waiting.popleft(), QuotaExceededError("the daemon is stopping: nothing was changed"))
+            if self._shipping is not None:
+                await self._shipping.close()
 
     async def finish(self) -> None:
-        """Wait until everything that has come is made."""
+        """Wait until everything that has come is made. What waits for a backup that is away is not waited for."""
+        if self._shipping is not None and self._shipping.away:
+            return
         while self._waiting or self._turn.locked():
             await asyncio.sleep(POLL_S)
 
@@ -195,11 +217,12 @@ class Journal:
 
     async def _commit(self, group: Sequence[_Change]) -> None:
         small = sum(change.nbytes for change in group) <= SMALL_BYTES
+        bodies = [change.entry.encode() for change in group]
         try:
             if small and not self._store.forced and self._loop.time() >= self._slow_until:
-                first = self._write_here(group)
+                before = self._write_here(bodies)
             else:
-                first = await self._loop.run_in_executor(self._writer, self._write, group)
+                before = await self._loop.run_in_executor(self._writer, self._store.append, bodies)
         except OSError as error:
             cause = f"the log of tables in {self._store.folder} cannot be written: {error.strerror or error}"
             log.error("changes of tables refused", changes=len(group), error=cause)
@@ -207,6 +230,27 @@ class Journal:
                 _refuse(change, QuotaExceededError(f"{cause}; nothing was changed"))
             return
         self._groups, self._records = self._groups + 1, self._records + len(group)
+        if await self._is_copied(group, bodies, before):
+            await self._make(group, before.lsn + 1, small=small)
+
+    async def _is_copied(
+        self, group: Sequence[_Change], bodies: Sequence[Sequence[Buffer]], before: LogPosition
+    ) -> bool:
+        """Wait for the backup. False: this daemon is stale, and the group is refused."""
+        try:
+            if await self._ship(bodies, before):
+                return True
+        except asyncio.CancelledError:  # the daemon stops, and the backup is away: nobody knows whether they will count
+            for change in group:
+                change.done.cancel()
+            raise
+        assert self._stale is not None
+        for change in group:
+            _refuse(change, self._stale)
+        return False
+
+    async def _make(self, group: Sequence[_Change], first: int, *, small: bool) -> None:
+        """Make the changes whose records begin at number ``first``, and answer them."""
         # A thread that waits for a copy of a table would occupy the writer; here nothing waits with it.
         while not all(change.table is None or change.table.takes_pushes for change in group):
             await asyncio.sleep(POLL_S)
@@ -218,16 +262,27 @@ class Journal:
             if not change.done.done():
                 change.done.set_result(None)
 
-    def _write_here(self, group: Sequence[_Change]) -> int:
+    def _write_here(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         began = self._loop.time()
-        first = self._write(group)
+        before = self._store.append(bodies)
         if self._loop.time() - began > SLOW_S:
             self._slow_until = self._loop.time() + SLOW_FOR_S
-        return first
+        return before
 
-    def _write(self, group: Sequence[_Change]) -> int:
-        """Write the group; returns the number of its first record."""
-        return self._store.append([change.entry.encode() for change in group]).lsn + 1
+    async def _ship(self, bodies: Sequence[Sequence[Buffer]], before: LogPosition) -> bool:
+        """Wait until the backup, if there is one, has everything; False: this daemon is stale."""
+        if self._shipping is None:
+            return True
+        try:
+            await self._shipping.reach(bodies, before)
+        except StalePrimaryError as error:
+            self._stale = error
+            log.error("tables given up", error=str(error))
+            self._tables.give_up(error)
+            while self._waiting:
+                _refuse(self._waiting.popleft(), error)
+            return False
+        return True
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -242,6 +297,8 @@ class Journal:
         except AttaError as error:
             self._note_failure(error)
             return
+        if self._shipping is not None:
+            self._shipping.rotated()
         # All changes up to here have been made. The tables of now are written, even if they are deleted meanwhile.
         tables = [table for table in self._tables.lasting() if table.key]
         write = partial(self._store.checkpoint, at, lambda folder: self._tables.write(folder, tables))
@@ -251,6 +308,8 @@ class Journal:
         try:
             await aside(write)
             self._failed = None
+            if self._shipping is not None:
+                await self._shipping.checkpointed()
         except AttaError as error:
             self._note_failure(error)
         finally:
@@ -269,34 +328,10 @@ class Journal:
             at = await aside(self._store.rotate)
             loaded = [table for table in tables.values() if table.key]
             await aside(self._store.checkpoint, at, lambda folder: self._tables.write(folder, loaded))
+            if self._shipping is not None:
+                self._shipping.rotated()
+                await self._shipping.reach_checkpoint()
             apply(at.lsn)
-
-
-def open_journal(config: DaemonConfig, dataset: Dataset, tables: Tables) -> Journal | None:
-    """Give ``tables`` what the daemon has kept, and a journal of its changes; None: it is to keep nothing.
-
-    Raises:
-        ConfigError: another daemon keeps its tables there, or they belong to another dataset or other partitions.
-        DataError: a file is damaged, is missing or cannot be written; names it.
-        QuotaExceededError: there is no room in memory.
-    """
-    if config.durability == "none":
-        return None
-    data, parts = Path(config.data).absolute(), config.parts
-    folder = Path(config.tables_dir) if config.tables_dir else data.with_name(f"{data.name}.tables")
-    about = {"dataset": dataset.dataset_id, "parts": [parts.start, parts.stop], "daemons": len(set(dataset.groups))}
-    store = TableStore(folder / part_folder(parts.start), about, forced=config.durability == "disk")
-    try:
-        found = store.open(partial(tables.prepare, resume=True))
-        tables.recovered(found.tables)
-    except BaseException:
-        store.close()
-        raise
-    if found.torn_bytes:
-        log.warning("end of the log cut off", bytes=found.torn_bytes, folder=str(store.folder))
-    log.info("tables recovered", tables=len(found.tables), records=found.records, folder=str(store.folder))
-    tables.recorder = journal = Journal(store, tables, log_bytes=config.log_bytes)
-    return journal
 
 
 def _apply(group: Sequence[_Change], first: int) -> None:
@@ -304,7 +339,7 @@ def _apply(group: Sequence[_Change], first: int) -> None:
         change.apply(lsn)
 
 
-def _refuse(change: _Change, error: QuotaExceededError) -> None:
+def _refuse(change: _Change, error: AttaError) -> None:
     if change.give_back is not None:
         change.give_back()
     if not change.done.done():

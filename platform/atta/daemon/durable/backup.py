@@ -1,0 +1,177 @@
+"""The backup's end: writes down what its primary sends, and takes over when an operator says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from atta.daemon.services.handling import Context, Handler
+from atta.errors import ConfigError, StalePrimaryError
+from atta.kvstore.durable.backup import BackupFolder, StoreName
+from atta.kvstore.durable.frames import LogPosition
+from atta.observe.machine.threads import named_threads
+from atta.protos.v1 import backup_pb2
+
+__all__ = ["BackupService", "Holder"]
+
+T = TypeVar("T")
+MOST_BYTES = 512 << 20
+"""Largest group of records in one request, in all its parts."""
+MOST_NUMBER = 1 << 60
+"""Epochs, records and places in files are smaller."""
+MOST_ABOUT = 4096
+log = structlog.get_logger("atta.backup")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Where a backup becomes the holder of tables.
+
+    Attributes:
+        folder: where this daemon keeps tables that it holds itself.
+        about: whose tables these are: dataset and partitions.
+        store_id: of these tables; empty: it keeps none.
+        check_free: raises ConfigError if it holds tables that would be lost.
+        take_over: opens the folder; returns the number of tables.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+    store_id: Callable[[], bytes]
+    check_free: Callable[[], None]
+    take_over: Callable[[], Awaitable[int]]
+
+
+class BackupService:
+    """``BackupService`` of a daemon. Requests are served one after another."""
+
+    def __init__(self, holder: Holder, address: str, *, keeps: bool) -> None:
+        """``keeps``: whether this daemon may be a backup."""
+        self._holder, self._address, self._keeps = holder, address, keeps
+        self._copy = BackupFolder(holder.folder.with_name(f"{holder.folder.name}.backup"), address)
+        self._turn = asyncio.Lock()
+        self._disk = named_threads(1, "atta-backup")
+        self._parts: list[bytes] = []
+        self._records = 0
+
+    def methods(self) -> dict[str, Handler]:
+        """The handlers by their names in ``backup.proto``."""
+        return {"Follow": self.follow, "Append": self.append, "Piece": self.piece, "Promote": self.promote}
+
+    def stats(self) -> dict[str, float]:
+        """Counters."""
+        return {"backup_records": float(self._records)}
+
+    async def follow(self, request: backup_pb2.FollowRequest, context: Context) -> backup_pb2.FollowReply:
+        """``BackupService.Follow``."""
+        if not self._keeps:
+            raise ConfigError(f"{self._address}: keeps no backups; start it with --keep-backup")
+        self._refuse_stale(request.store)
+        if len(request.store.id) != 16 or request.store.epoch >= MOST_NUMBER:
+            raise ConfigError(f"no store has an id of {len(request.store.id)} bytes and epoch {request.store.epoch}")
+        if (about := _about(request.about)) != self._holder.about:
+            raise ConfigError(f"{self._address}: serves {self._holder.about}, and keeps no tables of {about}")
+        self._parts = []
+        at = await self._on_disk(self._copy.follow, _name(request.store), about)
+        log.info("follows", peer=context.peer(), record=at.lsn, epoch=request.store.epoch)
+        return backup_pb2.FollowReply(at=_message(at))
+
+    async def append(self, request: backup_pb2.AppendRequest, context: Context) -> backup_pb2.LogPlace:
+        """``BackupService.Append``."""
+        self._refuse_stale(request.store)
+        if any(size % 8 for size in request.sizes) or request.file_epoch >= MOST_NUMBER:
+            raise ConfigError("bodies of records have a multiple of 8 bytes, and epochs are small")
+        if sum(map(len, self._parts)) + len(request.bodies) > MOST_BYTES:
+            self._parts = []
+            raise ConfigError(f"records of more than {MOST_BYTES} bytes in one request")
+        if request.more:
+            self._parts.append(request.bodies)
+            return request.before
+        data, self._parts = memoryview(b"".join([*self._parts, request.bodies])), []
+        if sum(request.sizes) != len(data):
+            raise ConfigError(f"records of {sum(request.sizes)} bytes came with {len(data)} bytes")
+        bodies, first = [], 0
+        for size in request.sizes:
+            bodies.append(data[first : first + size])
+            first += size
+
+        def write() -> LogPosition:
+            return self._copy.append(
+                _name(request.store),
+                _position(request.before),
+                _position(request.after),
+                bodies,
+                file_epoch=request.file_epoch,
+                new_file=request.new_file,
+            )
+
+        at = await self._on_disk(write)
+        self._records += len(bodies)
+        return _message(at)
+
+    async def piece(self, request: backup_pb2.PieceRequest, context: Context) -> backup_pb2.PieceReply:
+        """``BackupService.Piece``."""
+        self._refuse_stale(request.store)
+        store, at = _name(request.store), _position(request.at)
+        if at.lsn >= MOST_NUMBER or request.offset >= MOST_NUMBER:
+            raise ConfigError(f"record {at.lsn}, byte {request.offset}: there are never so many")
+        if request.complete:
+            await self._on_disk(self._copy.complete, store, at)
+        else:
+            await self._on_disk(self._copy.piece, store, at, request.path, request.offset, request.data)
+        return backup_pb2.PieceReply()
+
+    async def promote(self, request: backup_pb2.PromoteRequest, context: Context) -> backup_pb2.PromoteReply:
+        """``BackupService.Promote``."""
+        async with self._turn:
+            self._holder.check_free()
+            at = await asyncio.get_running_loop().run_in_executor(self._disk, self._copy.promote, self._holder.folder)
+            try:
+                tables = await self._holder.take_over()
+            except BaseException:
+                self._copy.take_back(self._holder.folder)
+                raise
+        log.warning("holds the tables from now on", record=at.lsn, tables=tables)
+        return backup_pb2.PromoteReply(lsn=at.lsn, tables=tables)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._disk.shutdown(wait=True)
+        self._copy.close()
+
+    def _refuse_stale(self, store: backup_pb2.StoreName) -> None:
+        if store.id and store.id == self._holder.store_id():
+            raise StalePrimaryError(self._address, "holds these tables itself since it was promoted")
+
+    async def _on_disk(self, function: Callable[..., T], *arguments: object) -> T:
+        async with self._turn:
+            return await asyncio.get_running_loop().run_in_executor(self._disk, function, *arguments)
+
+
+def _about(text: str) -> dict[str, Any]:
+    """Whose tables they are; raises ConfigError."""
+    try:
+        about = json.loads(text) if len(text) < MOST_ABOUT else None
+    except (ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise ConfigError("a store of tables says whose they are by a short JSON object")
+    return about
+
+
+def _name(store: backup_pb2.StoreName) -> StoreName:
+    return store.id, store.epoch
+
+
+def _position(place: backup_pb2.LogPlace) -> LogPosition:
+    return LogPosition(place.lsn, place.chain)
+
+
+def _message(at: LogPosition) -> backup_pb2.LogPlace:
+    return backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain)

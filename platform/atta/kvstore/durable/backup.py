@@ -1,0 +1,238 @@
+"""The copy that a backup keeps of its primary's store: its newest checkpoint and the files of the log behind it.
+
+The copy has the files that the primary has, record by record, so it is a ``TableStore`` when it is promoted. The chain
+of checksums runs through all records, so a copy that ends at the same place has the same records.
+
+An epoch counts how often a store was opened. Promotion adds a large number, so whoever has opened the store before is
+known to be stale, however often it is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atta.errors import ConfigError, DataError, StalePrimaryError
+from atta.kvstore.durable.files import POSITION_FILE, STORE_FILE, STORE_FORMAT, checkpoint_place, write_store_file
+from atta.kvstore.durable.frames import LogHeader, LogPosition, frame
+from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off
+from atta.partition.disk.files import read_sealed
+from atta.partition.disk.staging import disk_full
+
+__all__ = ["PROMOTED", "BackupFolder", "StoreName"]
+
+PROMOTED = 1 << 32
+"""What a promotion adds to the epoch."""
+NOWHERE = LogPosition(0, 0)
+
+StoreName = tuple[bytes, int]
+"""The id of a store, and the epoch of whoever speaks."""
+
+
+class BackupFolder:
+    """The copy in one folder. One thread uses it at a time."""
+
+    def __init__(self, folder: Path, where: str) -> None:
+        """``where``: the address of this daemon, for errors. Nothing is read yet."""
+        self.folder, self._where = folder, where
+        self._store_id, self._epoch = b"", 0
+        self._file: LogFile | None = None
+        self._at = NOWHERE
+        self._is_read = False
+
+    @property
+    def position(self) -> LogPosition:
+        """The last record."""
+        return self._at if self._file is None else self._file.position
+
+    def follow(self, store: StoreName, about: Mapping[str, Any]) -> LogPosition:
+        """Begin to copy this store, and return where the copy ends. Repeating it does nothing. ``about``: whose tables
+        these are.
+
+        Raises:
+            StalePrimaryError: whoever asks has been replaced.
+            ConfigError: another store is copied here.
+            DataError: the copy is damaged, or cannot be written.
+        """
+        with _written(self.folder):
+            if not (self.folder / STORE_FILE).exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_store_file(self.folder, store[0], about)
+            if not self._is_read:
+                self._read()
+        if store[0] != self._store_id:
+            raise ConfigError(
+                f"{self._where}: {self.folder} is the copy of another store of tables; remove it to begin another copy"
+            )
+        self._check(store, following=True)
+        self._epoch = store[1]
+        return self.position
+
+    def append(
+        self,
+        store: StoreName,
+        before: LogPosition,
+        after: LogPosition,
+        bodies: Sequence[memoryview | bytes],
+        *,
+        file_epoch: int,
+        new_file: bool,
+    ) -> LogPosition:
+        """Write records that follow ``before``, and return where the copy ends. A repetition writes nothing.
+
+        Raises:
+            StalePrimaryError: whoever asks has been replaced.
+            ConfigError: the copy does not end at ``before``, or the records do not lead to ``after``.
+            DataError: it cannot be written. Then nothing of the records is in the copy.
+        """
+        self._check(store)
+        if self.position == after:
+            return after
+        if self.position != before:
+            raise ConfigError(f"{self._where}: the copy ends at record {self.position.lsn}, not {before.lsn}")
+        found = before
+        for body in bodies:
+            _, found = frame([body], found, before.lsn)
+        if found != after:
+            raise ConfigError(f"{self._where}: records from {before.lsn + 1} on were altered on their way")
+        with _written(self.folder):
+            if new_file or self._file is None:
+                self._begin(before, file_epoch)
+            assert self._file is not None
+            self._file.append([[body] for body in bodies])
+        return after
+
+    def piece(self, store: StoreName, at: LogPosition, path: str, offset: int, data: bytes) -> None:
+        """Write a piece of a file of the checkpoint at ``at``.
+
+        Raises:
+            StalePrimaryError, DataError: as ``append``.
+            ConfigError: the path leads elsewhere.
+        """
+        self._check(store)
+        names = path.split("/")
+        if not 1 <= len(names) <= 4 or any(name in ("", ".", "..") or "\0" in name for name in names):
+            raise ConfigError(f"{self._where}: {path!r} is no file of a checkpoint")
+        target = self._partial(at).joinpath(*names)
+        with _written(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                if os.pwrite(fd, data, offset) != len(data):
+                    raise OSError(f"wrote less than {len(data)} bytes")
+            finally:
+                os.close(fd)
+
+    def complete(self, store: StoreName, at: LogPosition) -> LogPosition:
+        """The checkpoint at ``at`` is whole: what is older goes. Returns where the copy ends.
+
+        Raises:
+            DataError: it is not whole.
+        """
+        self._check(store)
+        partial, whole = self._partial(at), self.folder / f"checkpoint-{at.lsn:020d}"
+        if whole.exists() and not partial.exists():
+            return self.position  # a repetition
+        if checkpoint_place(partial, self._store_id)[0] != at:
+            raise DataError(partial / POSITION_FILE, "is of another place than was said")
+        with _written(whole):
+            shutil.rmtree(whole, ignore_errors=True)
+            partial.rename(whole)
+            if self.position.lsn < at.lsn:
+                self._close()
+                self._at = at
+            for path in self.folder.glob("log-*"):
+                if LogRead(path).header.before.lsn < at.lsn and (self._file is None or path != self._file.path):
+                    path.unlink()
+            for path in self.folder.glob("checkpoint-*"):
+                if path.name < whole.name:
+                    shutil.rmtree(path, ignore_errors=True)
+        return self.position
+
+    def promote(self, to: Path) -> LogPosition:
+        """Make the copy the store at ``to``, which whoever opens it knows to be newer than all before.
+
+        Raises:
+            ConfigError: there is no copy, or there is a store at ``to`` already.
+            DataError: the copy is damaged or cannot be written.
+        """
+        if not (self.folder / STORE_FILE).exists():
+            raise ConfigError(f"{self._where}: keeps no copy of tables, so it cannot take over ({self.folder})")
+        if (to / STORE_FILE).exists() and any(to.glob("log-*")):
+            raise ConfigError(f"{self._where}: holds tables of its own ({to}), so it cannot take over")
+        with _written(self.folder):
+            if not self._is_read:
+                self._read()
+            position = self.position
+            self._close()
+            self._begin(position, self._epoch + PROMOTED)
+            self._close()
+            shutil.rmtree(to, ignore_errors=True)
+            self.folder.rename(to)
+        self._is_read = False
+        return position
+
+    def take_back(self, taken: Path) -> None:
+        """What was promoted to ``taken`` cannot be used: keep it as a copy again. Raises DataError."""
+        with _written(self.folder):
+            taken.rename(self.folder)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._close()
+
+    def _check(self, store: StoreName, *, following: bool = False) -> None:
+        if not self._is_read or store[0] != self._store_id:
+            raise ConfigError(f"{self._where}: follows no such store of tables")
+        if store[1] < self._epoch or (store[1] > self._epoch and not following):
+            raise StalePrimaryError(
+                self._where, f"has followed epoch {self._epoch} of the tables since; epoch {store[1]} is not the latest"
+            )
+
+    def _read(self) -> None:
+        """Find out where the copy ends, and check all records of it."""
+        self._store_id = bytes.fromhex(read_sealed(self.folder / STORE_FILE, "a store of tables", *STORE_FORMAT)["id"])
+        for path in (*self.folder.glob("*.begun"), *self.folder.glob("checkpoint-*.partial")):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
+        self._at, self._epoch = checkpoint_place(found[-1], self._store_id) if found else (NOWHERE, 0)
+        for path in sorted(path for path in self.folder.glob("log-*") if path.name[4:].isdigit()):
+            log = LogRead(path)
+            if log.header.before.lsn < self._at.lsn:
+                path.unlink()
+                continue
+            if log.header.store_id != self._store_id or log.header.before != self._at:
+                raise DataError(path, f"does not follow record {self._at.lsn} of the copy")
+            for _ in log:
+                pass
+            if log.torn_bytes:
+                cut_off(path, log.end)
+            self._at, self._epoch = log.position, max(self._epoch, log.header.epoch)
+        self._is_read = True
+
+    def _begin(self, before: LogPosition, epoch: int) -> None:
+        self._close()
+        header = LogHeader(self._store_id, epoch, before, forced=False)
+        self._file = LogFile(self.folder / f"log-{before.lsn + 1:020d}", header)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._at = self._file.position
+            self._file.close()
+            self._file = None
+
+    def _partial(self, at: LogPosition) -> Path:
+        return self.folder / f"checkpoint-{at.lsn:020d}.partial"
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,189 @@
+"""The copy of a store of tables: it has the records of its primary, and a store opened on it has the same tables."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError, DataError, StalePrimaryError
+from atta.kvstore.durable.backup import PROMOTED, BackupFolder
+from atta.kvstore.durable.entries import Created, RowsPushed
+from atta.kvstore.durable.frames import LogPosition
+from atta.kvstore.durable.store import TableStore
+from atta.kvstore.mutable.requests import Push
+from atta.kvstore.spec import MutableSpec
+from atta.kvstore.tables import Tables
+
+ABOUT = {"dataset": "d", "parts": [0, 1], "daemons": 1}
+SPEC = MutableSpec.from_json('{"name": "t", "rows": 4, "row_shape": [2], "dtype": "<f4", "policy": "range"}')
+
+
+def pushed(number: int, key: int = 7) -> list[bytes]:
+    """The body of a push of row ``number % 4``."""
+    push = Push(np.array([number % 4]), np.full((1, 2), number, np.float32), "write", None, None, "")
+    return [b"".join(bytes(memoryview(part).cast("B")) for part in RowsPushed(key, 1, number, 0, push).encode())]
+
+
+def created(key: int = 7) -> list[bytes]:
+    return [b"".join(bytes(memoryview(part).cast("B")) for part in Created(key, SPEC, 0, 4, 5).encode())]
+
+
+def opened(folder: Path) -> tuple[TableStore, dict[str, Any]]:
+    store = TableStore(folder, ABOUT, forced=False)
+    found = store.open(lambda path: Tables(1 << 20).prepare(path, resume=True))
+    return store, found.tables
+
+
+def shipped(store: TableStore, copy: BackupFolder, bodies: list[list[bytes]], **changes: Any) -> LogPosition:
+    before = store.append(bodies)
+    settings = {"file_epoch": store.epoch, "new_file": store.position.lsn == len(bodies), **changes}
+    return copy.append((store.store_id, store.epoch), before, store.position, [b for (b,) in bodies], **settings)
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Any:
+    store, _ = opened(tmp_path / "part")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Any:
+    found = BackupFolder(tmp_path / "part.backup", "here:1")
+    yield found
+    found.close()
+
+
+def test_a_promoted_copy_has_the_tables(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
+    assert copy.follow((primary.store_id, primary.epoch), ABOUT) == primary.position
+    shipped(primary, copy, [created(), pushed(1)])
+    assert shipped(primary, copy, [pushed(2), pushed(6)]) == primary.position
+    position = copy.promote(tmp_path / "taken")
+    assert position == primary.position
+    store, tables = opened(tmp_path / "taken")
+    assert store.epoch == primary.epoch + PROMOTED + 1
+    assert store.store_id == primary.store_id
+    assert tables["t"].pull(np.arange(4)).values[:, 0].tolist() == [0, 1, 6, 0]
+    store.close()
+
+
+@given(cuts=st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_the_copy_has_the_records_of_the_primary_whenever_it_is_read_anew(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
+) -> None:
+    """0: a push; 1: the backup is started anew; 2: an answer is lost; 3: the primary begins a new file."""
+    folder = tmp_path_factory.mktemp("copy")
+    store, _ = opened(folder / "part")
+    copy = BackupFolder(folder / "part.backup", "here:1")
+    name, number, new_file = (store.store_id, store.epoch), 1, True
+    copy.follow(name, ABOUT)
+    shipped(store, copy, [created()])
+    for cut in cuts:
+        if cut == 0:
+            shipped(store, copy, [pushed(number)], new_file=new_file)
+            number, new_file = number + 1, False
+        elif cut == 1:
+            copy.close()
+            copy = BackupFolder(folder / "part.backup", "here:1")
+            assert copy.follow(name, ABOUT) == store.position
+        elif cut == 2:
+            before = store.append([pushed(number)])
+            for _ in range(2):
+                arguments = (name, before, store.position, pushed(number))
+                assert copy.append(*arguments, file_epoch=store.epoch, new_file=new_file) == store.position
+            number, new_file = number + 1, False
+        else:
+            store.rotate()
+            new_file = True
+    store.close()
+    copy.promote(folder / "taken")
+    first, second = opened(folder / "part"), opened(folder / "taken")
+    rows = np.arange(4)
+    assert first[1]["t"].pull(rows).values.tobytes() == second[1]["t"].pull(rows).values.tobytes()
+    assert first[0].position == second[0].position
+    for found in (first, second):
+        found[0].close()
+    shutil.rmtree(folder)
+
+
+def test_a_stale_primary_is_refused(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
+    name = (primary.store_id, primary.epoch)
+    copy.follow(name, ABOUT)
+    shipped(primary, copy, [created()])
+    primary.close()
+    later, _ = opened(tmp_path / "part")
+    copy.follow((later.store_id, later.epoch), ABOUT)
+    with pytest.raises(StalePrimaryError, match="epoch 1 is not the latest"):
+        copy.append(name, later.position, LogPosition(9, 9), pushed(1), file_epoch=1, new_file=False)
+    with pytest.raises(StalePrimaryError):
+        copy.follow(name, ABOUT)
+    later.close()
+
+
+def test_altered_records_are_not_written(primary: TableStore, copy: BackupFolder) -> None:
+    name = (primary.store_id, primary.epoch)
+    copy.follow(name, ABOUT)
+    shipped(primary, copy, [created()])
+    before = primary.append([pushed(1)])
+    body = bytearray(pushed(1)[0])
+    body[-1] ^= 1
+    with pytest.raises(ConfigError, match="altered"):
+        copy.append(name, before, primary.position, [bytes(body)], file_epoch=1, new_file=False)
+    assert copy.position == before
+    assert copy.append(name, before, primary.position, pushed(1), file_epoch=1, new_file=False) == primary.position
+    with pytest.raises(ConfigError, match="the copy ends at record 2, not 1"):
+        copy.append(name, before, LogPosition(5, 5), pushed(2), file_epoch=1, new_file=False)
+
+
+def test_a_checkpoint_replaces_what_is_older(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
+    """Also for a backup that was away so long that the log does not reach back to it."""
+    name = (primary.store_id, primary.epoch)
+    tables = Tables(1 << 20)
+    table = tables.create(SPEC)
+    table.key = 7
+    primary.append([created(), pushed(1)])
+    table.register(1)
+    table.push(np.array([1]), np.full((1, 2), 1.0, np.float32), "write", client=1, sequence=1)
+    at = primary.rotate()
+    primary.checkpoint(at, lambda folder: tables.write(folder, [table]))
+    primary.append([pushed(2)])
+    here = copy.follow(name, ABOUT)
+    assert here == LogPosition(0, 0)
+    assert primary.logs_behind(here) is None
+    folder, place = primary.newest_checkpoint() or pytest.fail("no checkpoint")
+    assert place == at
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files[:-1]:
+        copy.piece(name, at, str(path.relative_to(folder)), 0, path.read_bytes())
+    if files[-1].name == "log.json":
+        with pytest.raises(DataError):
+            copy.complete(name, at)
+    copy.piece(name, at, str(files[-1].relative_to(folder)), 0, files[-1].read_bytes())
+    assert copy.complete(name, at) == at
+    assert copy.complete(name, at) == at
+    behind = primary.logs_behind(at)
+    assert behind is not None
+    bodies = [bytes(record.body) for log in behind for record in log if record.lsn > at.lsn]
+    copy.append(name, at, primary.position, bodies, file_epoch=primary.epoch, new_file=True)
+    copy.promote(tmp_path / "taken")
+    store, found = opened(tmp_path / "taken")
+    assert found["t"].pull(np.arange(4)).values[:, 0].tolist() == [0, 1, 2, 0]
+    store.close()
+
+
+@pytest.mark.parametrize("path", ["../log", "/etc/x", "a//b", "", "a/./b", "a/b/c/d/e"])
+def test_paths_that_lead_elsewhere(path: str, primary: TableStore, copy: BackupFolder) -> None:
+    copy.follow((primary.store_id, primary.epoch), ABOUT)
+    with pytest.raises(ConfigError, match="no file of a checkpoint"):
+        copy.piece((primary.store_id, primary.epoch), LogPosition(1, 1), path, 0, b"x")
+
+
+def test_no_copy_no_promotion(copy: BackupFolder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keeps no copy"):
+        copy.promote(tmp_path / "taken")
