@@ -31,6 +31,12 @@ CASES = [
     ("--strategy digest-async --eval-interval nan", "--eval-interval nan: must be positive"),
     ("--strategy digest-async --lease inf", "--lease inf: must be positive"),
     ("--strategy digest-async --max-updates 0", "'--max-updates': 0 is not in the range"),
+    ("--strategy digest-async --restarts -1", "'--restarts': -1 is not in the range"),
+    ("--strategy digest --restarts 1", "--restarts: belongs to --strategy digest-async, not digest"),
+    (
+        "--strategy digest-async --trainers 2 --trainers-per-server 2 --stale-across trainers --restarts 1",
+        "--restarts 1: one trainer of a server cannot start again alone",
+    ),
     ("--strategy digest-async --checkpoint x", "--checkpoint: does not go with digest-async"),
     ("--strategy digest-async --lr-schedule cosine", "--lr-schedule: does not go with digest-async"),
     ("--strategy digest-async --clip-grad-norm 1", "--clip-grad-norm: does not go with digest-async"),

@@ -1,4 +1,6 @@
-"""Runs a training: starts daemons (unless they already run), and trainers under torch's elastic launcher."""
+"""Runs a training: starts daemons (unless they already run), and trainers: under torch's elastic launcher, or, where one
+that died is started again alone, under our own (``restarting``).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ from atta.errors import AttaError, ConfigError
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
-from atta.train.launching.handing import handed
+from atta.train.launching.handing import connect_handed, handed
 from atta.train.launching.nodes import Nodes
+from atta.train.launching.restarting import run_restarting
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
 from atta.train.settings.loggers import parse_logger
+from atta.train.strategies import STRATEGIES
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
@@ -64,9 +68,32 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         config = with_task(config, schema)
         task = {"config": config.to_dict(), **cluster}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
-        _launch(trainers, nodes, Path(folder))
+        most, restarts = STRATEGIES[config.strategy].restarts(config.own), []
+        if most:
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+            restarts = run_restarting(
+                trainers, nodes, Path(folder), most=most, shutdown_s=SHUTDOWN_S, meeting_s=MEETING_S,
+                clean=lambda run: _clean(config, cluster, run),
+            )  # fmt: skip
+        else:
+            _launch(trainers, nodes, Path(folder))
         epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
-    return TrainReport(config, [EpochReport.from_dict(e) for e in epochs])
+    return TrainReport(config, [EpochReport.from_dict(e) for e in epochs], restarts)
+
+
+def _clean(config: TrainConfig, cluster: dict[str, Any], run: str) -> None:
+    """Drop what trainers that were killed have left on daemons that go on."""
+    if config.cluster is None:
+        return
+    from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+
+    with contextlib.suppress(AttaError), connect_handed(cluster) as running:
+        for name in running.tables.specs():
+            if name.startswith(f"stale-{run}."):
+                running.tables.delete(name)
+        # Only the name counts.
+        spec = ParameterSpec(f"weights-{run}", (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
+        running.weights(spec).drop()
 
 
 def with_task(config: TrainConfig, schema: Schema) -> TrainConfig:

@@ -1,5 +1,4 @@
-"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts through torch's elastic
-launcher.
+"""A trainer process: ``python -m atta.train.launching.worker FOLDER``, which ``launch`` starts.
 
 ``FOLDER/task.json`` says what to train. The first trainer of a machine writes ``epochs.json`` into the folder, a rank
 that fails writes ``failure-RANK.json``.
@@ -19,10 +18,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.config import TrainConfig
+from atta.train.launching.restarting.run import MEETING
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 
@@ -42,7 +42,7 @@ def run(
     """Train as one rank. Returns the figures of all epochs.
 
     A process group that exists already is used as it is, and left open. Otherwise the environment describes one, as
-    torchrun does, and it ends with the training.
+    torchrun does, and it ends with the training. ``main`` joins the meeting of trainers that may start again before.
 
     Args:
         config: of the run; the same on all ranks.
@@ -99,6 +99,8 @@ def main(folder: str) -> int:
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         config = TrainConfig.from_dict(task["config"])
+        if MEETING in os.environ:
+            _join(json.loads(os.environ[MEETING]), Path(folder))
         epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
     except KeyboardInterrupt:
         return 130
@@ -115,6 +117,14 @@ def main(folder: str) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         (Path(folder) / "epochs.json").write_text(json.dumps([asdict(e) for e in epochs]), encoding="utf-8")
     return 0
+
+
+def _join(meeting: Mapping[str, Any], folder: Path) -> None:
+    """Meet the trainers of this run, any of which may be started again (``run_restarting``)."""
+    from atta.train.meeting.meeting import join_meeting
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    join_meeting(meeting["address"], run=meeting["run"], rank=rank, world=world, life=meeting["life"], folder=folder)
 
 
 def _arguments(error: BaseException) -> tuple[object, ...]:

@@ -15,10 +15,15 @@ __all__ = ["TrainReport"]
 
 @dataclass
 class TrainReport:
-    """A whole run."""
+    """A whole run.
+
+    Attributes:
+        restarts: by rank, how often a trainer that died was started again; empty: its death would have ended the run.
+    """
 
     config: TrainConfig
     epochs: list[EpochReport] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)
 
     @property
     def best(self) -> EpochReport:
@@ -40,6 +45,7 @@ class TrainReport:
             "task": self.config.task,
             "evaluation": self.config.evaluation,
             "epochs": [asdict(e) for e in self.epochs],
+            "restarts": self.restarts,
             "best": {
                 "epoch": best.epoch,
                 "val_accuracy": best.val_accuracy,

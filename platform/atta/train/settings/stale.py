@@ -110,6 +110,15 @@ class AsyncOptions:
         float, Option("Seconds between copies of the weights, which are evaluated after the run.")
     ] = 10.0
     lease: Annotated[float, Option("Seconds after which a silent trainer does not hold up others any more.")] = 30.0
+    restarts: Annotated[
+        int | None,
+        Option(
+            "How often a trainer that died is started again.",
+            unset="3, or 0 with --trainers-per-server above 1",
+            at_least=0,
+            at_most=1000,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["STRATEGY"]
 
+RESTARTS = 3
+
 
 def _decisions(settings: AsyncDigestSettings) -> Decisions:
     from atta.train.stale.decisions.unsynchronised import AsyncDigestDecisions
@@ -49,6 +51,17 @@ def _check(settings: AsyncDigestSettings) -> None:
         raise ConfigError(
             "--trainers-per-server above 1: trainers of a server wait for each other; give --stale-across trainers"
         )
+    if settings.server_size > 1 and settings.restarts:
+        raise ConfigError(
+            f"--restarts {settings.restarts}: one trainer of a server cannot start again alone; give --trainers-per-server 1"
+        )
+
+
+def _restarts(settings: AsyncDigestSettings) -> int:
+    """Trainers of a server hand each other parts of the graph, so all of them would have to start again."""
+    if settings.restarts is None:
+        return RESTARTS if settings.server_size == 1 else 0
+    return settings.restarts
 
 
 def _trainers() -> type[ExchangeTrainer]:
@@ -64,4 +77,5 @@ STRATEGY = reading_rows(
     _decisions,
     trainers=_trainers,
     forecasts=async_forecasts,
+    restarts=_restarts,
 )

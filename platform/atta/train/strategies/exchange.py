@@ -8,6 +8,7 @@ of its HALO vertices, and no process holds the whole graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
@@ -51,11 +52,12 @@ def reading_rows(
     *,
     trainers: Callable[[], type[ExchangeTrainer]] | None = None,
     forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts,
+    restarts: Callable[[Any], int] | None = None,
 ) -> TrainingStrategy:
     """The record of a strategy in which trainers read rows of others.
 
     ``decisions`` are made from its settings. ``trainers`` imports the class of its trainers; None: ``ExchangeTrainer``.
-    ``forecasts``: one of ``atta.train.strategies.forecasts``.
+    ``forecasts``: one of ``atta.train.strategies.forecasts``. ``restarts``: as in ``TrainingStrategy``; None: never.
     """
 
     def trainer(settings: Any, cluster: atta.Cluster, device: torch.device) -> ExchangeTrainer:
@@ -66,7 +68,7 @@ def reading_rows(
         check_servers(settings)
         decisions(settings)
 
-    return TrainingStrategy(
+    found = TrainingStrategy(
         name=name,
         sentence=sentence,
         settings=settings,
@@ -77,6 +79,7 @@ def reading_rows(
         check_parts=check_server_parts,
         forecasts=forecasts,
     )
+    return found if restarts is None else replace(found, restarts=restarts)
 
 
 def _trainers() -> type[ExchangeTrainer]:

@@ -30,6 +30,11 @@ def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     return iter(())
 
 
+def _never(settings: Any) -> int:
+    """Trainers that need each other in every step are not started again alone."""
+    return 0
+
+
 @dataclass(frozen=True)
 class TrainingStrategy:
     """How trainers get what they compute on, and what they do with it.
@@ -49,6 +54,7 @@ class TrainingStrategy:
         links: whether it can train tasks without a table of targets (``UNTABLED``).
         check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
         forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
+        restarts: how often a trainer that died is started again alone; 0: its death ends the job.
     """
 
     name: str
@@ -61,6 +67,7 @@ class TrainingStrategy:
     links: bool = False
     check_parts: Callable[[Any, int], None] = _goes_with_any
     forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts
+    restarts: Callable[[Any], int] = _never
 
     @property
     def own_settings(self) -> frozenset[str]:

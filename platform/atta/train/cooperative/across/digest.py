@@ -146,13 +146,19 @@ class DigestTrainer(ExchangeTrainer):
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         step = super()._on_device(share, watch)
         start = watch.now()
-        rows = self._exact_rows(step.batch)
+        self._fill(step.batch)
+        watch.add("fetch", start, watch.now())
+        return step
+
+    def _fill(self, batch: TrainerBatch) -> None:
+        """Make the tables, and fill them with the rows of an exact forward pass."""
+        self._fill_with(self._exact_rows(batch))
+
+    def _fill_with(self, rows: dict[int, torch.Tensor]) -> None:
         self.tables.fill(self._shared_table(rows), rows)
         self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
         dist.barrier()
         self.tables.commit()
-        watch.add("fetch", start, watch.now())
-        return step
 
     @torch.no_grad()
     def _exact_rows(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
@@ -170,15 +176,20 @@ class DigestTrainer(ExchangeTrainer):
 
     def _shared_table(self, rows: dict[int, torch.Tensor]) -> DaemonTable:
         """The table of this run. The first trainer creates it alone: if there is no room, it leaves nothing behind."""
-        job = int(told(np.array([secrets.randbits(62)]) if self.rank == 0 else None, 0, self.device)[0])
+        name = self._table_name()
         if self.rank == 0:
-            table = self._table(job, rows)
+            table = self._table(name, rows)
         dist.barrier()
         if self.rank != 0:
-            table = self._table(job, rows)
+            table = self._table(name, rows)
         return table
 
-    def _table(self, job: int, rows: dict[int, torch.Tensor]) -> DaemonTable:
+    def _table_name(self) -> str:
+        """A name that no other run has; all ranks call this."""
+        number = int(told(np.array([secrets.randbits(62)]) if self.rank == 0 else None, 0, self.device)[0])
+        return f"stale-{number:016x}"
+
+    def _table(self, name: str, rows: dict[int, torch.Tensor]) -> DaemonTable:
         schema = self.cluster.schema
         node_type = schema.node_types[0]
         dtype = next((of_layer.dtype for of_layer in rows.values()), torch.float32)
@@ -192,7 +203,7 @@ class DigestTrainer(ExchangeTrainer):
         return self.table_type(
             self.cluster.tables,
             shape,
-            job=f"stale-{job:016x}",
+            job=name,
             node_type=node_type,
             trainer=self.rank,
             codec=codec,

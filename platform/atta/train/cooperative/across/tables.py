@@ -80,6 +80,7 @@ class TableWay:
         self._published: dict[int, tuple[int, torch.Tensor]] = {}  # (version, rows)
         self._pulls: dict[int, Future[Fetched]] = {}
         self._held: dict[int, Fetched] = {}
+        self._rejoined = False
 
     @property
     def kept_bytes(self) -> int:
@@ -96,18 +97,28 @@ class TableWay:
 
         All trainers must have filled it before ``commit``. Raises the errors of ``DaemonTable.publish``.
         """
-        self._table = table
-        self._own, self._others = table.locate(self._rows.published_ids), table.locate(self._rows.read_ids)
+        self._open(table)
         for layer, of_layer in sorted(rows.items()):
             self._publish(layer, self._mine(of_layer), 0)
         table.flush()
+
+    def rejoin(self, table: DaemonTable, rows: Mapping[int, torch.Tensor]) -> None:
+        """Use a ``table`` that is full, in place of ``fill``. The first epoch pulls rows, whatever its number.
+
+        ``rows``: [0, d] of each layer that travels.
+        """
+        self._open(table)
+        self._published = {layer: (0, of_layer) for layer, of_layer in rows.items()}
+        self._rejoined = True
+        self.commit()
 
     def begin(self, epoch: int) -> None:
         """See ``Way``. Starts to pull the rows of all layers, if there are newer ones."""
         self._epoch = epoch
         self._started.clear()
-        if not self._decisions.pulls(epoch, _FORWARD):
+        if not (self._rejoined or self._decisions.pulls(epoch, _FORWARD)):
             return
+        self._rejoined = False
         rule = self._decisions.reads(epoch, _FORWARD)
         assert rule is not None, "rows are always read"
         for layer in sorted(self._published):
@@ -191,6 +202,12 @@ class TableWay:
         """The table; there is one after ``fill``."""
         assert self._table is not None, "the table is not filled"
         return self._table
+
+    def _open(self, table: DaemonTable) -> None:
+        if self._table is not None:  # it was to be filled, but a trainer went away
+            self._table.let_go()
+        self._table = table
+        self._own, self._others = table.locate(self._rows.published_ids), table.locate(self._rows.read_ids)
 
     def _chosen(self, layer: int, stale: torch.Tensor) -> torch.Tensor:
         """What is read in place of the rows that were pulled last."""

@@ -14,10 +14,12 @@ import torch.distributed as dist
 from atta.errors import ConfigError
 from atta.train.cooperative.exchange.source import Arrival, Direction, Payload, Source
 from atta.train.cooperative.views import RowLists, WorkerView
+from atta.train.meeting.group import BACKEND
 
 __all__ = ["TRANSPORTS", "ExactSource", "SummedGradients", "source_inside"]
 
 TRANSPORTS = ("auto", "messages", "collective")
+_BY_MESSAGES = ("gloo", BACKEND)
 
 
 class ExactSource(Source):
@@ -39,8 +41,8 @@ class ExactSource(Source):
             group: the trainers.
             device: where the rows are.
             transport: ``collective`` is one all-to-all, ``messages`` one send and one receive per pair of trainers that
-                share rows. ``auto`` takes messages with gloo, whose older versions lack uneven all-to-alls, and the
-                collective otherwise.
+                share rows. ``auto`` takes messages with gloo, whose older versions lack uneven all-to-alls, and in
+                ``atta.train.meeting``, which has none; the collective otherwise.
             elsewhere: for each member whether it is on another machine; none by default.
 
         Raises:
@@ -54,7 +56,7 @@ class ExactSource(Source):
         self._send_rows = torch.from_numpy(np.ascontiguousarray(lists.send_rows)).to(device)
         self._ranks = dist.get_process_group_ranks(group)
         if transport == "auto":
-            transport = "messages" if dist.get_backend(group) == "gloo" else "collective"
+            transport = "messages" if dist.get_backend(group) in _BY_MESSAGES else "collective"
         self._collective = transport == "collective"
         self._elsewhere = elsewhere or [False] * len(self._ranks)
 

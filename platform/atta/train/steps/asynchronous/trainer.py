@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
 import threading
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,62 +20,36 @@ from atta.errors import AttaError, UnknownClientError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.cooperative import TrainerBatch, count_targets
 from atta.train.cooperative.across.digest import DigestTrainer
-from atta.train.cooperative.across.meeting import told
 from atta.train.cooperative.step import own_backward
+from atta.train.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import AsyncDigestSettings
 from atta.train.stale.newest import NewestRows
+from atta.train.steps.asynchronous.copies import Copies, SavedWeights
 from atta.train.steps.timing import Stopwatch
 
-__all__ = ["AsyncDigestTrainer", "SavedWeights"]
+__all__ = ["AsyncDigestTrainer"]
 
 HELD_S = 3600.0
 """How long a trainer waits at most for slower ones; those that are silent hold it for a lease only."""
-MOST_SAVED = 256
-"""If there are more copies of weights, every second one is dropped, and copies are made half as often."""
-
-
-class SavedWeights(NamedTuple):
-    """Weights [size] after ``version`` updates, ``seconds`` after training began."""
-
-    seconds: float
-    version: int
-    values: torch.Tensor
-
-
-class Copies:
-    """Copies of weights while training goes on, made now and then.
-
-    Attributes:
-        made: the copies, in the order of time.
-    """
-
-    def __init__(self, every_s: float) -> None:
-        self.made: list[SavedWeights] = []
-        self._every, self._began, self._next = every_s, time.monotonic(), every_s
-
-    def keep(self, version: int, values: torch.Tensor, *, last: bool = False) -> None:
-        """Keep weights [size] if it is time, or if they are the ``last`` ones."""
-        seconds = time.monotonic() - self._began
-        if seconds < self._next and not last:
-            return
-        self.made.append(SavedWeights(seconds, version, values))
-        if len(self.made) > MOST_SAVED:
-            self.made, self._every = self.made[::2], 2 * self._every
-        self._next = seconds + self._every
+_LIVES = 1 << 20
+"""Lives of a trainer's process: it takes a new one whenever it was stopped for longer than its lease."""
 
 
 class AsyncDigestTrainer(DigestTrainer):
     """Repeats by itself: take weights, pull rows now and then, compute, push rows now and then, send the gradient.
 
-    Trainers wait for each other before the first step, and after the last one, when saved weights are evaluated.
+    Trainers are present together when tables are filled before the first step, and after the last one, when saved weights
+    are evaluated. In between, one that is started anew takes its place again.
     """
 
     options: AsyncDigestSettings
     table_type = NewestRows
+    meeting: Meeting
 
     def fit(self) -> list[EpochReport]:
         """Train, then evaluate the saved weights exactly; returns a report of each of them."""
+        self.meeting = meeting_here() or meet_once()
         try:
             epochs = self._run()
         except BaseException:
@@ -86,27 +60,50 @@ class AsyncDigestTrainer(DigestTrainer):
         return epochs
 
     def _run(self) -> list[EpochReport]:
-        watch = Stopwatch(self.device)
+        watch, meeting = Stopwatch(self.device), self.meeting
         self.data.prepare(0, watch, self._needed)
         batch = self._kept(watch).batch
         count = count_targets(batch, self.groups)
         job = self._job()
-        if self.rank == 0:
+        if self.rank == 0 and not meeting.did("create"):
             job.create(self._flat(parameters_to_vector(self.model.parameters())))
+            meeting.done("create")
         dist.barrier()
-        saved = self._train(job, batch, count)
+        copies = Copies(self.options.eval_interval, meeting) if self.rank == 0 else None
+        if not meeting.did("train"):
+            self._train(job, batch, count, copies)
+            meeting.done("train")
         with _kept_alive(job, self.rank, 0, self.options.lease / 4):  # one that was stopped may still look for the job
             dist.barrier()
         if self.rank == 0:
             job.drop()
-        return self._evaluated(saved, batch, count)
+        saved = [] if copies is None else copies.made
+        reports, _ = meeting.together("evaluation", lambda: [asdict(e) for e in self._evaluated(saved, batch, count)])
+        return [EpochReport.from_dict(report) for report in reports]
+
+    def _fill(self, batch: TrainerBatch) -> None:
+        """Fill the tables together with all others, or find those that a former life has filled."""
+        found, here = self.meeting.together("tables", lambda: self._filled(batch))
+        if not here:
+            dtype: torch.dtype = getattr(torch, found["dtype"])
+            rows = {int(layer): torch.empty(0, width, dtype=dtype) for layer, width in found["widths"].items()}
+            self.tables.rejoin(self._table(self._table_name(), rows), rows)
+
+    def _filled(self, batch: TrainerBatch) -> dict[str, Any]:
+        rows = self._exact_rows(batch)
+        self._fill_with(rows)
+        dtype = next((of_layer.dtype for of_layer in rows.values()), torch.float32)
+        widths = {str(layer): of_layer.shape[1] for layer, of_layer in rows.items()}
+        return {"widths": widths, "dtype": str(dtype).removeprefix("torch.")}
+
+    def _table_name(self) -> str:
+        return f"stale-{self.meeting.run}"
 
     def _job(self) -> JobWeights:
-        number = int(told(np.array([secrets.randbits(62)]) if self.rank == 0 else None, 0, self.device)[0])
         parameters, options = list(self.model.parameters()), self.options
         scale = 1 / self.world if options.lr_scale is None else options.lr_scale
         spec = ParameterSpec(
-            f"weights-{number:016x}",
+            f"weights-{self.meeting.run}",
             tuple(parameter.numel() for parameter in parameters),
             members=self.world,
             applies="arrival",
@@ -118,27 +115,25 @@ class AsyncDigestTrainer(DigestTrainer):
         )
         return self.cluster.weights(spec)
 
-    def _train(self, job: JobWeights, batch: TrainerBatch, count: int) -> list[SavedWeights]:
-        """All steps of this trainer. The first trainer returns copies of the weights, the last ones at the end."""
+    def _train(self, job: JobWeights, batch: TrainerBatch, count: int, copies: Copies | None) -> None:
+        """All steps of this trainer. ``copies``: of the first trainer, which copies the weights, also the last ones."""
         self.cooperative.train()
-        saved = Copies(self.options.eval_interval)
-        for life in itertools.count(1):
+        for life in itertools.count(1 + self.meeting.life * _LIVES):
             try:
                 step = job.join(self.rank, life)
                 with _kept_alive(job, self.rank, life, self.options.lease / 4):
                     while (found := job.begin(self.rank, step, life=life, within_s=HELD_S)).values is not None:
-                        if self.rank == 0:
-                            saved.keep(found.version, self._tensor(found.values))
+                        if copies is not None:
+                            copies.keep(found.version, found.values)
                         job.push(self.rank, step, self._gradient(batch, count, step, found.values), life=life)
                         step += 1
                 break
             except UnknownClientError:  # this process was stopped for longer than its lease
                 continue
-        if self.rank == 0:
+        if copies is not None:
             last = job.pull()
             assert last.values is not None, "the present weights are always there"
-            saved.keep(last.version, self._tensor(last.values), last=True)
-        return saved.made
+            copies.keep(last.version, last.values, last=True)
 
     def _gradient(self, batch: TrainerBatch, count: int, step: int, values: np.ndarray) -> np.ndarray:
         """The gradient of this trainer's share of the loss, [size], at weights ``values``."""
@@ -161,8 +156,8 @@ class AsyncDigestTrainer(DigestTrainer):
         edges = self._sum([batch.graph.edge_index.shape[1]])[0]
         reports, before, done = [], 0.0, 0
         for number in range(many):
-            mine = saved[number] if saved else SavedWeights(0.0, 0, torch.empty(0))
-            values = mine.values if saved else self._tensor(np.zeros(size, self._dtype))
+            mine = saved[number] if saved else SavedWeights(0.0, 0, np.zeros(size, self._dtype))
+            values = self._tensor(mine.values)
             dist.broadcast(values, 0)
             vector_to_parameters(values, self.model.parameters())
             seconds, version = self._sum([mine.seconds, mine.version])
