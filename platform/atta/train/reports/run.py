@@ -15,10 +15,17 @@ __all__ = ["TrainReport"]
 
 @dataclass
 class TrainReport:
-    """A whole run."""
+    """A whole run.
+
+    Attributes:
+        config: its settings.
+        epochs: figures of each one.
+        restarts: how often all trainers started again after one was lost.
+    """
 
     config: TrainConfig
     epochs: list[EpochReport] = field(default_factory=list)
+    restarts: int = 0
 
     @property
     def best(self) -> EpochReport:
@@ -39,6 +46,7 @@ class TrainReport:
             "model": self.config.model,
             "task": self.config.task,
             "evaluation": self.config.evaluation,
+            "restarts": self.restarts,
             "epochs": [asdict(e) for e in self.epochs],
             "best": {
                 "epoch": best.epoch,
