@@ -8,6 +8,7 @@
     │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     ├── NonFiniteError         rows that a trainer publishes have an infinity or NaN
+    ├── TrainerLostError       a trainer was killed or stopped, or did not answer the others; names it
     ├── StaleRowError          a row of another trainer is older, or newer, than the reader may use
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
@@ -48,6 +49,7 @@ __all__ = [
     "SamplingContractError",
     "StalePrimaryError",
     "StaleRowError",
+    "TrainerLostError",
     "UnavailableError",
     "UnknownClientError",
     "UnknownNameError",
@@ -114,6 +116,10 @@ class NonFiniteError(AttaError):
             f"trainer {trainer}, epoch {epoch}, layer {layer}: {what} have an infinity or NaN; "
             "training has diverged: lower --lr"
         )
+
+
+class TrainerLostError(AttaError):
+    """A trainer was killed or stopped, or did not answer the others; the message names it."""
 
 
 class StaleRowError(AttaError):

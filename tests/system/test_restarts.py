@@ -113,7 +113,7 @@ def test_a_killed_trainer_goes_on_at_the_present_version(start: Callable[..., Jo
     assert code == 0, said
     assert said[0] == f"atta: trainer {rank} was killed by SIGKILL; out of memory?; it starts again (1 of 3)"
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["restarts"] == [int(rank == 0), int(rank == 1)]
+    assert report["restarts_by_rank"] == [int(rank == 0), int(rank == 1)]
     assert sum(epoch["steps"] for epoch in report["epochs"]) == 120
     assert job.gradients == before + 120 > gradients, "each update was applied once"
     pushed = job.versions[job.versions >= 0]

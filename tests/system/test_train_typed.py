@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from atta.train import TrainConfig, fit
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.reach import TypeReach
 from tests.hetero import over_all_vertices
+from tests.system.cuts import WITHIN_S, assert_same, begun, command
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -182,6 +184,28 @@ def initial_rows(cluster: atta.Cluster, node_type: str, number: int, settings: T
     rows = table.eval()(torch.arange(count)).clone()
     cluster.tables.delete(f"copy-{node_type}")
     return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_embeddings_go_on_in_mid_epoch(world: World, tmp_path: Path, max_restarts: int) -> None:
+    """One trainer: several push in any order. It is killed, and the next one has the rows of the checkpoint."""
+    settings = config(
+        world, "embeddings", trainers=1, batch_size=8, epochs=6, eval_every=6, dropout=0.3, checkpoint_every=1000,
+        num_neighbors=(4, 4),
+    )  # fmt: skip
+    through = fit(replace(settings, checkpoint=str(tmp_path / "through"))).epochs
+    folder = tmp_path / "killed"
+    cut = replace(settings, checkpoint=str(folder), checkpoint_steps=4, max_restarts=max_restarts)
+    with subprocess.Popen([*command(cut), "--quiet"], stderr=subprocess.PIPE, text=True) as job:
+        begun(cut, job, 1)[0].kill()
+        job.communicate(timeout=WITHIN_S)
+    assert job.returncode == 1 - max_restarts
+    found = fit(replace(cut, resume=True)).epochs
+    assert_same(found, folder, through, tmp_path / "through")
+    best = [torch.load(place / "best.pt", weights_only=True)["model"] for place in (folder, tmp_path / "through")]
+    assert any(name.startswith("embeddings.") for name in best[0])
+    assert all(torch.equal(best[0][name], best[1][name]) for name in best[1])
 
 
 @pytest.mark.slow

@@ -72,8 +72,17 @@ class TrainConfig(
         self._check_practice()
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"--seed {self.seed}: must be 0 to 2**63 - 1")
-        if self.resume and self.checkpoint is None:
-            raise ConfigError("--resume needs --checkpoint DIR")
+        self._check_checkpoint()
+
+    def _check_checkpoint(self) -> None:
+        needing = {
+            "--resume": self.resume,
+            "--checkpoint-steps": self.checkpoint_steps is not None,
+            "--max-restarts": self.max_restarts > 0,
+        }
+        for option, given in needing.items():
+            if given and self.checkpoint is None:
+                raise ConfigError(f"{option} needs --checkpoint DIR")
 
     def _check_practice(self) -> None:
         if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < math.inf:

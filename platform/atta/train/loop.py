@@ -18,6 +18,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint import (
     LAST,
+    RunPlace,
     load_checkpoint,
     load_rank,
     load_weights,
@@ -64,6 +65,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
         model, optimizer, learning_rate: saved in checkpoints; set by ``begin_with``.
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
+        done: figures of the complete epochs.
+        due: a checkpoint is due at the end of the epoch under way, also between those of ``--checkpoint-every``.
+        begun: what ``save_within`` was given in the checkpoint that the run goes on from; None: it begins with an epoch.
     """
 
     model: torch.nn.Module
@@ -71,6 +75,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     learning_rate: LearningRate
     keeps_state: bool = False
     eval_bytes: float = 0.0
+    due: bool = False
+    begun: dict[str, Any] | None = None
+    _cuts: bool = False  # there may be files of ranks at a place in mid-epoch
 
     def __init__(self, config: Settings, cluster: atta.Cluster, device: torch.device) -> None:
         """Raises ConfigError if the dataset cannot be trained on."""
@@ -81,6 +88,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.task, self.channels, self.outputs, self.splits = found.task, found.channels, found.outputs, found.splits
         self.node_type = found.node_type
         self.objective, self.watched = self._objective(), watched_by(self.config)
+        self.done: list[EpochReport] = []
 
     def _objective(self) -> Objective:
         """Count the targets of the training vertices, refuse those that cannot be learnt, and weigh classes."""
@@ -120,6 +128,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def fit(self) -> list[EpochReport]:
         """Train all epochs; returns them with those of a resumed checkpoint."""
         epochs, patience = self._restore(), patience_of(self.config)
+        self.done = epochs
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
         with self._run_log() as log, self._exporting() as show:
             while len(epochs) < self.config.epochs and not stops:
@@ -194,16 +203,20 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if not (self.config.resume and self.config.checkpoint):
             return []
         folder = self.config.checkpoint
-        epochs = load_checkpoint(
+        epochs, place = load_checkpoint(
             folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
         )
-        most, least = self._max(len(epochs)), -self._max(-len(epochs))
-        if most > least:
+        if any(self._max(number) > -self._max(-number) for number in (place.epoch, place.batch)):
             raise ConfigError(
                 f"--checkpoint {folder}: not all trainers see the same one; several machines must share it"
             )
-        if epochs and self.keeps_state:
-            self.load_rank_state(load_rank(folder, self.rank, self.world, len(epochs), self.device))
+        if place.batch:
+            saved = load_rank(folder, self.rank, self.world, place, self.device)
+            self.begun, self._cuts = saved["begun"], True
+            if self.keeps_state:
+                self.load_rank_state(saved["kept"])
+        elif epochs and self.keeps_state:
+            self.load_rank_state(load_rank(folder, self.rank, self.world, place, self.device))
         return epochs
 
     def _save(self, epochs: Sequence[EpochReport], *, last: bool) -> None:
@@ -219,16 +232,37 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 embeddings=self.embedding_weights(),
                 dataset_id=self.cluster.dataset_id,
             )
-        if done % self.config.checkpoint_every and not last:
+        due, self.due = self.due, False
+        if done % self.config.checkpoint_every and not last and not due:
             return
-        if self.keeps_state:
-            save_rank(folder, self.rank, self.world, done, self.rank_state())
+        self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
+
+    def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
+        """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place.
+
+        begun: what this rank has of the epoch, tensors and plain values; a resumed run finds it in ``self.begun``.
+        """
+        assert self.config.checkpoint is not None
+        self.settle()
+        self._save_at(self.config.checkpoint, place, {"begun": begun, "kept": self.rank_state()})
+        self._cuts = True
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way from any rank to ``rank_state``; every rank calls this."""
+
+    def _save_at(self, folder: str, place: RunPlace, mine: dict[str, Any] | None) -> None:
+        """Write ``mine`` for each rank, unless it is None, and the checkpoint of all."""
+        if mine is not None:
+            save_rank(folder, self.rank, self.world, place, mine)
             dist.barrier()  # a checkpoint without the files of all ranks could not be resumed from
         if self.rank == 0:
-            save_checkpoint(folder, self.config, self.model, self.optimizer, epochs, schedule=self.learning_rate)
-        if self.keeps_state:
+            save_checkpoint(
+                folder, self.config, self.model, self.optimizer, self.done, schedule=self.learning_rate, place=place
+            )
+        if mine is not None or self._cuts:
             dist.barrier()
-            prune_ranks(folder, self.rank, self.world, done)
+            prune_ranks(folder, self.rank, self.world, place)
+            self._cuts = mine is not None
 
     def add_up(self, values: Sequence[float]) -> list[float]:
         """Sum of each number over all ranks; every rank calls this."""

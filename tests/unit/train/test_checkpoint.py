@@ -50,7 +50,7 @@ def test_model_optimiser_and_curve_come_back(tmp_path: Path) -> None:
     model, optimizer = trained(3)
     save_checkpoint(tmp_path / "new", CONFIG, model, optimizer, [EPOCH])
     again, its_optimizer = trained(1)
-    assert load_checkpoint(tmp_path / "new", CONFIG, again, its_optimizer, CPU) == [EPOCH]
+    assert load_checkpoint(tmp_path / "new", CONFIG, again, its_optimizer, CPU).epochs == [EPOCH]
     for a, b in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
     moments = [s["exp_avg"] for s in optimizer.state_dict()["state"].values()]
@@ -60,7 +60,7 @@ def test_model_optimiser_and_curve_come_back(tmp_path: Path) -> None:
 
 
 def test_without_a_checkpoint_the_run_begins(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path, CONFIG, *trained(0), CPU) == []
+    assert load_checkpoint(tmp_path, CONFIG, *trained(0), CPU).epochs == []
 
 
 def test_best_model_is_a_file_of_its_own(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, seed: int) -> None:
         with pytest.raises(DataError, match=LAST):
             load_checkpoint(tmp_path, CONFIG, *fresh, CPU)
     (tmp_path / LAST).write_bytes(whole)
-    assert load_checkpoint(tmp_path, CONFIG, *fresh, CPU) == [EPOCH]
+    assert load_checkpoint(tmp_path, CONFIG, *fresh, CPU).epochs == [EPOCH]
 
 
 def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:

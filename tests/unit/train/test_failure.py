@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from atta.errors import AttaError, ConfigError, DataError, UnavailableError
+from atta.errors import AttaError, ConfigError, DataError, TrainerLostError, UnavailableError
 from atta.train.launching.failure import first_cause
 from atta.train.launching.worker import main
 
@@ -96,6 +96,21 @@ def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest
     assert type(error) is ConfigError
     assert "--lr -1" in str(error)
     assert isinstance(error, AttaError)
+
+
+def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
+    """0 and 2 waited for 1, which the launcher has ended, or for 1 and 3, which still ran."""
+    late = "[/build/gloo/transport/tcp/unbound_buffer.cc:86] Timed out waiting 3000ms for recv operation to complete"
+    for rank in (0, 2):
+        record(tmp_path, rank, "RuntimeError", late, 1.0)
+    codes = {0: 1, 2: 1, 1: -signal.SIGTERM}
+    error = first_cause(tmp_path, codes, ranks=range(3))
+    assert isinstance(error, TrainerLostError)
+    assert str(error) == "trainer 1 did not answer the others within --rank-timeout"
+    assert str(first_cause(tmp_path, codes, ranks=range(4))).startswith("trainers 1, 3 did not answer")
+    error = first_cause(tmp_path, {**codes, 1: -signal.SIGKILL}, silent={1: 3.04}, ranks=range(3))
+    assert isinstance(error, TrainerLostError)
+    assert str(error) == "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"
 
 
 def test_what_happened_on_another_machine_is_told_there(tmp_path: Path) -> None:

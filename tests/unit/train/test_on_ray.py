@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.cluster import resolve_target
-from atta.errors import AttaError, ConfigError, DataError, UnavailableError
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, UnavailableError
 from atta.partition.parts.needs import BARE_BYTES, Needs
 from atta.samplers.seed_plan import home_of
 from atta.train.launching.on_ray.placement import bundles, check_name, home_nodes, ranks_on
-from atta.train.launching.on_ray.restarts import Attempts, Backoff, Care, NextStep
+from atta.train.launching.on_ray.restarts import Backoff, Care, NextStep
 from atta.train.launching.on_ray.table import SILENT_S, AddressTable, DaemonPlace
+from atta.train.launching.restarts import Attempts
 from atta.wire.named import is_named
 
 
@@ -111,7 +112,8 @@ def test_a_daemon_restarts_when_a_peer_has_moved_but_not_for_its_own_address() -
 def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
     attempts = Attempts(2)
     assert [attempts.again(AttaError("lost")) for _ in range(3)] == [True, True, False]
-    for mistake in (ConfigError("no"), DataError("x", "no")):
+    assert attempts.restarts == 2
+    for mistake in (ConfigError("no"), DataError("x", "no"), NonFiniteError("infinity")):
         assert not Attempts(9).again(mistake)
     with pytest.raises(ConfigError):
         Attempts(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -97,18 +98,20 @@ class ServerGroups:
         watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: it is not counted.
     """
 
-    def __init__(self, trainers: int, machines: int = 1) -> None:
+    def __init__(self, trainers: int, machines: int = 1, *, timeout_s: float | None = None) -> None:
         """Make the groups; all ranks of the default process group must call this, with the same numbers.
 
-        trainers: per server; machines: per server. Raises ConfigError as ``Place`` does.
+        trainers: per server; machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any
+        case, since a large subgraph takes long to extract. Raises ConfigError as ``Place`` does.
         """
         self.place = Place(dist.get_rank(), dist.get_world_size(), trainers, machines)
         self.watch: Stopwatch | None = None
         # Every rank must take part in making every group, in the same order, even if it is not in the group.
         servers = [self.place.members(server) for server in range(self.place.servers)]
-        self.inside = [dist.new_group(members) for members in servers][self.place.server]
+        limit = None if timeout_s is None else timedelta(seconds=timeout_s)
+        self.inside = [dist.new_group(members, timeout=limit) for members in servers][self.place.server]
         self.handover = [dist.new_group(members, backend="gloo") for members in servers][self.place.server]
-        self._leaders = dist.new_group(self.place.leaders())
+        self._leaders = dist.new_group(self.place.leaders(), timeout=limit)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over all ranks, in place; every rank gets the same bits."""

@@ -5,28 +5,41 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import atta.errors
-from atta.errors import AttaError
+from atta.errors import AttaError, TrainerLostError
 
 __all__ = ["first_cause"]
 
 _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of memory", "bad_alloc", "bad allocation")
 
 
-def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = False) -> AttaError:
+def first_cause(
+    folder: Path,
+    exit_codes: Mapping[int, int],
+    *,
+    others: bool = False,
+    silent: Mapping[int, float] = MappingProxyType({}),
+    ranks: Sequence[int] = (),
+) -> AttaError:
     """The error to raise for a failed run.
 
     folder: where failed ranks wrote ``failure-RANK.json``. exit_codes: of the ranks that failed, negative for signals.
-    others: whether trainers run on other machines; their files are there.
+    others: whether trainers run on other machines; their files are there. silent: ranks that the launcher has killed, with
+    the seconds in which they gave no sign of life. ranks: all of this machine.
 
-    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is: lack of memory,
-    Atta's own errors, signals that the launcher did not send, and then the earliest failure.
+    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is:
+    trainers that the launcher has given up, lack of memory, Atta's own errors, signals that the launcher did not send,
+    trainers that others have waited for in vain, and then the earliest failure.
     """
     records = _records(folder)
+    if silent:
+        rank = max(silent, key=lambda r: silent[r])
+        return TrainerLostError(f"trainer {rank} gave no sign of life for {silent[rank]:.1f} s: stopped, or cut off?")
     for record in records:
         if _out_of_memory(record):
             return _with_trace(AttaError(_memory_message(record)), record)
@@ -38,12 +51,16 @@ def first_cause(folder: Path, exit_codes: Mapping[int, int], *, others: bool = F
     for rank, number in sorted(killed.items()):
         if number != signal.SIGTERM:
             hint = "; out of memory?" if number == signal.SIGKILL else ""
-            return AttaError(f"trainer {rank} was killed by {signal.Signals(number).name}{hint}")
+            return TrainerLostError(f"trainer {rank} was killed by {signal.Signals(number).name}{hint}")
+    late = sorted(set(ranks) - {r["rank"] for r in records})
+    if any(map(_timed_out, records)) and late:
+        names = "trainer" if len(late) == 1 else "trainers"
+        return TrainerLostError(f"{names} {', '.join(map(str, late))} did not answer the others within --rank-timeout")
     if killed and all(_lost_connection(r) for r in records):
         who = (
             f"trainer {min(killed)}" if len(killed) == 1 else "a trainer"
         )  # the launcher stops the others by SIGTERM too
-        return AttaError(f"{who} was stopped by SIGTERM")
+        return TrainerLostError(f"{who} was stopped by SIGTERM")
     if others and records and all(_lost_connection(r) for r in records):
         ranks = ", ".join(str(r["rank"]) for r in sorted(records, key=lambda r: r["rank"]))
         return AttaError(f"trainers {ranks} lost those of another machine: the cause is reported there")
@@ -86,6 +103,11 @@ def _lost_connection(record: Mapping[str, Any]) -> bool:
     """True for a rank's error when another rank ended in the middle of an all-reduce."""
     text = record["message"].lower()
     return record["kind"].startswith("Dist") or "connection" in text or "gloo" in text
+
+
+def _timed_out(record: Mapping[str, Any]) -> bool:
+    """True for a rank's error when others did not take part in a collective in time."""
+    return "timed out" in record["message"].lower() and _lost_connection(record)
 
 
 def _rebuild(kind: type[AttaError], record: Mapping[str, Any]) -> AttaError:

@@ -19,12 +19,15 @@ from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError
+from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
 from atta.train.launching.handing import connect_handed, handed
+from atta.train.launching.life import START_S, watched
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting import run_restarting
+from atta.train.launching.restarts import Attempts
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
@@ -56,7 +59,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         AttaError: a trainer failed (the message names rank and cause), or other machines did not join.
     """
     nodes = nodes or Nodes()
-    trainers = nodes.trainers_here(config)
+    nodes.trainers_here(config)  # refuses what does not fit
     for logger in config.logger or ():
         check_logger(parse_logger(logger))
     if config.checkpoint is not None and nodes.rank == 0:
@@ -66,19 +69,28 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     with _daemons(config, nodes) as (cluster, schema), OwnFolder("atta-train-") as folder:
         config.check_parts(len(cluster["addresses"]))
         config = with_task(config, schema)
-        task = {"config": config.to_dict(), **cluster}
-        (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
-        most, restarts = STRATEGIES[config.strategy].restarts(config.own), []
+        task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **cluster}
+        most = STRATEGIES[config.strategy].restarts(config.own)
         if most:
-            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-            restarts = run_restarting(
-                trainers, nodes, Path(folder), most=most, shutdown_s=SHUTDOWN_S, meeting_s=MEETING_S,
-                clean=lambda run: _clean(config, cluster, run),
-            )  # fmt: skip
-        else:
-            _launch(trainers, nodes, Path(folder))
-        epochs = json.loads((Path(folder) / "epochs.json").read_text(encoding="utf-8"))
-    return TrainReport(config, [EpochReport.from_dict(e) for e in epochs], restarts)
+            return _restarting(config, task, nodes, Path(folder), most, cluster)
+        attempts = Attempts(config.max_restarts)
+        while (epochs := _attempt(attempts, config, task, nodes, Path(folder))) is None:
+            pass
+    return TrainReport(config, epochs, attempts.restarts)
+
+
+def _restarting(
+    config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path, most: int, cluster: dict[str, Any]
+) -> TrainReport:
+    """Run trainers of which each is started again alone, up to ``most`` times."""
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    restarts = run_restarting(
+        nodes.trainers_here(config), nodes, folder, most=most, shutdown_s=SHUTDOWN_S, meeting_s=MEETING_S,
+        clean=lambda run: _clean(config, cluster, run),
+    )  # fmt: skip
+    epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
+    return TrainReport(config, [EpochReport.from_dict(e) for e in epochs], sum(restarts), restarts)
 
 
 def _clean(config: TrainConfig, cluster: dict[str, Any], run: str) -> None:
@@ -94,6 +106,47 @@ def _clean(config: TrainConfig, cluster: dict[str, Any], run: str) -> None:
         # Only the name counts.
         spec = ParameterSpec(f"weights-{run}", (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
         running.weights(spec).drop()
+
+
+def _attempt(
+    attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path
+) -> list[EpochReport] | None:
+    """Run all trainers once. Returns the figures of every epoch; None if a trainer was lost and all shall start again.
+
+    Raises the error of the trainer that failed first.
+    """
+    folder /= str(attempts.failed)
+    folder.mkdir()
+    if config.checkpoint is not None and attempts.resumes(_newest(config.checkpoint)):
+        task["config"]["resume"] = True
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    error = _launch(nodes.trainers_here(config), nodes, folder, config.rank_timeout)
+    if error is None:
+        epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
+        return [EpochReport.from_dict(e) for e in epochs]
+    if not attempts.again(error):
+        raise error
+    place = _restart_place(attempts, config)
+    _tell(f"all trainers start again from {place} (restart {attempts.failed} of {attempts.most}): {error}")
+    return None
+
+
+def _restart_place(attempts: Attempts, config: TrainConfig) -> str:
+    """Where trainers go on, for people."""
+    from atta.train.checkpoint import place_in
+
+    assert config.checkpoint is not None, "--max-restarts needs it"
+    newest = _newest(config.checkpoint)
+    return (
+        str(place_in(config.checkpoint)) if newest and (config.resume or attempts.resumes(newest)) else "the beginning"
+    )
+
+
+def _newest(folder: str) -> str:
+    """A text that changes with each checkpoint; empty: there is none."""
+    from atta.train.checkpoint import LAST
+
+    return Mirror(folder).version(LAST)
 
 
 def with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
@@ -133,8 +186,11 @@ def _tell(sentence: str) -> None:
     print(f"atta: {sentence}", file=sys.stderr, flush=True)
 
 
-def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
-    """Run this machine's trainers until they end."""
+def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaError | None:
+    """Run this machine's trainers until they end; returns the cause if one of them failed.
+
+    limit_s: a trainer that gives no sign of life for so many seconds is killed.
+    """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of addresses without a host name, among others
     try:
         from torch.distributed import DistError
@@ -158,18 +214,22 @@ def _launch(trainers: int, nodes: Nodes, folder: Path) -> None:
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         **meeting,
     )
-    with _signals_restored(), _quiet_torch(), nodes.interface_named():
+    ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
+    start_s = START_S + (MEETING_S if nodes.count > 1 else 0)
+    signs = watched(folder, ranks, limit_s, start_s)
+    with _signals_restored(), _quiet_torch(), nodes.interface_named(), signs as silent:
         try:
             elastic_launch(settings, sys.executable)("-m", "atta.train.launching.worker", str(folder))
         except ChildFailedError as error:
             codes = {rank: f.exitcode for rank, f in _failures(error).items()}
-            raise first_cause(folder, codes, others=nodes.count > 1) from None
+            return first_cause(folder, codes, others=nodes.count > 1, silent=silent, ranks=ranks)
         except DistError as error:  # between launchers: errors of trainers are ChildFailedErrors
             raise AttaError(f"{nodes}: the others did not come or went away: {_first_line(error)}") from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise AttaError(f"training was stopped by {error.sigval.name}") from None
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -67,6 +67,8 @@ class Nodes:
             raise ConfigError(
                 "--nnodes: give --cluster with the daemons of all machines; --data starts daemons for one machine"
             )
+        if config.max_restarts:
+            raise ConfigError(f"--max-restarts {config.max_restarts}: goes with one machine, not with --nnodes")
         here, rest = divmod(config.trainers, self.count)
         if rest or not here:
             raise ConfigError(

@@ -17,12 +17,14 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.config import TrainConfig
 from atta.train.launching.restarting.run import MEETING
+from atta.train.launching.life import signs_of_life
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 
@@ -62,7 +64,8 @@ def run(
         torch.cuda.set_device(device)
     joined = dist.is_initialized()
     if not joined:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        limit = timedelta(seconds=config.rank_timeout)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit)
     with connect_handed({"addresses": addresses, "tls": tls, "file": file}) as cluster:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     if not joined:
@@ -99,9 +102,11 @@ def main(folder: str) -> int:
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         config = TrainConfig.from_dict(task["config"])
+        os.environ["ATTA_RUN"] = task.get("run", "")
         if MEETING in os.environ:
             _join(json.loads(os.environ[MEETING]), Path(folder))
-        epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
+        with signs_of_life(Path(folder), int(rank), config.rank_timeout):
+            epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
     except KeyboardInterrupt:
         return 130
     except BaseException as error:

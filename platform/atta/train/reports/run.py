@@ -18,12 +18,16 @@ class TrainReport:
     """A whole run.
 
     Attributes:
-        restarts: by rank, how often a trainer that died was started again; empty: its death would have ended the run.
+        config: its settings.
+        epochs: figures of each one.
+        restarts: how often trainers were started again, all together or one alone.
+        restarts_by_rank: how often each was started again alone; empty: all start together.
     """
 
     config: TrainConfig
     epochs: list[EpochReport] = field(default_factory=list)
-    restarts: list[int] = field(default_factory=list)
+    restarts: int = 0
+    restarts_by_rank: list[int] = field(default_factory=list)
 
     @property
     def best(self) -> EpochReport:
@@ -44,8 +48,9 @@ class TrainReport:
             "model": self.config.model,
             "task": self.config.task,
             "evaluation": self.config.evaluation,
-            "epochs": [asdict(e) for e in self.epochs],
             "restarts": self.restarts,
+            "restarts_by_rank": self.restarts_by_rank,
+            "epochs": [asdict(e) for e in self.epochs],
             "best": {
                 "epoch": best.epoch,
                 "val_accuracy": best.val_accuracy,

@@ -129,6 +129,18 @@ class TrainSettings:
         int, Option("Epochs between checkpoints; the last epoch always writes one.", at_least=1)
     ] = 1
     resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
+    max_restarts: Annotated[
+        int, Option("How often all trainers start again from the newest checkpoint when one dies.", at_least=0)
+    ] = 0
+    rank_timeout: Annotated[
+        float,
+        Option(
+            "After this time a trainer without a sign of life is killed, and a collective that waits for others fails.",
+            unit="s",
+            at_least=1,
+            at_most=86_400,
+        ),
+    ] = 60.0
     logger: Annotated[
         tuple[str, ...] | None,
         Option(

@@ -55,6 +55,10 @@ class MinibatchSettings(LinkSettings):
         float | None,
         Option("Typed graphs: learning rate of the embeddings of node types without features.", unset="--lr"),
     ] = None
+    checkpoint_steps: Annotated[
+        int | None,
+        Option("Optimiser steps between checkpoints, also in mid-epoch.", unset="at ends of epochs", at_least=1),
+    ] = None
     eval_batch_size: Annotated[
         int | None, Option("Seeds per batch of validation and test.", unset="--batch-size", at_least=1)
     ] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +15,10 @@ from atta.client.tables.embedding import DistEmbedding
 from atta.errors import DataError
 from atta.kvstore.initial import Normal
 
-__all__ = ["TypeEmbeddings"]
+__all__ = ["RUN", "TypeEmbeddings"]
 
+RUN = "ATTA_RUN"
+"""Environment variable: names the run, the same in all attempts of ``--max-restarts``; empty: there is one attempt."""
 LEASE_S = 900.0
 """After this time without a request the daemons drop the tables of a run that has died. Longer than a checkpoint takes
 to be written."""
@@ -44,7 +47,12 @@ class TypeEmbeddings:
         Raises:
             QuotaExceededError: the daemons have no room for them (``atta serve --tables``).
         """
-        token = [secrets.token_hex(8)]
+        run = os.environ.get(RUN, "")
+        if rank == 0 and run:  # an attempt that failed may have left tables: they would stay until their lease ends
+            for name in cluster.tables.specs():
+                if name.startswith(f"train-{run}-"):
+                    cluster.tables.delete(name)
+        token = [run or secrets.token_hex(8)]
         dist.broadcast_object_list(token, src=0)
         self._cluster, self._rank, self._world = cluster, rank, world
         self._tables = {

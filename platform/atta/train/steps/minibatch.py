@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import atta
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
+from atta.train.checkpoint import PartialEpoch, RunPlace, random_state, set_random_state
 from atta.train.loop import EpochLoop
 from atta.train.models import build_model
 from atta.train.reports.epochs import PHASES, EpochReport
@@ -92,16 +96,14 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         self.parallel.train()
         self.train_loader.set_epoch(epoch)
         watch = self._clock.stopwatch = Stopwatch(self.device)
-        loss_sum = torch.zeros(
-            (), dtype=torch.float64, device=self.device
-        )  # read once after the epoch, so no step waits for the GPU
-        known_sum = torch.zeros((), dtype=torch.int64, device=self.device)
-        seeds = edges = 0
-        remote_bytes = 0.0
+        cursor = self.train_loader.state_dict()  # of the epoch's start: on a GPU the loader is ahead of the steps
+        sums = self._begun(watch)
         batches, together = len(self.train_loader), self.config.accumulate
-        parts = step_parts(batches, together)
-        start = time.perf_counter()
+        parts = islice(step_parts(batches, together), sums.batches, None)
+        start = time.perf_counter() - sums.seconds
         with self.display.batches(f"epoch {epoch}", batches) as advance:
+            for _ in range(sums.batches):
+                advance()
             for batch, data in on_device(self.train_loader, self.device, watch):
                 targets = self.targets(data)
                 part = next(parts)
@@ -114,30 +116,75 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
                         update=self.update_weights,
                     )
                 known = self.task.known(targets).sum()
-                loss_sum += loss * known
-                known_sum += known
+                sums.loss += loss * known
+                sums.known += known
                 add_daemon_time(watch, batch.stats)
-                seeds += self.seeds_in(data).batch_size
-                edges += batch.num_edges
-                remote_bytes += batch.stats.get("remote_bytes", 0.0)
+                sums.seeds += self.seeds_in(data).batch_size
+                sums.edges += batch.num_edges
+                sums.remote_bytes += batch.stats.get("remote_bytes", 0.0)
+                sums.batches += 1
                 advance()
+                place = RunPlace(epoch, sums.batches, -(-sums.batches // together))
+                if part.last and self._is_due(place, batches):
+                    start += self._save_step(place, {**cursor, "batch": sums.batches}, sums, watch, start)
         spent = watch.totals()
         seconds = self._max(time.perf_counter() - start)
-        sums = self._sum(
-            [seeds, edges, remote_bytes, float(loss_sum), int(known_sum), *(spent.get(p, 0.0) for p in PHASES)]
+        totals = self._sum(
+            [
+                *(sums.seeds, sums.edges, sums.remote_bytes, float(sums.loss), int(sums.known)),
+                *(spent.get(p, 0.0) for p in PHASES),
+            ]
         )
-        breakdown = {p: s / self.world for p, s in zip(PHASES, sums[5:], strict=True)}
+        breakdown = {p: s / self.world for p, s in zip(PHASES, totals[5:], strict=True)}
         return EpochReport(
             epoch,
             seconds,
-            loss=sums[3] / max(1.0, sums[4]),
-            seeds_per_s=sums[0] / seconds,
-            edges_per_s=sums[1] / seconds,
-            remote_bytes=sums[2],
+            loss=totals[3] / max(1.0, totals[4]),
+            seeds_per_s=totals[0] / seconds,
+            edges_per_s=totals[1] / seconds,
+            remote_bytes=totals[2],
             breakdown=breakdown,
             steps=-(-batches // together),
             peak_memory_bytes=self._peaks(),
         )
+
+    def _begun(self, watch: Stopwatch) -> PartialEpoch:
+        """Zeros, or what this rank had of the epoch at the checkpoint in mid-epoch; the loader goes on there, too."""
+        saved, self.begun = self.begun, None
+        if saved is None:
+            return PartialEpoch.empty(self.device)
+        folder = str(self.config.checkpoint)
+        try:
+            sums = PartialEpoch.from_state(saved["sums"])
+            self.train_loader.load_state_dict(saved["loader"])
+            set_random_state(saved["random"], self.device)
+        except (KeyError, TypeError) as error:
+            raise DataError(folder, f"a file of a trainer in it is none of this strategy: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"--checkpoint {folder}: cannot go on in mid-epoch: {error}") from error
+        if sums.batches % self.config.accumulate:
+            raise ConfigError(f"--accumulate {self.config.accumulate}: batch {sums.batches} was the last of a step")
+        for phase, seconds in sums.phases.items():
+            watch.add_seconds(phase, seconds)
+        return sums
+
+    def _is_due(self, place: RunPlace, batches: int) -> bool:
+        """Whether ``--checkpoint-steps`` wants a checkpoint now. After the last step it comes with the epoch's end."""
+        every = self.config.checkpoint_steps
+        if every is None or (sum(e.steps for e in self.done) + place.step) % every:
+            return False
+        self.due = place.batch == batches
+        return not self.due
+
+    def _save_step(
+        self, place: RunPlace, cursor: Mapping[str, Any], sums: PartialEpoch, watch: Stopwatch, start: float
+    ) -> float:
+        """Write a checkpoint in mid-epoch; returns the seconds that it took. ``start``: of the epoch."""
+        began = time.perf_counter()
+        sums.phases, sums.seconds = Counter(watch.totals()), began - start
+        random = random_state(self.device)
+        self.save_within(place, {"sums": sums.to_state(), "loader": dict(cursor), "random": random})
+        return time.perf_counter() - began
 
     def _loss(self, data: Any, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):

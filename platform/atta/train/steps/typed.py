@@ -97,9 +97,13 @@ class TypedTrainer(MinibatchTrainer):
     def train_epoch(self, epoch: int) -> EpochReport:
         """See ``EpochLoop``. Nothing is under way to the embeddings afterwards."""
         figures = super().train_epoch(epoch)
+        self.settle()
+        return figures
+
+    def settle(self) -> None:
+        """See ``EpochLoop``."""
         if self.embeddings is not None:
             self.embeddings.settle()
-        return figures
 
     def fit(self) -> list[EpochReport]:
         """See ``EpochLoop``; gives the embeddings' memory back at the end."""

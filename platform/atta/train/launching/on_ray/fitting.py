@@ -20,8 +20,8 @@ from atta.train.launching.handing import handed
 from atta.train.launching.launch import with_task
 from atta.train.launching.on_ray.keepers import TrainerKeeper
 from atta.train.launching.on_ray.placement import home_nodes, ranks_on
-from atta.train.launching.on_ray.restarts import Attempts
 from atta.train.launching.on_ray.serving import serve
+from atta.train.launching.restarts import Attempts
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
@@ -79,7 +79,7 @@ def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, me
     with _trainers(ray, settled, threads, memory) as trainers:
         if attempts.resumes(trainers.checkpoint(settled)):
             task["config"]["resume"] = True
-        return TrainReport(settled, trainers.train(task, threads))
+        return TrainReport(settled, trainers.train(task, threads), attempts.restarts)
 
 
 def _absolute(folder: str | None) -> str | None:

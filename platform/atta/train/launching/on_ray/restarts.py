@@ -1,4 +1,4 @@
-"""When a daemon starts, and when it starts again; and whether a failed training does. Pure."""
+"""When a daemon starts, and when it starts again. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from atta.errors import ConfigError, DataError, WrongDatasetError
+from atta.errors import ConfigError
 
-__all__ = ["Attempts", "Backoff", "Care", "NextStep"]
+__all__ = ["Backoff", "Care", "NextStep"]
 
 
 @dataclass(frozen=True)
@@ -100,33 +100,3 @@ class Care:
         assert self.failures >= 0
         assert not self._stopping or self._given, "only a running daemon is stopped"
         assert not self._given or (self._known and self.starts > 0), "a daemon starts when all addresses are known"
-
-
-@dataclass
-class Attempts:
-    """How often a training may fail, and whether the next attempt resumes.
-
-    Mistakes of the user are no failures: they would happen again.
-    """
-
-    most: int
-    failed: int = 0
-    _before: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.most < 0:
-            raise ConfigError(f"max_failures is {self.most}: must be at least 0")
-
-    def again(self, error: Exception) -> bool:
-        """Note a failure; whether to train again."""
-        if isinstance(error, ConfigError | DataError | WrongDatasetError):
-            return False
-        self.failed += 1
-        return self.failed <= self.most
-
-    def resumes(self, checkpoint: str) -> bool:
-        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file. One that was there before the
-        first attempt is another run's."""
-        if self._before is None:
-            self._before = checkpoint
-        return checkpoint != self._before

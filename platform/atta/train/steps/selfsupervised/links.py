@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 import atta
+from atta.client.sessions.cursor import Cursor
 from atta.errors import ConfigError
 from atta.train.models import whole_model
 from atta.train.models.links import LinkModel, decoder_named
@@ -42,6 +45,7 @@ class EdgeBatches:
         order = np.arange(ends.shape[1])
         if count > 1:
             order, options["epochs"] = np.random.default_rng(seed).permutation(ends.shape[1]), None
+        self._first = 0  # the section that the next iteration begins with
         self._loaders = [
             atta.LinkNeighborLoader(
                 cluster, hops, (edge_type, ends[:, part]), seed=(seed + number) % (1 << 63),
@@ -54,13 +58,46 @@ class EdgeBatches:
         return sum(map(len, self._loaders))
 
     def __iter__(self) -> Iterator[Any]:
-        for loader in self._loaders:
+        first, self._first = self._first, 0
+        for loader in self._loaders[first:]:
             yield from loader
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of an epoch."""
+        self._first = 0
         for loader in self._loaders:
             loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iteration is, as ``DagLoader.state_dict`` says it; batches count over all sections."""
+        places = [Cursor.from_state(loader.state_dict()) for loader in self._loaders]
+        epoch = min(place.epoch for place in places)
+        done = (len(loader) if p.epoch > epoch else p.batch for loader, p in zip(self._loaders, places, strict=True))
+        return Cursor(_digest(places), epoch, sum(done)).to_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration begin where ``state``, from ``state_dict``, says.
+
+        Raises:
+            ConfigError: it is no state, or that of other edges or arguments.
+        """
+        whole = Cursor.from_state(state)
+        places = [Cursor.from_state(loader.state_dict()) for loader in self._loaders]
+        if whole.request != _digest(places) or whole.batch > len(self):
+            raise ConfigError("state of a loader: it belongs to a loader with other batches (dataset or arguments)")
+        self.set_epoch(whole.epoch)
+        left = whole.batch
+        for number, (loader, place) in enumerate(zip(self._loaders, places, strict=True)):
+            if left < len(loader):
+                loader.load_state_dict(replace(place, epoch=whole.epoch, batch=left).to_state())
+                return
+            loader.set_epoch(whole.epoch + 1)
+            left, self._first = left - len(loader), number + 1
+
+
+def _digest(places: Sequence[Cursor]) -> str:
+    """What decides the batches of all sections."""
+    return hashlib.sha256(" ".join(place.request for place in places).encode()).hexdigest()
 
 
 def edge_batches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,14 @@ class WalkBatches:
     def _of_epoch(self) -> EdgeBatches:
         assert self._pairs is not None, "set_epoch comes first"
         return self._pairs
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``EdgeBatches``."""
+        return self._of_epoch.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See ``EdgeBatches``; ``set_epoch`` comes first, with the state's epoch."""
+        self._of_epoch.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Walk from every vertex; the next iteration has these pairs."""

@@ -1,0 +1,69 @@
+"""Files of ranks: what each trainer keeps beside the checkpoint of all."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atta.errors import DataError
+from atta.partition.disk.mirror import Mirror
+from atta.partition.disk.staging import remove_partial_file
+from atta.train.checkpoint.files import VERSION, read_file, write_file
+from atta.train.checkpoint.place import RunPlace
+
+__all__ = ["load_rank", "prune_ranks", "save_rank"]
+
+_RANK_FILES = "rank"
+
+
+def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state: Mapping[str, Any]) -> None:
+    """Write what ``rank`` of ``world`` keeps at a place: tensors and plain values.
+
+    Raises the errors of ``save_checkpoint``.
+    """
+    saved = {"version": VERSION, "rank": rank, "world": world, "state": dict(state)}
+    write_file(folder, _rank_file(rank, place), saved)
+
+
+def load_rank(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> dict[str, Any]:
+    """What ``save_rank`` has written.
+
+    Raises:
+        DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
+    """
+    path = Mirror(folder).pull(_rank_file(rank, at))
+    if not path.exists():
+        raise DataError(path, f"is missing: the checkpoint of {_words(at)} goes with a file of each trainer")
+    saved = read_file(path, device)
+    if saved.get("version") != VERSION or not isinstance(saved.get("state"), dict):
+        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
+    if saved.get("world") != world:
+        raise DataError(path, f"was made with --trainers {saved.get('world')}, not {world}")
+    if saved.get("rank") != rank:
+        raise DataError(path, f"is of trainer {saved.get('rank')}, not {rank}")
+    found: dict[str, Any] = saved["state"]
+    return found
+
+
+def prune_ranks(folder: str | Path, rank: int, world: int, at: RunPlace) -> None:
+    """Remove this rank's files of other places than ``at``. Rank 0 also removes those of ranks from ``world`` on."""
+    place, kept = Mirror(folder), _rank_file(rank, at)
+    for name in fnmatch.filter(place.names(), f"{_RANK_FILES}-*-*.pt"):
+        number = Path(name).stem.rpartition("-")[2]
+        of_nobody = rank == 0 and number.isdecimal() and int(number) >= world
+        if name != kept and (number == str(rank) or of_nobody):
+            remove_partial_file(place.path / name)
+            place.remove(name)
+
+
+def _rank_file(rank: int, at: RunPlace) -> str:
+    within = f"-{at.batch}" if at.batch else ""
+    return f"{_RANK_FILES}-{at.epoch}{within}-{rank}.pt"
+
+
+def _words(at: RunPlace) -> str:
+    return str(at) if at.batch else f"{at.epoch} epochs"

@@ -1,0 +1,107 @@
+"""Models that other runs, and other commands, take out of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from atta.errors import DataError
+from atta.partition.disk.mirror import Mirror
+from atta.train.checkpoint.files import BEST, LAST, MID_EPOCH_VERSION, VERSION, read_file
+
+__all__ = ["EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
+
+EMBEDDINGS = "embeddings."
+"""Where weights have the rows of node types without features."""
+_WRAPPERS = ("gnn.", "module.")
+_SAMPLED = "gnn."  # where models of sampled batches have the names of the others
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model as a checkpoint has it.
+
+    Attributes:
+        path: of its file.
+        shape: settings that determine the weights: model, hidden, heads, depth.
+        weights: by the names that the model has without a trainer around it.
+        embeddings: learnt rows by node type, in the order of the tables of the dataset ``dataset_id``.
+    """
+
+    path: Path
+    shape: Mapping[str, Any]
+    weights: Mapping[str, torch.Tensor]
+    embeddings: Mapping[str, torch.Tensor]
+    dataset_id: object
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """The best model of a folder of checkpoints; where there was no evaluation, that of the last checkpoint.
+
+    Raises:
+        DataError: there is none, or it is damaged or of another version.
+    """
+    place = Mirror(folder)
+    path = next((p for p in (place.pull(BEST), place.pull(LAST)) if p.exists()), None)
+    if path is None:
+        raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
+    saved = read_file(path, torch.device("cpu"))
+    if saved.get("version") not in (VERSION, MID_EPOCH_VERSION):
+        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
+    shape, weights = saved.get("shape"), saved.get("model")
+    if not isinstance(shape, dict) or not isinstance(weights, dict):
+        raise DataError(path, "has no model")
+    found = bare(weights)
+    rows = {name: found.pop(name) for name in list(found) if name.startswith(EMBEDDINGS)}
+    embeddings = {name.removeprefix(EMBEDDINGS): tensor for name, tensor in rows.items()}
+    return SavedModel(path, shape, found, embeddings, saved.get("dataset_id"))
+
+
+def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by the names of the model itself: trainers wrap it, each strategy in its own way."""
+    return {
+        next((name.removeprefix(w) for w in _WRAPPERS if name.startswith(w)), name): t for name, t in weights.items()
+    }
+
+
+class SavedEmbeddings(NamedTuple):
+    """Rows by node type, in the order of the tables of a dataset."""
+
+    rows: Mapping[str, torch.Tensor]
+    dataset_id: object
+
+
+def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
+    """Fill the model with the weights of another run's checkpoint, whatever its strategy; returns its embeddings.
+
+    path: a file that ``save_checkpoint`` or ``save_best`` wrote, or a folder with one (``best.pt`` comes first).
+
+    Raises:
+        DataError: there is no such file, it is damaged, or its weights have other names or shapes.
+    """
+    place = Mirror(path)
+    path = place.path
+    if path.is_dir():
+        path = next((p for p in (place.pull(BEST), place.pull(LAST)) if p.exists()), path / BEST)
+    if not path.exists():
+        raise DataError(path, "--init-from: there is no such file")
+    saved = read_file(path, device)
+    weights = saved.get("model")
+    if not isinstance(weights, dict):
+        raise DataError(path, "--init-from: holds no model")
+    rows = {name: weights.pop(name) for name in list(weights) if name.startswith(EMBEDDINGS)}
+    embeddings = {name.removeprefix(EMBEDDINGS): tensor for name, tensor in rows.items()}
+    given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
+    own = {name.removeprefix(_SAMPLED): name for name in model.state_dict()}
+    wanted = {name: model.state_dict()[full].shape for name, full in own.items()}
+    for name in sorted(given.keys() | wanted.keys()):
+        there = tuple(given[name].shape) if name in given else "absent"
+        here = tuple(wanted[name]) if name in wanted else "absent"
+        if there != here:
+            raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
+    model.load_state_dict({own[name]: tensor for name, tensor in given.items()})
+    return SavedEmbeddings(embeddings, saved.get("dataset_id"))

@@ -1,0 +1,70 @@
+"""Runs that are killed in mid-epoch, and what they must come to."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import torch
+
+from atta.train import EpochReport, TrainConfig
+from atta.train.checkpoint import LAST, place_in
+from atta.train.launching.life import read_pulse
+
+WITHIN_S = 60
+
+
+def command(config: TrainConfig) -> list[str]:
+    """``atta train`` with these settings."""
+    default = TrainConfig(cluster="x")
+    given = {k: v for k, v in config.to_dict().items() if v != getattr(default, k) and k != "verbose"}
+    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in given.items()}
+    options = [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
+    return [sys.executable, "-m", "atta.cli.main", "train", *options]
+
+
+def trainers_of(job: subprocess.Popen[str]) -> dict[int, psutil.Process]:
+    """The trainers of a job that run at present, by rank: not the processes that stand for them in tests."""
+    found = {}
+    for child in psutil.Process(job.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = child.cmdline()
+            if "atta.train.launching.worker" in words:
+                rank = int(child.environ()["RANK"])
+                pulse = read_pulse(Path(words[-1]), rank)
+                found[rank] = child if pulse is None else psutil.Process(pulse.pid)
+    return found
+
+
+def begun(config: TrainConfig, job: subprocess.Popen[str], epoch: int) -> dict[int, psutil.Process]:
+    """The trainers of a job, once it has a checkpoint within ``epoch``."""
+    assert config.checkpoint is not None
+    until = time.monotonic() + WITHIN_S
+    while time.monotonic() < until:
+        if (Path(config.checkpoint) / LAST).exists():
+            place = place_in(config.checkpoint)
+            if place.epoch >= epoch and place.batch:
+                return trainers_of(job)
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.01)
+    raise AssertionError(f"no checkpoint in epoch {epoch}")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Of the last checkpoint."""
+    found: dict[str, torch.Tensor] = torch.load(folder / LAST, weights_only=True)["model"]
+    return found
+
+
+def assert_same(found: list[EpochReport], folder: Path, through: list[EpochReport], other: Path) -> None:
+    """Losses, figures of evaluation and final weights, bit for bit."""
+    assert [e.epoch for e in found] == list(range(len(through)))
+    assert [e.loss for e in found] == [e.loss for e in through]
+    assert [e.metrics for e in found] == [e.metrics for e in through]
+    mine, its = weights(folder), weights(other)
+    assert mine.keys() == its.keys()
+    assert all(torch.equal(mine[name], its[name]) for name in mine)
