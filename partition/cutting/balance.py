@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,20 +43,25 @@ def slacks(graph: Graph, balance: Sequence[str]) -> npt.NDArray[np.float64]:
     return np.array([known.get(name, 0.02) for name, _ in _columns(graph, balance)])
 
 
-def constraints(graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE) -> Longs:
+def constraints(
+    graph: Graph, balance: Sequence[str] = DEFAULT_BALANCE, in_degrees: Mapping[str, Longs] | None = None
+) -> Longs:
     """Return the vertex weights [N, C] of the union graph, one column per thing to balance.
 
     ``nodes`` gives each vertex the weight 1. ``edges`` gives it its in-degree. A split gives the weight 1 to its
     vertices. ``types`` makes one column per node type. Columns of zeros (no edges, an empty split) are left out. Raises
-    UnknownNameError for a split that no node type has.
+    UnknownNameError for a split that no node type has. ``in_degrees``: of each row by node type, if known; otherwise they
+    are counted.
     """
-    return np.ascontiguousarray(np.stack([column for _, column in _columns(graph, balance)], axis=1))
+    return np.ascontiguousarray(np.stack([column for _, column in _columns(graph, balance, in_degrees)], axis=1))
 
 
-def _columns(graph: Graph, balance: Sequence[str]) -> list[tuple[str, Longs]]:
+def _columns(
+    graph: Graph, balance: Sequence[str], in_degrees: Mapping[str, Longs] | None = None
+) -> list[tuple[str, Longs]]:
     columns: list[tuple[str, Longs]] = []
     for name in dict.fromkeys(balance):
-        found = _type_columns(graph) if name == TYPES else [_column(graph, name)]
+        found = _type_columns(graph) if name == TYPES else [_column(graph, name, in_degrees)]
         columns += [(name, column) for column in found if column.any()]
     return columns or [("nodes", _column(graph, "nodes"))]
 
@@ -72,11 +77,13 @@ def capacities(weights: Longs, parts: int, slack: float | npt.NDArray[np.float64
     return most
 
 
-def _column(graph: Graph, name: str) -> Longs:
+def _column(graph: Graph, name: str, in_degrees: Mapping[str, Longs] | None = None) -> Longs:
     schema = graph.schema
     weights = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
     if name == "nodes":
         weights = {t: np.ones(n, np.int64) for t, n in schema.node_counts.items()}
+    elif name == "edges" and in_degrees is not None:
+        weights = dict(in_degrees)
     elif name == "edges":
         for edge_type in schema.edge_types:
             target = schema.endpoints(edge_type)[1]

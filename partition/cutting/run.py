@@ -15,7 +15,7 @@ from atta.partition.graph import Graph
 from atta.partition.methods import make_method
 from atta.partition.parts.remote import local_graph, sent
 
-__all__ = ["partition_graph"]
+__all__ = ["check_parts", "how_made", "partition_graph"]
 
 
 def partition_graph(
@@ -52,8 +52,7 @@ def partition_graph(
         ConfigError: an option is wrong or ``dst`` may not be written.
         DataError: the graph folder is damaged.
     """
-    if not 1 <= parts <= MAX_PARTS:
-        raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
+    check_parts(parts)
     chosen = make_method(method, options)
     second = None if fallback is None else make_method(fallback)
     progress = progress or Silent()
@@ -69,8 +68,7 @@ def partition_graph(
             partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
         return
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
-    how: dict[str, Any] = {"command": "partition", "method": method, "parts": parts, "seed": seed}
-    how |= {"balance": list(balance) if balance else None, "options": dict(options or {})}
+    how = how_made(method, parts, seed, balance, options)
     try:
         owners = chosen.assign(graph, parts, seed=seed, balance=balance, progress=progress)
     except (ConfigError, UnknownNameError):
@@ -82,3 +80,17 @@ def partition_graph(
         how |= {"method": fallback, "options": {}, "failed": f"{method}: {error}"}
         owners = second.assign(graph, parts, seed=seed, balance=balance, progress=progress)
     write_dataset(graph, owners, dst, parts, provenance=how, overwrite=overwrite, progress=progress)
+
+
+def check_parts(parts: int) -> None:
+    """Raise ConfigError if there may not be so many partitions."""
+    if not 1 <= parts <= MAX_PARTS:
+        raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
+
+
+def how_made(
+    method: str, parts: int, seed: int, balance: Sequence[str] | None, options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What a dataset's manifest says of its making."""
+    about = {"command": "partition", "method": method, "parts": parts, "seed": seed}
+    return about | {"balance": list(balance) if balance else None, "options": dict(options or {})}

@@ -3,7 +3,7 @@ room."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,10 +106,14 @@ def _streamed(
 
 
 def limits(
-    graph: Graph, names: Sequence[str], parts: int, slack: float
+    graph: Graph,
+    names: Sequence[str],
+    parts: int,
+    slack: float,
+    in_degrees: Mapping[str, npt.NDArray[np.int64]] | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Vertex weights [N, C], with a first column that counts vertices, and how much a partition may hold, [C]."""
-    weights = constraints(graph, ("nodes", *names))
+    weights = constraints(graph, ("nodes", *names), in_degrees)
     room = capacities(weights, parts, slack)
     if "nodes" not in names:
         room[0] = np.inf

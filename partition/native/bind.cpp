@@ -51,14 +51,18 @@ void each_edge(nb::list pieces, std::size_t n, F f) {
   }
 }
 
-bool is_symmetric(nb::list pieces, std::size_t n) {
+// Sum of hashes of all edges less the sum of those of their reverses, modulo 2^64: zero if all edges are there in both
+// directions. Slices of the edges add up.
+std::uint64_t edge_balance(nb::list pieces, std::size_t n) {
   std::uint64_t there = 0, back = 0;
   each_edge(pieces, n, [&](std::size_t u, std::size_t v) {
     there += mix64(mix64(u) ^ v);
     back += mix64(mix64(v) ^ u);
   });
-  return there == back;
+  return there - back;
 }
+
+bool is_symmetric(nb::list pieces, std::size_t n) { return edge_balance(pieces, n) == 0; }
 
 template <class Id>
 nb::tuple rows_of(nb::list pieces, std::size_t n, bool both) {
@@ -203,6 +207,45 @@ std::int64_t refine_owners(Longs indptr, Vector indices, OutInts owners, std::si
   });
 }
 
+void check_vertices(const char* name, const Longs& vertices, std::size_t n) {
+  for (std::size_t i = 0; i < vertices.size(); ++i)
+    if (static_cast<std::uint64_t>(vertices.data()[i]) >= n) bad(name, "name a vertex that does not exist");
+}
+
+// Calls f(evening) for one step of even_owners: thing `c`, strictly or not.
+template <class F>
+void with_evening(const Longs& indptr, const Vector& indices, const Longs& vertices, const OutInts& owners, std::size_t parts,
+                  const Longs& weights, const Doubles& capacity, std::size_t c, bool strict, F f) {
+  with_csr(indptr, indices, [&](const auto& graph) {
+    using Id = std::remove_const_t<std::remove_pointer_t<decltype(graph.indices)>>;
+    Loads loads = loads_of(parts, weights, capacity, graph.size());
+    check_owners("owners", owners.data(), owners.size(), graph.size(), parts, 0);
+    check_vertices("vertices", vertices, graph.size());
+    if (c >= loads.things()) bad("thing", "must be a column of the weights");
+    nb::gil_scoped_release unlocked;
+    for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners.data()[v]), 1);
+    Evening<Id> evening(graph, {owners.data(), owners.size()}, loads, c, strict);
+    f(evening);
+  });
+}
+
+nb::object even_costs(Longs indptr, Vector indices, Longs vertices, OutInts owners, std::size_t parts, Longs weights,
+                      Doubles capacity, std::size_t thing, bool strict) {
+  Buffer<std::int64_t> costs(vertices.size());
+  with_evening(indptr, indices, vertices, owners, parts, weights, capacity, thing, strict, [&](auto& evening) {
+    for (std::size_t i = 0; i < vertices.size(); ++i) costs.data[i] = evening.cost(static_cast<std::size_t>(vertices.data()[i]));
+  });
+  return costs.release();
+}
+
+std::int64_t even_moves(Longs indptr, Vector indices, Longs vertices, OutInts owners, std::size_t parts, Longs weights,
+                        Doubles capacity, std::size_t thing, bool strict) {
+  std::int64_t moved = 0;
+  with_evening(indptr, indices, vertices, owners, parts, weights, capacity, thing, strict,
+               [&](auto& evening) { moved = evening.move(std::span<const std::int64_t>(vertices.data(), vertices.size())); });
+  return moved;
+}
+
 nb::object blocks_around(Longs indptr, Vector indices, Longs centres, std::int64_t hops) {
   return with_csr(indptr, indices, [&](const auto& graph) {
     for (std::size_t i = 0; i < centres.size(); ++i)
@@ -290,6 +333,7 @@ nb::tuple draw_planted(const Wheel& wheel, Longs row_of, Longs bounds, Longs wan
 }  // namespace
 
 void bind_partition(nb::module_& m) {
+  m.def("edge_balance", &edge_balance, "pieces"_a, "n"_a);
   m.def("is_symmetric", &is_symmetric, "pieces"_a, "n"_a);
   m.def("union_rows", &union_rows, "pieces"_a, "n"_a, "both"_a);
   m.def("merge_rows", &merge_rows, "indptr"_a, "indices"_a);
@@ -298,6 +342,10 @@ void bind_partition(nb::module_& m) {
   m.def("stream_vertices", &stream_vertices, "indptr"_a, "indices"_a, "order"_a, "before"_a.none(), "owners"_a, "parts"_a,
         "weights"_a, "capacity"_a, "alpha"_a, "gamma"_a);
   m.def("even_owners", &even_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
+  m.def("even_costs", &even_costs, "indptr"_a, "indices"_a, "vertices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
+        "thing"_a, "strict"_a);
+  m.def("even_moves", &even_moves, "indptr"_a, "indices"_a, "vertices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a,
+        "thing"_a, "strict"_a);
   m.def("refine_owners", &refine_owners, "indptr"_a, "indices"_a, "owners"_a, "parts"_a, "weights"_a, "capacity"_a);
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <ranges>
 #include <span>
 #include <vector>
 
@@ -151,49 +152,82 @@ std::int64_t refine(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads&
   return moved;
 }
 
-// Moves vertices out of partitions that hold too much of something. The vertices whose move costs the fewest cut edges
-// go first. A vertex goes to a partition where it fits. If it fits nowhere, it goes to a partition that is then no
-// worse in any respect than its home was. Returns how many moved.
+// Moves vertices out of partitions that hold too much of one thing, `c`. `strict`: a vertex must fit in every respect
+// where it goes. Otherwise it may also go to a partition that is then no worse in any respect than its home was. Only the
+// rows of vertices that are asked about are read, so a graph may have just those.
 template <class Id>
-std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
-  Tally tally(loads.parts());
-  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
-  std::int64_t moved = 0;
-  // The best target of v and the gain of moving there. `strict`: v must fit in every respect.
-  const auto target = [&](std::size_t v, std::size_t c, bool strict) {
-    const auto home = static_cast<std::size_t>(owners[v]);
-    for (const Id u : graph.row(v)) tally.count(owners[static_cast<std::size_t>(u)]);
-    std::size_t best = home;
-    for (std::size_t part = 0; part < loads.parts(); ++part) {
-      if (part == home || loads.excess(part, c) + loads.weight(v, c) > 0 ||
-          (strict ? loads.room(v, part) < 0 : loads.worsens(v, home, part)))
+class Evening {
+ public:
+  Evening(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads, std::size_t c, bool strict)
+      : graph_(graph), owners_(owners), loads_(loads), c_(c), strict_(strict), tally_(loads.parts()) {}
+
+  // Whether v weighs something and its home holds too much.
+  bool candidate(std::size_t v) const { return loads_.weight(v, c_) > 0 && loads_.excess(home(v), c_) > 0; }
+  // How many edges more are cut if v goes to its best partition.
+  std::int64_t cost(std::size_t v) { return -target(v).second; }
+  // Moves vertices, in this order, while their homes hold too much. Returns how many moved.
+  template <class Vertices>
+  std::int64_t move(const Vertices& vertices) {
+    std::int64_t moved = 0;
+    for (const auto v : vertices) moved += move_one(static_cast<std::size_t>(v));
+    return moved;
+  }
+
+ private:
+  std::size_t home(std::size_t v) const { return static_cast<std::size_t>(owners_[v]); }
+
+  std::int64_t move_one(std::size_t v) {
+    const std::size_t from = home(v);
+    if (loads_.excess(from, c_) <= 0) return 0;
+    const std::size_t best = target(v).first;
+    if (best == from) return 0;
+    loads_.add(v, from, -1);
+    loads_.add(v, best, 1);
+    owners_[v] = static_cast<std::int32_t>(best);
+    return 1;
+  }
+
+  // The best partition for v and the gain of moving there.
+  std::pair<std::size_t, std::int64_t> target(std::size_t v) {
+    const std::size_t from = home(v);
+    for (const Id u : graph_.row(v)) tally_.count(owners_[static_cast<std::size_t>(u)]);
+    std::size_t best = from;
+    for (std::size_t part = 0; part < loads_.parts(); ++part) {
+      if (part == from || loads_.excess(part, c_) + loads_.weight(v, c_) > 0 ||
+          (strict_ ? loads_.room(v, part) < 0 : loads_.worsens(v, from, part)))
         continue;
-      if (best == home || tally[part] > tally[best] ||
-          (tally[part] == tally[best] && loads.excess(part, c) < loads.excess(best, c)))
+      if (best == from || tally_[part] > tally_[best] ||
+          (tally_[part] == tally_[best] && loads_.excess(part, c_) < loads_.excess(best, c_)))
         best = part;
     }
-    const std::int64_t gain = tally[best] - tally[home];
-    tally.clear();
-    return std::pair{best, gain};
-  };
+    const std::int64_t gain = tally_[best] - tally_[from];
+    tally_.clear();
+    return {best, gain};
+  }
+
+  const Csr<Id>& graph_;
+  std::span<std::int32_t> owners_;
+  Loads& loads_;
+  std::size_t c_;
+  bool strict_;
+  Tally tally_;
+};
+
+// Moves vertices out of partitions that hold too much of something: thing by thing, first strictly. The vertices whose
+// move costs the fewest cut edges go first. Returns how many moved.
+template <class Id>
+std::int64_t even_out(const Csr<Id>& graph, std::span<std::int32_t> owners, Loads& loads) {
+  for (std::size_t v = 0; v < owners.size(); ++v) loads.add(v, static_cast<std::size_t>(owners[v]), 1);
+  std::int64_t moved = 0;
   std::vector<std::pair<std::int64_t, std::size_t>> candidates;
   for (std::size_t c = 0; c < loads.things(); ++c)
     for (const bool strict : {true, false}) {
+      Evening<Id> evening(graph, owners, loads, c, strict);
       candidates.clear();
       for (std::size_t v = 0; v < owners.size(); ++v)
-        if (loads.weight(v, c) > 0 && loads.excess(static_cast<std::size_t>(owners[v]), c) > 0)
-          candidates.emplace_back(-target(v, c, strict).second, v);
+        if (evening.candidate(v)) candidates.emplace_back(evening.cost(v), v);
       std::sort(candidates.begin(), candidates.end());
-      for (const auto& [cost, v] : candidates) {
-        const auto home = static_cast<std::size_t>(owners[v]);
-        if (loads.excess(home, c) <= 0) continue;
-        const std::size_t best = target(v, c, strict).first;
-        if (best == home) continue;
-        loads.add(v, home, -1);
-        loads.add(v, best, 1);
-        owners[v] = static_cast<std::int32_t>(best);
-        ++moved;
-      }
+      moved += evening.move(candidates | std::views::values);
     }
   return moved;
 }

@@ -160,6 +160,7 @@ class Wheel:
 def draw_planted(
     wheel: Wheel, row_of: np.ndarray, bounds: np.ndarray, wants: np.ndarray, key: int, first: int
 ) -> tuple[np.ndarray, np.ndarray]: ...
+def edge_balance(pieces: list[Any], n: int) -> int: ...
 def is_symmetric(pieces: list[Any], n: int) -> bool: ...
 def union_rows(pieces: list[Any], n: int, both: bool) -> tuple[np.ndarray, np.ndarray]: ...
 def merge_rows(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
@@ -179,6 +180,28 @@ def stream_vertices(
 ) -> None: ...
 def even_owners(
     indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray
+) -> int: ...
+def even_costs(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    vertices: np.ndarray,
+    owners: np.ndarray,
+    parts: int,
+    weights: np.ndarray,
+    capacity: np.ndarray,
+    thing: int,
+    strict: bool,
+) -> np.ndarray: ...
+def even_moves(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    vertices: np.ndarray,
+    owners: np.ndarray,
+    parts: int,
+    weights: np.ndarray,
+    capacity: np.ndarray,
+    thing: int,
+    strict: bool,
 ) -> int: ...
 def refine_owners(
     indptr: np.ndarray, indices: np.ndarray, owners: np.ndarray, parts: int, weights: np.ndarray, capacity: np.ndarray

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +96,7 @@ def alive(words: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
-        if words in line and "atta." in line and "pytest" not in line:
+        if words in line and "-m atta." in line:
             found.append(process)
     return found
 
@@ -228,23 +227,21 @@ def test_no_process_outlives_the_program(nodes: Any, tmp_path: Path, parts: Path
     own = tmp_path / f"orphan-{how}"
     own.symlink_to(parts)
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(own), how], stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "serving\n"
-        daemons = alive(str(own))
-        if how == "shutdown":
-            assert driver.stdout.readline() == "shut down\n"
-        else:
-            assert len(daemons) == 2
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "serving\n"
+            if how == "shutdown":
+                assert driver.stdout.readline() == "shut down\n"
+            else:
+                assert len(alive(str(own))) == 2
+                driver.kill()
+            assert eventually(lambda: not alive(str(own)), 10)
+        finally:
             driver.kill()
-        began = time.monotonic()
-        assert eventually(
-            lambda: not [p for p in alive(str(own)) if p.pid != driver.pid and "serve" in p.cmdline()], 10
-        )
-        assert time.monotonic() - began < 10
-        driver.kill()
 
 
 def test_a_run_may_start_its_own_daemons(nodes: Any, parts: Path, expected: list[float]) -> None:
+    before = alive(str(parts))  # of other tests
     report = atta.ray.fit(replace(config(), cluster=None, data=str(parts)), insecure=True)
     assert losses(report) == pytest.approx(expected, abs=1e-5)
-    assert alive(str(parts)) == []
+    assert eventually(lambda: set(alive(str(parts))) <= set(before), 10)

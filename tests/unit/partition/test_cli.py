@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 import pytest
@@ -102,3 +103,14 @@ def test_every_option_of_generate_is_explained(atta):
     shown = atta("generate", "--help").output
     for option in ("--communities", "--inter", "--exponent", "--signal", "--train", "--val", "--test", "Example:"):
         assert option in shown
+
+
+def test_the_engine_ray_says_what_it_needs(atta, monkeypatch):
+    atta(*GENERATE)
+    wanted = ("partition", "g", "d", "--parts", "2", "--engine", "ray")
+    for others in (("--method", "metis"), (), ("--method", "ldg", "--fallback", "random"), ("--compare", "ldg,random")):
+        with pytest.raises(ConfigError, match="--engine ray: takes --method ldg alone"):
+            atta(*wanted, *others)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"Ray needs ray: install atta\[ray\]"):
+        atta(*wanted, "--method", "ldg")

@@ -60,6 +60,13 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
     help="Decides which partition owns which vertices.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where it runs: in this process, or by tasks on all machines of a Ray cluster (only ldg; same result).",
+)
+@click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the method; may be given several times."
 )
 @click.option(
@@ -94,6 +101,7 @@ def partition(
     *,
     parts: int,
     method: str,
+    engine: str,
     options: tuple[str, ...],
     fallback: str | None,
     seed: int,
@@ -106,6 +114,8 @@ def partition(
     quiet: bool,
 ) -> None:
     """Cut the graph folder SRC into the partitioned dataset DST."""
+    if engine == "ray" and (method != "ldg" or fallback or methods):
+        raise ConfigError("--engine ray: takes --method ldg alone, without --fallback and --compare")
     if methods:
         tell = Console(stderr=True, quiet=quiet, highlight=False).print
         entries = compare(
@@ -115,11 +125,15 @@ def partition(
         return
     if num_neighbors or plot or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
+    given: dict[str, Any] = {"parts": parts, "options": _pairs(options), "seed": seed, "balance": balance}
     with work_progress(quiet) as progress:
-        partition_graph(
-            src, dst, parts=parts, method=method, options=_pairs(options), fallback=fallback, seed=seed, balance=balance,
-            overwrite=overwrite, progress=progress,
-        )  # fmt: skip
+        given |= {"overwrite": overwrite, "progress": progress}
+        if engine == "ray":
+            from atta.train.launching import on_ray
+
+            on_ray.partition(src, dst, **given)
+        else:
+            partition_graph(src, dst, method=method, fallback=fallback, **given)
     say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 
