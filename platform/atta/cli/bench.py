@@ -341,6 +341,21 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
 @click.option("--link", metavar="RATE", help="Rate of the links between servers, e.g. 100mbit; needs root.")
 @click.option("--eval-every", type=int, help="Epochs between evaluations  [default: after the last one].")
 @click.option("--target", type=float, help="Report the time until an evaluation finds this test accuracy.")
+@click.option(
+    "--prices",
+    metavar="FILE",
+    help="TOML file with prices of machines and workers: report cost, and value 1/(time x cost).",
+)
+@click.option(
+    "--stop",
+    metavar="TRAINER:STOPPED/EVERY",
+    help="Stop this trainer for so many seconds, once in so many seconds, e.g. 3:0.5/2.0; seeded, a ninth more or less.",
+)
+@click.option(
+    "--worker-faults",
+    metavar="FAULTS",
+    help="Links, delays and deaths of the workers of dorylus, seeded, e.g. link=20e6,delay=0.005:0.05,kill=0.1,late=0.1:2.",
+)
 @vs_option
 @click.option("--runs", type=int, default=3, show_default=True, help="Rounds; strategies alternate within a round.")
 @click.option("--warm-up", type=int, default=2, show_default=True, help="Epochs before measuring, per round.")
@@ -351,7 +366,9 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     "--seed", type=int, default=0, show_default=True, help="Seed of the first round; each round takes the next."
 )
 @_measured("Draw seconds per epoch.")
-def strategies(share: tuple[str, float] | None, **options: Any) -> tuple[Run, Any]:
+def strategies(
+    share: tuple[str, float] | None, prices: str | None, stop: str | None, **options: Any
+) -> tuple[Run, Any]:
     """Training strategies: mini-batches, the full graph and whole servers, over a slow link between servers.
 
     Example: atta bench strategies --data data/demo-2p --layers 3 --eas 1,15 --external-share 0.65 --json
@@ -360,9 +377,11 @@ def strategies(share: tuple[str, float] | None, **options: Any) -> tuple[Run, An
     Example: atta bench strategies --data data/demo-2p --strategies full --variant exchange='--strategy exchange' --variant
         sancus='--strategy sancus --eps 1' --external-share exchange=0.8
     """
-    from atta.bench.strategies import StrategiesBench, run
+    from atta.bench.strategies import StopPattern, StrategiesBench, read_prices, run
 
     name, external_share = share or ("full", None)
+    options["prices"] = None if prices is None else read_prices(prices)
+    options["stop"] = None if stop is None else StopPattern.parse(stop)
     return run, StrategiesBench(external_share=external_share, share_of=name, **options)
 
 

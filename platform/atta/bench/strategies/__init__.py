@@ -12,22 +12,27 @@ cooperative  whole servers with expansion-aware sampling, in one step or in co-b
 
 A *variant* is a name for options of ``atta train``, measured beside them.
 
-Reading order: ``settings`` (what to run), ``figures`` (what is reported of a run), ``systems`` (a strategy on the hosts,
-and the rate of their links), ``distdgl`` (the peer), ``benchmark`` (all rounds).
+Reading order: ``settings`` (what to run), ``figures`` and ``prices`` (what is reported of a run), ``systems`` (a
+strategy on the hosts, and the rate of their links), ``distdgl`` (the peer), ``benchmark`` (all rounds).
 """
 
 from atta.bench.strategies.benchmark import run
 from atta.bench.strategies.figures import accuracies, epochs_of, figures
+from atta.bench.strategies.prices import read_prices, values
 from atta.bench.strategies.settings import STRATEGIES, StrategiesBench, Variant
 from atta.bench.strategies.systems import external_rate
+from atta.bench.train.straggler import StopPattern
 
 __all__ = [
     "STRATEGIES",
+    "StopPattern",
     "StrategiesBench",
     "Variant",
     "accuracies",
     "epochs_of",
     "external_rate",
     "figures",
+    "read_prices",
     "run",
+    "values",
 ]

@@ -23,8 +23,11 @@ def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figu
 
     ``link_bytes`` is what the busiest host sent in an epoch, ``set_up_link_bytes`` what it sent before the end of the
     first epoch. Figures of ``payload`` are bytes between servers, sums over all hosts; like those of names with ``mean``
-    they are means over epochs, because stale strategies do not send in every epoch. See ``accuracies`` for the others.
+    they are means over epochs, because stale strategies do not send in every epoch. Those of ``pipeline`` are of intervals
+    and workers (docs/async.md). See ``accuracies`` for the others.
     """
+    # Strategies without epochs report as often as they have copied their weights, which may be once only.
+    warm_up = min(warm_up, len(trained.epochs) - 1)
     counted, sent = trained.epochs[warm_up:], trained.sent_bytes[warm_up:]
     last = trained.epochs[-1]
     found = {
@@ -32,17 +35,28 @@ def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figu
         "mean_epoch_seconds": statistics.fmean(e["seconds"] for e in counted),
         "waiting_share": _waiting_share(counted),
         "steps": float(last["steps"]),
+        "steps_per_s": sum(e["steps"] for e in counted) / sum(e["seconds"] for e in counted),
         "link_bytes": statistics.median(max(hosts) for hosts in sent),
         "set_up_link_bytes": float(max(trained.sent_bytes[0])),
         "exchanged_bytes": float(last["exchanged_bytes"]),
         "peak_memory_bytes": float(max(last["peak_memory_bytes"], default=0)),
         "loss": last["loss"],
     }
-    found |= _payload(counted)
+    found |= _payload(counted) | _pipeline(counted)
     found["payload/interface_bytes"] = statistics.fmean(sum(hosts) for hosts in sent)
     for phase in counted[0]["breakdown"]:
         found[f"phases/{phase}_s"] = statistics.median(e["breakdown"][phase] for e in counted)
     return found | accuracies(trained.epochs, target)
+
+
+def _pipeline(epochs: Sequence[Mapping[str, Any]]) -> Figures:
+    """Tasks and workers of ``dorylus``: means per epoch; ``workers`` and ``oldest_row`` at the end."""
+    did = [e["pipeline"] for e in epochs if e.get("pipeline")]
+    if not did:
+        return {}
+    last = {name: float(did[-1][name]) for name in ("workers", "oldest_row")}
+    means = {name: statistics.fmean(d[name] for d in did) for name in did[-1] if name not in last}
+    return {f"pipeline/{name}": value for name, value in {**last, **means}.items()}
 
 
 def _waiting_share(epochs: Sequence[Mapping[str, Any]]) -> float:

@@ -9,8 +9,10 @@ from typing import Any
 
 from atta.bench.lab.netlab import bits_per_s
 from atta.bench.lab.rounds import PEERS
+from atta.bench.train.straggler import StopPattern
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.config import TrainConfig
+from atta.train.planning.value import PriceList
 from atta.train.strategies import STRATEGIES as TRAINING
 
 __all__ = ["STRATEGIES", "StrategiesBench", "Variant"]
@@ -78,6 +80,9 @@ class StrategiesBench:
         link: rate of the links, e.g. ``"100mbit"``; None: unshaped, unless there is an ``external_share``.
         eval_every: epochs between evaluations; None: only after the last one.
         target: a test accuracy; the time until it was reached is reported. None: it is not.
+        prices: what machines and workers cost; None: no cost and no value are reported.
+        stop: a trainer that is stopped and continued from outside, seeded by the round's seed.
+        worker_faults: of the workers of dorylus, as ``WorkerFaults`` reads them, seeded likewise; None: none.
         runs: number of rounds; systems alternate within a round, and each round has another seed.
         warm_up, epochs: epochs per round before measuring, and measured epochs.
         timeout_s: a system that takes longer has failed.
@@ -104,6 +109,9 @@ class StrategiesBench:
     link: str | None = None
     eval_every: int | None = None
     target: float | None = None
+    prices: PriceList | None = None
+    stop: StopPattern | None = None
+    worker_faults: str | None = None
     runs: int = 3
     warm_up: int = 2
     epochs: int = 10
@@ -126,6 +134,7 @@ class StrategiesBench:
             bits_per_s(self.link)
         if self.target is not None and not 0 < self.target <= 1:
             raise ConfigError(f"--target {self.target}: must lie between 0 and 1")
+        self._check_faults()
         if self.vs and self.model != "sage":
             raise ConfigError(f"--vs dgl: trains sage here, not {self.model}")
         for name in self.strategies:
@@ -141,6 +150,17 @@ class StrategiesBench:
             config.check_parts(self.servers)
         except ConfigError as error:
             raise ConfigError(f"--variant {variant.name}: {error}") from error
+
+    def _check_faults(self) -> None:
+        trainers = self.servers * self.trainers_per_server
+        if self.stop is not None and self.stop.trainer >= trainers:
+            raise ConfigError(f"--stop: there is no trainer {self.stop.trainer}; there are {trainers}, from 0")
+        if self.worker_faults is not None:
+            from atta.train.steps.pipeline.links.faults import WorkerFaults
+
+            if "seed" in self.worker_faults:
+                raise ConfigError("--worker-faults: the seed is that of the round (--seed)")
+            WorkerFaults.parse(self.worker_faults)
 
     def _check_share(self) -> None:
         if self.external_share is None:

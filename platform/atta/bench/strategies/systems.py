@@ -12,8 +12,10 @@ from pathlib import Path
 from atta.bench.lab.netlab import Host, NetLab, loopback, no_namespaces
 from atta.bench.lab.rounds import Say
 from atta.bench.strategies.figures import Figures, figures
+from atta.bench.strategies.prices import values
 from atta.bench.strategies.settings import StrategiesBench
 from atta.bench.train.run import run_training
+from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
 
 __all__ = ["calibrated", "external_rate", "hosts_of_servers", "system"]
 
@@ -65,11 +67,22 @@ def system(bench: StrategiesBench, name: str, hosts: Sequence[Host], alone: floa
     data, seeds = Path(bench.data).resolve(), itertools.count(bench.seed)
 
     def measure(folder: Path) -> Figures:
-        options = bench.options(name, next(seeds))
+        seed = next(seeds)
+        faults = bench.worker_faults
         trained = run_training(
-            data, options, hosts, folder, trainers=bench.trainers_per_server, timeout_s=bench.timeout_s
+            data,
+            bench.options(name, seed),
+            hosts,
+            folder,
+            trainers=bench.trainers_per_server,
+            timeout_s=bench.timeout_s,
+            stop=bench.stop,
+            seed=seed,
+            env=None if faults is None else {FAULTS_VARIABLE: f"{faults},seed={seed}"},
         )
         found = figures(trained, bench.warm_up, bench.target)
+        if bench.prices is not None:
+            found |= values(bench.prices, bench.servers, trained.epochs, bench.target)
         if name == bench.share_of and alone is not None:
             found["external_share"] = 1 - alone / found["epoch_seconds"]
         return found

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import serve_command
 from atta.bench.lab.processes import SystemProcesses, sent_bytes
+from atta.bench.train.straggler import StopPattern, Straggler, trainer_process
 from atta.client.local import free_addresses
 from atta.errors import AttaError
 from atta.wire.clusterfile import write_cluster
@@ -47,7 +48,16 @@ class Trained:
 
 
 def run_training(
-    data: Path, options: Sequence[str], hosts: Sequence[Host], folder: Path, *, trainers: int, timeout_s: float
+    data: Path,
+    options: Sequence[str],
+    hosts: Sequence[Host],
+    folder: Path,
+    *,
+    trainers: int,
+    timeout_s: float,
+    stop: StopPattern | None = None,
+    seed: int = 0,
+    env: Mapping[str, str] | None = None,
 ) -> Trained:
     """Start daemons and launchers, and wait for the end. Partition i is on ``hosts[i]``; logs go to ``folder``.
 
@@ -58,6 +68,9 @@ def run_training(
         folder: for logs, the cluster file and the report.
         trainers: number of trainers of each host.
         timeout_s: a run that takes longer has failed.
+        stop: when a trainer is stopped from outside, as soon as its process is there.
+        seed: of the stops.
+        env: added to the environment of launchers, which trainers and their workers inherit.
 
     Raises:
         AttaError: a process failed, or the run takes longer than ``timeout_s``.
@@ -86,21 +99,33 @@ def run_training(
                 host,
                 folder / f"node{rank}.log",
                 report if rank == 0 else None,
-                threads,
+                {"OMP_NUM_THREADS": str(threads), **(env or {})},
             )
             for rank, host in enumerate(hosts[:nodes])
         ]
         try:
-            sent = _follow(launchers, hosts, folder, time.monotonic() + timeout_s)
+            with _straggling(stop, seed, launchers):
+                sent = _follow(launchers, hosts, folder, time.monotonic() + timeout_s)
         finally:
             _end(launchers)
     epochs = json.loads(report.read_text(encoding="utf-8"))["epochs"]
     return Trained(epochs, sent)
 
 
-def _start(command: list[str], host: Host, log: Path, report: Path | None, threads: int) -> subprocess.Popen[bytes]:
+def _straggling(
+    stop: StopPattern | None, seed: int, launchers: Sequence[subprocess.Popen[bytes]]
+) -> contextlib.AbstractContextManager[object]:
+    """A block in which the trainer of ``stop`` is stopped now and then; at its end it goes on."""
+    if stop is None:
+        return contextlib.nullcontext()
+    pids, rank = [launcher.pid for launcher in launchers], stop.trainer
+    return Straggler(stop, seed, lambda: trainer_process(pids, rank))
+
+
+def _start(
+    command: list[str], host: Host, log: Path, report: Path | None, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Start a launcher. The one that writes the report says on standard error when an epoch is over."""
-    env = {"OMP_NUM_THREADS": str(threads)}
     if report is None:
         with log.open("wb") as out:
             return host.popen([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=out, env=env)

@@ -48,6 +48,8 @@ __all__ = ["IntervalTrainer"]
 _LEASE_S = 300.0
 """The daemon drops the weights when it has heard nothing of the job for four times as long."""
 _WORKERS_PER_CORE = 4
+_COUNTED = ("sent_bytes", "relaunched", "lost", "ignored", "started", "tasks", "worker_s")
+"""Counts that a report gives by epoch."""
 
 
 class IntervalTrainer(ServerTrainer):
@@ -120,7 +122,8 @@ class IntervalTrainer(ServerTrainer):
 
             def figures() -> dict[str, float]:
                 counts = {"relaunched": hand_out.relaunched, "lost": hand_out.lost, "ignored": hand_out.ignored}
-                return {"workers": pool.size, "started": pool.started, **counts}
+                did = {"tasks": hand_out.handed, "worker_s": hand_out.busy_s}
+                return {"workers": pool.size, "started": pool.started, **counts, **did}
 
             engine = IntervalEngine(
                 progress, self.forms, data, (pool, weights, peers), happenings, about={"seed": self.config.seed,
@@ -191,9 +194,7 @@ class IntervalTrainer(ServerTrainer):
         for epoch in range(self.config.epochs):
             end, now = self._max(engine.ended[epoch]), engine.marks[epoch]
             took, ended = max(end - ended, 1e-9), end
-            new = {
-                name: now[name] - before[name] for name in ("sent_bytes", "relaunched", "lost", "ignored", "started")
-            }
+            new = {name: now[name] - before[name] for name in _COUNTED}
             before = now
             names = [*new, "workers"]
             sums = dict(zip(names, self._sum([*new.values(), now["workers"]]), strict=True))

@@ -44,6 +44,8 @@ class HandOut:
         relaunched: how many times a task was handed out again.
         ignored: how many results came too late.
         lost: how many workers went away in the middle of a task.
+        handed: how many times a task was handed to a worker, for the first time or again.
+        busy_s: seconds that workers were at tasks which they have answered, all of them together.
     """
 
     def __init__(self, *, timeout_s: float | None = None, max_relaunch: int = 5) -> None:
@@ -56,7 +58,8 @@ class HandOut:
         self._mean: float | None = None
         self._open: dict[Work, _Handed] = {}
         self._doing: dict[int, tuple[Work, float]] = {}  # by worker: its task, and when it began
-        self.relaunched = self.ignored = self.lost = 0
+        self.relaunched = self.ignored = self.lost = self.handed = 0
+        self.busy_s = 0.0
 
     @property
     def timeout_s(self) -> float:
@@ -83,6 +86,7 @@ class HandOut:
             task.waiting, task.late_at = False, now + self.timeout_s * 2**task.again
             task.workers.add(worker)
             self._doing[worker] = work, now
+            self.handed += 1
             return work
         return None
 
@@ -96,10 +100,11 @@ class HandOut:
         if doing != work:
             raise ConfigError(f"worker {worker} answers {work}, which it was not given")
         del self._doing[worker]
+        took = now - since
+        self.busy_s += took
         if self._open.pop(work, None) is None:
             self.ignored += 1
             return False
-        took = now - since
         self._mean = took if self._mean is None else _REMEMBERED * self._mean + (1 - _REMEMBERED) * took
         return True
 

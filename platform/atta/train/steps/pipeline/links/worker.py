@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from atta.errors import ConfigError, RemoteError
 from atta.train.steps.pipeline.layers import LayerForm, LossOfRows, computed
+from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE, WorkerFaults
 from atta.train.steps.pipeline.links.sockets import call
 from atta.train.tasks import TASKS
 from atta.train.tasks.regression import with_loss
@@ -20,10 +22,12 @@ def work_for(address: str, key: bytes, number: int) -> None:
     """Compute tasks of the trainer at ``address`` until it needs no more, or ends. ``number``: that the trainer gave it.
 
     Raises:
-        ConfigError: the trainer refuses this worker.
+        ConfigError: the trainer refuses this worker, or the faults that it is asked for make no sense.
         RemoteError: nobody answers there, or it does not know the key.
     """
     torch.set_num_threads(1)
+    asked = os.environ.get(FAULTS_VARIABLE)
+    faults = WorkerFaults.parse(asked).of_worker(int(os.environ.get("RANK", "0")), number) if asked else None
     _warm_up()
     connection = call(address, key, {"role": "worker", "number": number})
     try:
@@ -32,12 +36,16 @@ def work_for(address: str, key: bytes, number: int) -> None:
             about, arrays = connection.receive()
             if "end" in about:
                 return
+            if faults is not None:
+                faults.task(sum(array.nbytes for array in arrays.values()))
             told: dict[str, Any] = {"work": about["work"]}
             results: dict[str, Any] = {}
             try:
                 results = computed(about["part"], LayerForm.from_dict(about["layer"]), about, arrays, loss)
             except (ConfigError, RuntimeError, IndexError) as error:
                 told["error"] = str(error)
+            if faults is not None:
+                faults.result(sum(array.nbytes for array in results.values()))
             connection.send(told, results)
     except RemoteError:
         return  # the trainer has ended
