@@ -36,8 +36,8 @@ class PartialEpoch:
     @classmethod
     def empty(cls, device: torch.device) -> PartialEpoch:
         """Of an epoch that begins."""
-        zeros = (torch.zeros((), dtype=kind, device=device) for kind in (torch.float64, torch.int64))
-        return cls(*zeros)
+        loss, known = (torch.zeros((), dtype=kind, device=device) for kind in (torch.float64, torch.int64))
+        return cls(loss, known)
 
     def to_state(self) -> dict[str, Any]:
         """Tensors and plain values."""

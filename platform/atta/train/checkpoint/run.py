@@ -138,7 +138,7 @@ def load_checkpoint(
 
 def place_in(folder: str | Path) -> RunPlace:
     """Where the checkpoint in ``folder`` goes on; raises DataError if it is missing or damaged."""
-    found = read_file(Mirror(folder).pull(LAST), torch.device("cpu")).get("loader")
+    found: Any = read_file(Mirror(folder).pull(LAST), torch.device("cpu")).get("loader")
     try:
         return RunPlace(**found)
     except TypeError:

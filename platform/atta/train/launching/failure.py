@@ -62,8 +62,8 @@ def first_cause(
         )  # the launcher stops the others by SIGTERM too
         return TrainerLostError(f"{who} was stopped by SIGTERM")
     if others and records and all(_lost_connection(r) for r in records):
-        ranks = ", ".join(str(r["rank"]) for r in sorted(records, key=lambda r: r["rank"]))
-        return AttaError(f"trainers {ranks} lost those of another machine: the cause is reported there")
+        told = ", ".join(str(r["rank"]) for r in sorted(records, key=lambda r: r["rank"]))
+        return AttaError(f"trainers {told} lost those of another machine: the cause is reported there")
     if records:
         first = next((r for r in records if not _lost_connection(r)), records[0])
         error = AttaError(f"trainer {first['rank']} failed: {first['kind']}: {first['message']}")

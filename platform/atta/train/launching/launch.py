@@ -72,22 +72,20 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **cluster}
         most = STRATEGIES[config.strategy].restarts(config.own)
         if most:
-            return _restarting(config, task, nodes, Path(folder), most, cluster)
+            return _restarting(config, task, nodes, Path(folder), most=most)
         attempts = Attempts(config.max_restarts)
         while (epochs := _attempt(attempts, config, task, nodes, Path(folder))) is None:
             pass
     return TrainReport(config, epochs, attempts.restarts)
 
 
-def _restarting(
-    config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path, most: int, cluster: dict[str, Any]
-) -> TrainReport:
+def _restarting(config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path, *, most: int) -> TrainReport:
     """Run trainers of which each is started again alone, up to ``most`` times."""
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     restarts = run_restarting(
         nodes.trainers_here(config), nodes, folder, most=most, shutdown_s=SHUTDOWN_S, meeting_s=MEETING_S,
-        clean=lambda run: _clean(config, cluster, run),
+        clean=lambda run: _clean(config, task, run),
     )  # fmt: skip
     epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
     return TrainReport(config, [EpochReport.from_dict(e) for e in epochs], sum(restarts), restarts)

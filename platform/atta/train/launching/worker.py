@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
 from atta.train.config import TrainConfig
-from atta.train.launching.restarting.run import MEETING
 from atta.train.launching.life import signs_of_life
+from atta.train.launching.restarting.run import MEETING
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 

@@ -35,7 +35,7 @@ class PartedError(ConnectionError):
     """A member went away while all were connected."""
 
 
-class _Done(Work):  # type: ignore[misc]
+class _Done(Work):
     """An operation; ``finish`` does what is left of it, once."""
 
     def __init__(self, finish: Callable[[], None] | None = None) -> None:
@@ -58,7 +58,7 @@ class StoreGroup(dist.ProcessGroup):
 
     def __init__(self, notes: Notes, rank: int, size: int, owner: object = None) -> None:
         """``notes``: of this group alone."""
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.owner = owner
         self._notes, self._rank, self._size = notes, rank, size
         self._operations = 0
@@ -88,15 +88,15 @@ class StoreGroup(dist.ProcessGroup):
             ended, self._live = self._live, None
             ended.abort()  # so that the others learn at once if this member has failed
 
-    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # noqa: D102
+    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # noqa: D102
         (tensor,), opts = tensors, opts or dist.AllreduceOptions()
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.allreduce([held], opts))
         reduction = next(found for op, found in _REDUCTIONS.items() if opts.reduceOp == op)
-        tensor.copy_(reduction(torch.stack(self._of_all(tensor))))
+        tensor.copy_(reduction(torch.stack(self._of_all(tensor))))  # type: ignore[no-untyped-call]
         return _Done()
 
-    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # noqa: D102
+    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # noqa: D102
         (tensor,), root = tensors, opts.rootRank
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.broadcast([held], opts))
@@ -106,12 +106,12 @@ class StoreGroup(dist.ProcessGroup):
         self._read(f"{name}/{root}", tensor)  # the root also: its former life may have told something else
         return _Done()
 
-    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # noqa: D102
+    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # noqa: D102
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.reduce([held], opts))
         reduction = next(found for op, found in _REDUCTIONS.items() if opts.reduceOp == op)
-        found = reduction(torch.stack(self._of_all(tensor)))
+        found = reduction(torch.stack(self._of_all(tensor)))  # type: ignore[no-untyped-call]
         if self._rank == opts.rootRank:
             tensor.copy_(found)
         return _Done()

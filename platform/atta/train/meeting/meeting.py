@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from atta.errors import AttaError
 from atta.train.meeting.group import BACKEND, PartedError, StoreGroup
@@ -106,7 +107,7 @@ def meeting_here() -> Meeting | None:
 def join_meeting(address: str, *, run: str, rank: int, world: int, life: int, folder: Path) -> Meeting:
     """Join the meeting of a run at ``HOST:PORT``: the process group then is one of notes."""
     host, _, port = address.rpartition(":")
-    store = dist.TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=60))
+    store = TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=60))
     notes = Notes(store)
     meeting = Meeting(notes.below("meeting"), run=run, rank=rank, world=world, life=life, folder=folder)
 

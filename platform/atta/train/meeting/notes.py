@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from atta.errors import AttaError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 __all__ = ["PATIENCE_S", "Notes"]
 
@@ -76,8 +76,8 @@ class Notes:
 
     def store(self, name: str, within_s: float) -> Store:
         """The torch store below ``name``, for a process group of one attempt, with its own timeout."""
-        import torch.distributed as dist
+        from torch._C._distributed_c10d import PrefixStore
 
-        below = dist.PrefixStore(self._prefix + name, self._store)
+        below = PrefixStore(self._prefix + name, self._store)
         below.set_timeout(timedelta(seconds=within_s))
         return below
