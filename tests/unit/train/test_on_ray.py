@@ -113,7 +113,7 @@ def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
     attempts = Attempts(2)
     assert [attempts.again(AttaError("lost")) for _ in range(3)] == [True, True, False]
     assert attempts.restarts == 2
-    for mistake in (ConfigError("no"), DataError("x", "no"), NonFiniteError("infinity")):
+    for mistake in (ConfigError("no"), DataError("x", "no"), NonFiniteError(0, 1, 2, "rows")):
         assert not Attempts(9).again(mistake)
     with pytest.raises(ConfigError):
         Attempts(-1)
