@@ -111,7 +111,7 @@ class NonFiniteError(AttaError):
     """Rows that a trainer publishes have an infinity or NaN, so training has diverged."""
 
     def __init__(self, trainer: int, epoch: int, layer: int, what: str) -> None:
-        self.trainer, self.epoch, self.layer = trainer, epoch, layer
+        self.trainer, self.epoch, self.layer, self.what = trainer, epoch, layer, what
         super().__init__(
             f"trainer {trainer}, epoch {epoch}, layer {layer}: {what} have an infinity or NaN; "
             "training has diverged: lower --lr"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from atta.errors import AttaError, ConfigError, DataError, TrainerLostError, UnavailableError
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, TrainerLostError, UnavailableError
 from atta.train.launching.failure import first_cause
-from atta.train.launching.worker import main
+from atta.train.launching.worker import _arguments, main
 
 GLOO = "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26540: Connection reset by peer"
 
@@ -111,6 +111,15 @@ def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
     error = first_cause(tmp_path, {**codes, 1: -signal.SIGKILL}, silent={1: 3.04}, ranks=range(3))
     assert isinstance(error, TrainerLostError)
     assert str(error) == "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"
+
+
+def test_numbers_that_are_not_finite_keep_their_type(tmp_path: Path) -> None:
+    """So the launcher knows that another attempt would fail in the same way."""
+    error = NonFiniteError(1, 4, 0, "rows")
+    record(tmp_path, 1, "NonFiniteError", str(error), 1.0, [str(a) for a in _arguments(error)])
+    found = first_cause(tmp_path, {1: 1})
+    assert isinstance(found, NonFiniteError)
+    assert str(found) == str(error)
 
 
 def test_what_happened_on_another_machine_is_told_there(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def first_cause(
             hint = "; out of memory?" if number == signal.SIGKILL else ""
             return TrainerLostError(f"trainer {rank} was killed by {signal.Signals(number).name}{hint}")
     late = sorted(set(ranks) - {r["rank"] for r in records})
-    if any(map(_timed_out, records)) and late:
+    if any(map(_timed_out, records)) and late and not others:
         names = "trainer" if len(late) == 1 else "trainers"
         return TrainerLostError(f"{names} {', '.join(map(str, late))} did not answer the others within --rank-timeout")
     if killed and all(_lost_connection(r) for r in records):

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, NonFiniteError
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
 from atta.train.launching.restarting.run import MEETING
@@ -102,7 +102,7 @@ def main(folder: str) -> int:
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         config = TrainConfig.from_dict(task["config"])
-        os.environ["ATTA_RUN"] = task.get("run", "")
+        os.environ["ATTA_RUN"] = task.get("run", "")  # as atta.train.steps.embeddings reads it
         if MEETING in os.environ:
             _join(json.loads(os.environ[MEETING]), Path(folder))
         with signs_of_life(Path(folder), int(rank), config.rank_timeout):
@@ -133,7 +133,9 @@ def _join(meeting: Mapping[str, Any], folder: Path) -> None:
 
 
 def _arguments(error: BaseException) -> tuple[object, ...]:
-    """Arguments to build the error again: DataError and RemoteError take place and cause separately."""
+    """Arguments to build the error again: some take the parts of their message separately."""
+    if isinstance(error, NonFiniteError):
+        return error.trainer, error.epoch, error.layer, error.what
     for place in ("path", "peer"):
         if hasattr(error, place) and hasattr(error, "cause"):
             return getattr(error, place), error.cause

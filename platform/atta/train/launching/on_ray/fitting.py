@@ -61,6 +61,10 @@ def fit(
         AttaError: a trainer failed once too often; the message names rank and cause.
     """
     attempts = Attempts(max_failures)
+    if config.max_restarts:
+        raise ConfigError(
+            f"max_restarts is {config.max_restarts}: on Ray max_failures says how often trainers start again"
+        )
     if threads < 1:
         raise ConfigError(f"threads is {threads}: must be at least 1")
     ray = joined_ray(local=True)
