@@ -24,10 +24,10 @@ __all__ = ["BACKEND", "PartedError", "StoreGroup"]
 
 BACKEND = "atta_notes"
 _CONNECT_S, _OPERATION_S = 60.0, 1800.0
-_REDUCTIONS = {
-    dist.ReduceOp.SUM: lambda all_: all_.sum(0, dtype=all_.dtype),
-    dist.ReduceOp.MAX: lambda all_: all_.amax(0),
-    dist.ReduceOp.MIN: lambda all_: all_.amin(0),
+_REDUCTIONS: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+    dist.ReduceOp.SUM: lambda all_: torch.sum(all_, 0, dtype=all_.dtype),
+    dist.ReduceOp.MAX: lambda all_: torch.amax(all_, 0),
+    dist.ReduceOp.MIN: lambda all_: torch.amin(all_, 0),
 }
 
 
@@ -35,7 +35,7 @@ class PartedError(ConnectionError):
     """A member went away while all were connected."""
 
 
-class _Done(Work):  # type: ignore[misc]
+class _Done(Work):
     """An operation; ``finish`` does what is left of it, once."""
 
     def __init__(self, finish: Callable[[], None] | None = None) -> None:
@@ -58,7 +58,7 @@ class StoreGroup(dist.ProcessGroup):
 
     def __init__(self, notes: Notes, rank: int, size: int, owner: object = None) -> None:
         """``notes``: of this group alone."""
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.owner = owner
         self._notes, self._rank, self._size = notes, rank, size
         self._operations = 0
@@ -88,7 +88,7 @@ class StoreGroup(dist.ProcessGroup):
             ended, self._live = self._live, None
             ended.abort()  # so that the others learn at once if this member has failed
 
-    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # noqa: D102
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
         (tensor,), opts = tensors, opts or dist.AllreduceOptions()
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.allreduce([held], opts))
@@ -96,7 +96,7 @@ class StoreGroup(dist.ProcessGroup):
         tensor.copy_(reduction(torch.stack(self._of_all(tensor))))
         return _Done()
 
-    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # noqa: D102
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
         (tensor,), root = tensors, opts.rootRank
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.broadcast([held], opts))
@@ -106,7 +106,7 @@ class StoreGroup(dist.ProcessGroup):
         self._read(f"{name}/{root}", tensor)  # the root also: its former life may have told something else
         return _Done()
 
-    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # noqa: D102
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.reduce([held], opts))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from atta.errors import AttaError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 __all__ = ["PATIENCE_S", "Notes"]
 
@@ -78,6 +78,6 @@ class Notes:
         """The torch store below ``name``, for a process group of one attempt, with its own timeout."""
         import torch.distributed as dist
 
-        below = dist.PrefixStore(self._prefix + name, self._store)
+        below = dist.PrefixStore(self._prefix + name, self._store)  # type: ignore[attr-defined]
         below.set_timeout(timedelta(seconds=within_s))
         return below

@@ -31,7 +31,7 @@ class MeetingPlace:
 
     def __init__(self, nodes: Nodes, wait_s: float) -> None:
         """Wait at most ``wait_s`` seconds for node 0. Raises AttaError if it does not come."""
-        import torch.distributed as dist
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self._nodes, self._signs, self._next = nodes, 0, 0.0
         self._heard = {rank: (0, time.monotonic()) for rank in range(nodes.count) if rank != nodes.rank}
@@ -42,7 +42,7 @@ class MeetingPlace:
                     listening.bind(("127.0.0.1", 0))
                     listening.listen(1024)
                     port = listening.getsockname()[1]
-                    self._store: Any = dist.TCPStore(
+                    self._store: Any = TCPStore(
                         "127.0.0.1", port, None, True, timeout, wait_for_workers=False,
                         master_listen_fd=listening.detach(),
                     )  # fmt: skip
@@ -50,9 +50,7 @@ class MeetingPlace:
             else:
                 host, _, port_text = nodes.endpoint.rpartition(":")
                 first = nodes.rank == 0
-                self._store = dist.TCPStore(
-                    host.strip("[]"), int(port_text), None, first, timeout, wait_for_workers=False
-                )
+                self._store = TCPStore(host.strip("[]"), int(port_text), None, first, timeout, wait_for_workers=False)
                 self.address = nodes.endpoint
             notes = self._notes = Notes(self._store).below("nodes")
             if nodes.rank == 0:
