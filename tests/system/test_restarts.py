@@ -143,3 +143,23 @@ def test_a_trainer_that_dies_too_often_ends_the_job(start: Callable[..., Job]) -
     assert not left
     assert not list(job.cluster.tables.specs())
     assert job.cluster.stats()[0]["weights"] == 0
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
+    start: Callable[..., Job], tmp_path: Path, rank: int
+) -> None:
+    options = ("--max-updates", "300", "--eval-interval", "0.002", "--json", str(tmp_path / "report.json"))
+    job = start(*options)
+    assert job.process.stderr is not None
+    assert job.process.stderr.readline().startswith("epoch   0"), "the first copy is evaluated"
+    job.kill(rank)
+    code, said = job.end()
+    assert code == 0, said
+    assert len(said) == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["restarts_by_rank"] == [int(rank == 0), int(rank == 1)], "it died while there was work left"
+    assert [epoch["epoch"] for epoch in report["epochs"]] == list(range(len(report["epochs"])))
+    assert sum(epoch["steps"] for epoch in report["epochs"]) == 300
+    assert all(epoch["seconds"] > 0 for epoch in report["epochs"])
+    assert not list(job.cluster.tables.specs())

@@ -24,10 +24,10 @@ __all__ = ["BACKEND", "PartedError", "StoreGroup"]
 
 BACKEND = "atta_notes"
 _CONNECT_S, _OPERATION_S = 60.0, 1800.0
-_REDUCTIONS = {
-    dist.ReduceOp.SUM: lambda all_: all_.sum(0, dtype=all_.dtype),
-    dist.ReduceOp.MAX: lambda all_: all_.amax(0),
-    dist.ReduceOp.MIN: lambda all_: all_.amin(0),
+_REDUCTIONS: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+    dist.ReduceOp.SUM: lambda all_: torch.sum(all_, 0, dtype=all_.dtype),
+    dist.ReduceOp.MAX: lambda all_: torch.amax(all_, 0),
+    dist.ReduceOp.MIN: lambda all_: torch.amin(all_, 0),
 }
 
 
@@ -88,15 +88,15 @@ class StoreGroup(dist.ProcessGroup):
             ended, self._live = self._live, None
             ended.abort()  # so that the others learn at once if this member has failed
 
-    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # noqa: D102
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
         (tensor,), opts = tensors, opts or dist.AllreduceOptions()
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.allreduce([held], opts))
         reduction = next(found for op, found in _REDUCTIONS.items() if opts.reduceOp == op)
-        tensor.copy_(reduction(torch.stack(self._of_all(tensor))))  # type: ignore[no-untyped-call]
+        tensor.copy_(reduction(torch.stack(self._of_all(tensor))))
         return _Done()
 
-    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # noqa: D102
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
         (tensor,), root = tensors, opts.rootRank
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.broadcast([held], opts))
@@ -106,12 +106,12 @@ class StoreGroup(dist.ProcessGroup):
         self._read(f"{name}/{root}", tensor)  # the root also: its former life may have told something else
         return _Done()
 
-    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # noqa: D102
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.reduce([held], opts))
         reduction = next(found for op, found in _REDUCTIONS.items() if opts.reduceOp == op)
-        found = reduction(torch.stack(self._of_all(tensor)))  # type: ignore[no-untyped-call]
+        found = reduction(torch.stack(self._of_all(tensor)))
         if self._rank == opts.rootRank:
             tensor.copy_(found)
         return _Done()

@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 
 from atta.errors import AttaError
 from atta.train.meeting.group import BACKEND, PartedError, StoreGroup
@@ -90,11 +90,13 @@ class Meeting:
             yield
 
 
-def meet_once() -> Meeting:
-    """A meeting of trainers that all stay until the end, in a process group that exists."""
-    found = [secrets.token_hex(8) if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(found)
-    return Meeting(None, run=found[0], rank=dist.get_rank(), world=dist.get_world_size(), life=0, folder=None)
+def meet_once(device: torch.device) -> Meeting:
+    """A meeting of trainers that all stay until the end, in a process group that exists. All ranks call this."""
+    number = torch.tensor([secrets.randbits(62)], device=device)
+    dist.broadcast(number, 0)
+    return Meeting(
+        None, run=f"{int(number):016x}", rank=dist.get_rank(), world=dist.get_world_size(), life=0, folder=None
+    )
 
 
 def meeting_here() -> Meeting | None:
@@ -107,7 +109,7 @@ def meeting_here() -> Meeting | None:
 def join_meeting(address: str, *, run: str, rank: int, world: int, life: int, folder: Path) -> Meeting:
     """Join the meeting of a run at ``HOST:PORT``: the process group then is one of notes."""
     host, _, port = address.rpartition(":")
-    store = TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=60))
+    store = dist.TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=60))  # type: ignore[attr-defined]
     notes = Notes(store)
     meeting = Meeting(notes.below("meeting"), run=run, rank=rank, world=world, life=life, folder=folder)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from atta.errors import AttaError
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 __all__ = ["PATIENCE_S", "Notes"]
 
@@ -76,8 +76,8 @@ class Notes:
 
     def store(self, name: str, within_s: float) -> Store:
         """The torch store below ``name``, for a process group of one attempt, with its own timeout."""
-        from torch._C._distributed_c10d import PrefixStore
+        import torch.distributed as dist
 
-        below = PrefixStore(self._prefix + name, self._store)
+        below = dist.PrefixStore(self._prefix + name, self._store)  # type: ignore[attr-defined]
         below.set_timeout(timedelta(seconds=within_s))
         return below

@@ -31,7 +31,7 @@ class MeetingPlace:
 
     def __init__(self, nodes: Nodes, wait_s: float) -> None:
         """Wait at most ``wait_s`` seconds for node 0. Raises AttaError if it does not come."""
-        from torch._C._distributed_c10d import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self._nodes, self._signs, self._next = nodes, 0, 0.0
         self._heard = {rank: (0, time.monotonic()) for rank in range(nodes.count) if rank != nodes.rank}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atta.train.meeting import Meeting
+from atta.train.meeting.meeting import Meeting
 
 __all__ = ["MOST_SAVED", "Copies", "SavedWeights"]
 

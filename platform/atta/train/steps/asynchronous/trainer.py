@@ -21,7 +21,7 @@ from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.cooperative import TrainerBatch, count_targets
 from atta.train.cooperative.across.digest import DigestTrainer
 from atta.train.cooperative.step import own_backward
-from atta.train.meeting import Meeting, meet_once, meeting_here
+from atta.train.meeting.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import AsyncDigestSettings
 from atta.train.stale.newest import NewestRows
@@ -49,7 +49,7 @@ class AsyncDigestTrainer(DigestTrainer):
 
     def fit(self) -> list[EpochReport]:
         """Train, then evaluate the saved weights exactly; returns a report of each of them."""
-        self.meeting = meeting_here() or meet_once()
+        self.meeting = meeting_here() or meet_once(self.device)
         try:
             epochs = self._run()
         except BaseException:
