@@ -22,6 +22,7 @@ from atta.train.cooperative import TrainerBatch, count_targets
 from atta.train.cooperative.across.digest import DigestTrainer
 from atta.train.cooperative.across.meeting import told
 from atta.train.cooperative.step import own_backward
+from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import AsyncDigestSettings
 from atta.train.stale.newest import NewestRows
@@ -121,6 +122,7 @@ class AsyncDigestTrainer(DigestTrainer):
     def _train(self, job: JobWeights, batch: TrainerBatch, count: int) -> list[SavedWeights]:
         """All steps of this trainer. The first trainer returns copies of the weights, the last ones at the end."""
         self.cooperative.train()
+        self.display.line(TRAINING_BEGINS)
         saved = Copies(self.options.eval_interval)
         for life in itertools.count(1):
             try:
