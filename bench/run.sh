@@ -133,6 +133,11 @@ say "predicted beside counted remote rows"
 python -m bench.partitioning.prediction --data "$graph-2p"
 say "a client beside one that stalls"
 python -m bench.transport.stalled --data "$graph-2p" --rounds "$runs"
+say "training without barriers: a straggler, slow workers"
+if [ "$(id -u)" -eq 0 ]; then
+    python -m bench.training.asynchronous --straggler --keep data/asynchronous
+    python -m bench.training.asynchronous --dorylus --keep data/asynchronous
+fi
 say "quality of the examples beside plain PyG"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"
 say "balance of METIS partitions"

@@ -24,6 +24,7 @@ from atta.errors import AttaError, ConfigError
 from atta.partition import partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.reports.epochs import EpochReport
+from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
 from atta.train.steps.pipeline.links.pool import ProcessPool
 from atta.train.steps.pipeline.trainer import IntervalTrainer
 from atta.train.strategies import STRATEGIES
@@ -69,6 +70,8 @@ def test_pipe_with_two_trainers_is_exchange(preloaded_trainers: None, graph: Pat
     assert all(e.crossed_bytes > 0 for e in found.epochs)
     last = found.epochs[-1].pipeline
     assert (last["oldest_row"], last["lost"], last["workers"]) == (0, 0, 2)
+    assert last["tasks"] >= 2 * 4 * (2 * 3 - 1)  # the last layer is one task
+    assert last["worker_s"] > 0
     assert found.to_json()["epochs"][0]["pipeline"]["started"] == 2
 
 
@@ -119,6 +122,19 @@ def test_workers_that_are_killed_or_slow_change_no_bit(
         assert pools[0].started >= 3
         assert sum(report.pipeline["relaunched"] for report in reports) >= 1
         assert all(process.poll() is not None for process in pools[0]._processes.values())
+
+
+@pytest.mark.slow
+def test_a_tenth_of_tasks_that_kill_their_worker_and_a_tenth_that_are_late_change_no_bit(
+    alone: None, graph: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+        wanted, _ = train_alone(cluster, epochs=5, workers="3")
+        monkeypatch.setenv(FAULTS_VARIABLE, "kill=0.1,late=0.1:2,seed=1")
+        found, reports = train_alone(cluster, epochs=5, workers="3")
+        assert found == wanted
+        assert sum(report.pipeline["lost"] for report in reports) >= 1
+        assert sum(report.pipeline["relaunched"] for report in reports) >= 1
 
 
 @pytest.mark.slow

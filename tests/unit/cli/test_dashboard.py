@@ -1,87 +1,184 @@
-"""Grafana accepts the dashboard. Its queries name exported metrics and use each by its type."""
+"""The page of ``atta dashboard``: well formed, every name escaped, curves of what trainers export."""
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from pathlib import Path
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from prometheus_client import CollectorRegistry, generate_latest
 
-from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
-from atta.observe.metrics import JOB_LABELS
+from atta.cli.cluster.dashboard import serving
+from atta.cli.cluster.dashboard.curves import MOST_CHARACTERS, TrainerHistory, curve, figures_of
+from atta.cli.cluster.dashboard.page import MOST_SESSIONS, View, page
+from atta.cli.main import cli
+from atta.client.rates import DaemonRates, Sample, SessionRates
+from atta.errors import ConfigError, UnavailableError
+from atta.observe.figures import JobFigures, SessionFigures
+from atta.train.reports.epochs import EpochReport
+from atta.train.reports.export import TrainingCollector
 
-DASHBOARD: dict[str, Any] = json.loads((Path(__file__).parents[3] / "docs/grafana-atta.json").read_text())
-QUERIES = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
-LABELLED = (
-    "tasks_a_b_total",
-    "scheduler_ready_a",
-    "scheduler_running_a",
-    "requests_a.b",
-    "request_errors_a.b",
-    "sent_bytes_a.b",
-)
-FAMILIES: dict[str, Family] = {
-    family.sample: family
-    for family in (
-        *FIGURES.values(),
-        *SESSION_FIGURES.values(),
-        *JOB_FIGURES.values(),
-        *(family_of(name).family for name in LABELLED),
+HOSTILE = "<script>alert(1)</script>\"'&"
+VOID = {"meta", "link"}
+
+
+class Checked(HTMLParser):
+    """Raises AssertionError where elements do not match; collects them, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.words = [], [], ""
+        self.feed(text)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data + " "
+
+
+def session(job: str, **changes: Any) -> SessionRates:
+    figures: dict[str, Any] = {
+        "session": "s", "job": job, "epoch": 2, "rank": 0, "world_size": 1, "batches": 10, "taken": 5, "seeds": 640,
+        "queued": 1, "in_flight": 2, "queued_bytes": 1 << 20, "lent_bytes": 0, "score": 0.5, "sigma": 0.25,
+        "sample_ms": 3.0, "train_ms": None, "error": "",
+    }  # fmt: skip
+    return SessionRates(SessionFigures(**{**figures, **changes}), 12.5, 1600.0)
+
+
+def daemon(*sessions: SessionRates, jobs: tuple[JobFigures, ...] = (), error: str = "") -> DaemonRates:
+    sample = Sample(
+        0, "10.0.0.1:7070", {"parts": 1.0}, tuple(s.figures for s in sessions), 75.0, error=error, jobs=jobs
     )
-}
+    return DaemonRates(sample, sessions, batches_per_s=3.0)
 
 
-def test_panels_have_room_and_a_source() -> None:
-    assert DASHBOARD["schemaVersion"] >= 38  # Grafana 10
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    cells = [
-        (panel["gridPos"]["x"] + dx, panel["gridPos"]["y"] + dy)
-        for panel in panels
-        for dx in range(panel["gridPos"]["w"])
-        for dy in range(panel["gridPos"]["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
-    for panel in panels:
-        assert panel["title"]
-        assert panel["description"]
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-        assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
+def test_names_from_outside_are_escaped() -> None:
+    job = JobFigures(HOSTILE, 1, "forward", 10, 10, 5, 0.0, 1.0, 2.0, 1, 0)
+    broken = TrainerHistory(HOSTILE, HOSTILE)
+    seen = daemon(session(HOSTILE), session("b", error=HOSTILE), jobs=(job,))
+    text = page(View(HOSTILE, [seen, daemon(error=HOSTILE)], [broken]))
+    assert "<script" not in text
+    found = Checked(text)
+    assert found.words.count(HOSTILE) == 8
+    assert not [tag for tag, _ in found.tags if tag in {"script", "iframe", "object"}]
 
 
-def test_every_variable_is_defined_and_used() -> None:
-    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps([DASHBOARD["panels"], DASHBOARD["templating"]])))
-    assert used - {"__rate_interval", "__all"} == variables
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    trainer = TrainerHistory("h:1")
+    trainer.add(1, {"loss": 1.0})
+    found = Checked(page(View("c", [daemon(session("a"))], [trainer])))
+    for tag, attributes in found.tags:
+        for name in ("src", "href", "action"):
+            assert attributes.get(name, "/trace") in {"/trace", "data:,"}, (tag, attributes)
 
 
-@pytest.mark.parametrize(("panel", "query"), QUERIES)
-def test_queries_fit_the_types_and_labels_of_their_metrics(panel: str, query: str) -> None:
-    names = re.findall(r"\b(atta_\w+)\{", query)
-    assert names
-    assert set(names) <= set(FAMILIES), panel
-    assert all(query.count(a) == query.count(b) for a, b in ("()", "{}", "[]"))
-    for name in names:
-        in_rate = bool(re.search(rf"\b(rate|increase)\({name}\{{", query))
-        assert in_rate == FAMILIES[name].counter, f"{panel}: {name}"
-    known = {"part", "job", *(label for name in names for label in FAMILIES[name].labels)}
-    if all(name.startswith("atta_session_") for name in names):
-        known |= {"atta_job", "session"}
-    if all(name.startswith("atta_job_") for name in names):
-        known |= {*JOB_LABELS}
-    asked = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
-    assert asked | set(re.findall(r"(\w+)=~", query)) <= known
+def test_a_hundred_sessions_are_shown_and_more_are_counted() -> None:
+    many = [session(f"job-{number}") for number in range(MOST_SESSIONS + 3)]
+    text = page(View("c", [daemon(*many[:100])]))
+    assert all(f">job-{number}<" in text for number in range(100))
+    assert "3 more are not shown" in page(View("c", [daemon(*many)]))
+    assert "5/10" in text
+    assert "1 min" in text
 
 
-def test_what_jobs_report_is_shown_by_layer_and_direction() -> None:
-    asked = " ".join(query for _, query in QUERIES)
-    shown = {family.sample for family in JOB_FIGURES.values() if f"{family.sample}{{" in asked}
-    assert shown >= {
-        *("atta_job_sent_bytes", "atta_job_age_min_epochs", "atta_job_age_mean_epochs", "atta_job_age_max_epochs"),
-        *("atta_job_broadcasts", "atta_job_broadcasts_skipped", "atta_job_predicted_error", "atta_job_stale_error"),
-    }
-    assert "by (layer, direction, atta_job) (atta_job_sent_bytes{" in asked
+def test_figures_are_those_that_a_trainer_exports() -> None:
+    collector, registry = TrainingCollector({"model": "sage"}), CollectorRegistry()
+    registry.register(collector)
+    assert figures_of(generate_latest(registry).decode()) == (0, {})
+    report = EpochReport(3, 0.75, 0.5, 10.0, 20.0, 30.0, {"sample": 0.25, "train": 1.5}, metrics={"val_accuracy": 0.5})
+    collector.show(report)
+    epochs, found = figures_of(generate_latest(registry).decode())
+    assert epochs == report.epoch + 1
+    assert found["loss"] == report.loss
+    assert found["seeds_per_second"] == report.seeds_per_s
+    assert {name: found[name] for name in report.metrics} == dict(report.metrics)
+    assert {name: found[f"phase {name}"] for name in report.breakdown} == dict(report.breakdown)
+
+
+@pytest.mark.parametrize("text", ["{", "a b c d e", "x" * (MOST_CHARACTERS + 1)])
+def test_text_that_is_none_of_metrics(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the library's words
+        figures_of(text)
+
+
+def test_a_run_that_begins_anew_replaces_the_one_before() -> None:
+    trainer = TrainerHistory("h:1")
+    for epochs in (1, 2, 2, 5):
+        trainer.add(epochs, {"loss": 1 / epochs})
+    assert trainer.series("loss") == [(1, 1.0), (2, 0.5), (5, 0.2)]
+    trainer.add(0, {})
+    trainer.add(1, {"loss": 9.0})
+    assert trainer.series("loss") == [(1, 9.0)]
+
+
+def test_a_curve_goes_from_edge_to_edge() -> None:
+    text = curve("loss", [(1, 4.0), (2, math.nan), (3, 1.0), (5, 0.0)])
+    (line,) = re.findall(r'points="([^"]*)"', text)
+    places = [tuple(map(float, place.split(","))) for place in line.split()]
+    assert places == [(6.0, 6.0), (130.0, 64.5), (254.0, 84.0)]
+    assert "0 after 5 epochs; 0 to 4" in text
+    assert curve("x", []) == curve("x", [(1, math.nan)]) == ""
+    Checked(curve("one", [(1, 2.0)]))
+
+
+@contextmanager
+def served(page: Any, trace: Any = lambda: "{}") -> Iterator[str]:
+    found = serving.server("127.0.0.1", 0, page, trace)
+    thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{found.server_address[1]}"
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join()
+
+
+def test_the_server_answers_two_paths() -> None:
+    def down() -> str:
+        raise UnavailableError("h:1", "nothing answers")
+
+    with served(lambda: "<p>page</p>", down) as at:
+        with urllib.request.urlopen(f"{at}/?x=1") as answer:
+            assert answer.read() == b"<p>page</p>"
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        for path, status in (("/etc/passwd", 404), ("/trace", 502)):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(at + path)
+            assert error.value.code == status
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(urllib.request.Request(at, data=b"x"))
+        assert error.value.code == 501
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["--listen", "0.0.0.0:8800"], "--insecure"),
+        (["--listen", "nowhere"], "nowhere"),
+        (["--trainer", "x"], "x"),
+    ],
+)
+def test_bad_options(words: list[str], cause: str) -> None:
+    told = CliRunner().invoke(cli, ["dashboard", "--cluster", "127.0.0.1:1", *words])
+    assert isinstance(told.exception, ConfigError)
+    assert cause in str(told.exception)

@@ -23,6 +23,7 @@ from atta.bench.lab.processes import SystemProcesses, sent_bytes
 from atta.bench.train.straggler import StopPattern, Straggler, trainer_process
 from atta.client.local import free_addresses
 from atta.errors import AttaError
+from atta.train.reports.display import TRAINING_BEGINS
 from atta.wire.clusterfile import write_cluster
 
 __all__ = ["Trained", "run_training"]
@@ -68,7 +69,7 @@ def run_training(
         folder: for logs, the cluster file and the report.
         trainers: number of trainers of each host.
         timeout_s: a run that takes longer has failed.
-        stop: when a trainer is stopped from outside, as soon as its process is there.
+        stop: when a trainer is stopped from outside, as soon as training has begun.
         seed: of the stops.
         env: added to the environment of launchers, which trainers and their workers inherit.
 
@@ -104,8 +105,9 @@ def run_training(
             for rank, host in enumerate(hosts[:nodes])
         ]
         try:
-            with _straggling(stop, seed, launchers):
-                sent = _follow(launchers, hosts, folder, time.monotonic() + timeout_s)
+            begun = threading.Event()
+            with _straggling(stop, seed, launchers, begun):
+                sent = _follow(launchers, hosts, folder, time.monotonic() + timeout_s, begun)
         finally:
             _end(launchers)
     epochs = json.loads(report.read_text(encoding="utf-8"))["epochs"]
@@ -113,13 +115,13 @@ def run_training(
 
 
 def _straggling(
-    stop: StopPattern | None, seed: int, launchers: Sequence[subprocess.Popen[bytes]]
+    stop: StopPattern | None, seed: int, launchers: Sequence[subprocess.Popen[bytes]], begun: threading.Event
 ) -> contextlib.AbstractContextManager[object]:
-    """A block in which the trainer of ``stop`` is stopped now and then; at its end it goes on."""
+    """A block in which the trainer of ``stop`` is stopped now and then once training has ``begun``; at its end it goes on."""
     if stop is None:
         return contextlib.nullcontext()
     pids, rank = [launcher.pid for launcher in launchers], stop.trainer
-    return Straggler(stop, seed, lambda: trainer_process(pids, rank))
+    return Straggler(stop, seed, lambda: trainer_process(pids, rank) if begun.is_set() else None)
 
 
 def _start(
@@ -134,9 +136,16 @@ def _start(
 
 
 def _follow(
-    launchers: Sequence[subprocess.Popen[bytes]], hosts: Sequence[Host], folder: Path, deadline: float
+    launchers: Sequence[subprocess.Popen[bytes]],
+    hosts: Sequence[Host],
+    folder: Path,
+    deadline: float,
+    begun: threading.Event,
 ) -> list[list[int]]:
-    """Wait for the end of all launchers, and read the counters of the interfaces when an epoch is over."""
+    """Wait for the end of all launchers, and read the counters of the interfaces when an epoch is over.
+
+    ``begun`` is set when training has begun; where strategies do not say so, when their first epoch is over.
+    """
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_listen, args=(launchers[0], lines), daemon=True).start()
 
@@ -157,6 +166,8 @@ def _follow(
             continue
         if line is None:
             break
+        if line.startswith(("epoch ", TRAINING_BEGINS)):
+            begun.set()
         if line.startswith("epoch "):
             readings.append(reading())
         else:

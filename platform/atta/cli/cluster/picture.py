@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from atta.cli.cluster.figures import bytes_per_s, lane, number, ratio
 from atta.cli.work import size
 from atta.client.rates import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
 
 __all__ = ["picture"]
 
-UNKNOWN = "-"
 WIDE = 120
 """Width of a terminal from which the figures of all daemons are aligned. On narrower ones long figures wrap."""
 _WIDTHS = {"remote": 11, "buffers": 18, "served": 20}
@@ -50,15 +50,15 @@ def _figures(daemon: DaemonRates, width: int) -> Table:
     counters = daemon.sample.counters
     buffers, limit = counters.get("buffer_bytes", 0.0), counters.get("buffer_limit_bytes", 0.0)
     figures = {
-        "CPU": _number(daemon.machine_cpu_percent, " %"),
-        "daemon CPU": _number(daemon.daemon_cpu_percent, " %"),
-        "batches/s": _number(daemon.batches_per_s),
-        "remote": _bytes_per_s(daemon.remote_bytes_per_s),
-        "cache hits": _number(None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate, " %"),
+        "CPU": number(daemon.machine_cpu_percent, " %"),
+        "daemon CPU": number(daemon.daemon_cpu_percent, " %"),
+        "batches/s": number(daemon.batches_per_s),
+        "remote": bytes_per_s(daemon.remote_bytes_per_s),
+        "cache hits": number(None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate, " %"),
         "buffers": f"{size(buffers)} of {size(limit)}",
-        "CPU lane": _lane(counters, "cpu"),
-        "net lane": _lane(counters, "net"),
-        "served": f"{_number(daemon.served_requests_per_s)}/s, {_bytes_per_s(daemon.served_bytes_per_s)}",
+        "CPU lane": lane(counters, "cpu"),
+        "net lane": lane(counters, "net"),
+        "served": f"{number(daemon.served_requests_per_s)}/s, {bytes_per_s(daemon.served_bytes_per_s)}",
     }
     table = _table()
     for name in figures:
@@ -70,12 +70,6 @@ def _figures(daemon: DaemonRates, width: int) -> Table:
 
 def _table() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-
-
-def _lane(counters: Mapping[str, float], lane: str) -> str:
-    """Number of tasks that wait + number of tasks that run."""
-    ready, running = counters.get(f"scheduler_ready_{lane}", 0.0), counters.get(f"scheduler_running_{lane}", 0.0)
-    return f"{ready:.0f} + {running:.0f}"
 
 
 def _sessions(sessions: Sequence[SessionRates]) -> Table:
@@ -90,15 +84,15 @@ def _sessions(sessions: Sequence[SessionRates]) -> Table:
             Text(f"{job}: {s.error}" if s.error else job, style="red" if s.error else ""),
             str(s.epoch),
             f"{s.taken:,}/{s.batches:,}",
-            _number(session.batches_per_s),
-            _number(session.seeds_per_s),
+            number(session.batches_per_s),
+            number(session.seeds_per_s),
             str(s.queued),
             str(s.in_flight),
             size(s.queued_bytes + s.lent_bytes),
-            _number(s.score),
-            _number(s.sigma),
-            _number(s.sample_ms),
-            _number(s.train_ms),
+            number(s.score),
+            number(s.sigma),
+            number(s.sample_ms),
+            number(s.train_ms),
         )
     return table
 
@@ -115,25 +109,11 @@ def _jobs(jobs: Sequence[JobFigures]) -> Table:
             size(job.sent_bytes),
             size(job.crossed_bytes),
             f"{job.rows:,}",
-            _number(job.age_min),
-            _number(job.age_mean),
-            _number(job.age_max),
+            number(job.age_min),
+            number(job.age_mean),
+            number(job.age_max),
             str(job.broadcasts),
             str(job.skipped),
-            _ratio(job.predicted_error, job.stale_error),
+            ratio(job.predicted_error, job.stale_error),
         )
     return table
-
-
-def _ratio(predicted: float | None, stale: float | None) -> str:
-    return UNKNOWN if predicted is None or not stale else f"{predicted / stale:.2f}"
-
-
-def _number(value: float | None, unit: str = "") -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}{unit}" if abs(value) >= 100 else f"{value:.1f}{unit}"
-
-
-def _bytes_per_s(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{size(value)}/s"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import DURATION, TO_WRITE, write_text
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError
 
 if TYPE_CHECKING:
     from atta.client.control import Description
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atta.wire.parts import Addresses
     from atta.wire.security.credentials import Credentials
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "recorded"]
 
 DEADLINE_S, TRANSFER_S = 5.0, 30.0
 """How long a daemon may take to describe itself, and to send its recording."""
@@ -41,6 +41,25 @@ def trace(target: str, out: str, seconds: float) -> None:
 
     Example: atta trace --cluster cluster.toml --out trace.json --seconds 5
     """
+    text, told, failure = recorded(target, seconds)
+    write_text("--out", out, text)
+    click.echo(
+        told if out == "-" or "nothing happened" in told else f"{told}: open {out} in https://ui.perfetto.dev", err=True
+    )
+    if failure is not None:
+        raise failure
+
+
+def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | None]:
+    """What daemons record in the next ``seconds`` (0: what they still have), as a trace for Perfetto in JSON.
+
+    Returns:
+        The trace, a summary for people, and the error of the first daemon that is down.
+
+    Raises:
+        ConfigError: they record nothing, or there are none.
+        AttaError: none answers.
+    """
     from atta.client.cluster import credentials_for
     from atta.client.every import down
     from atta.observe.timeline import document, trace_events
@@ -55,11 +74,9 @@ def trace(target: str, out: str, seconds: float) -> None:
     if not any(recording.capacity for recording in recordings):
         raise ConfigError("the daemons record nothing: they were started with --trace-events 0")
     events = trace_events(recordings)
-    write_text("--out", out, document(events, {"writer": f"atta {__version__}", **_about(known, credentials)}))
-    told = sum(event["ph"] != "M" for event in events)  # metadata are names
-    click.echo(_summary(out, recordings, seconds, events=told), err=True)
-    if failure := down(known) or down(answers):
-        raise failure
+    text = document(events, {"writer": f"atta {__version__}", **_about(known, credentials)})
+    number = sum(event["ph"] != "M" for event in events)  # metadata are names
+    return text, _summary(recordings, seconds, events=number), down(known) or down(answers)
 
 
 def _describe_all(target: str, credentials: Credentials | None) -> list[DaemonAnswer[Description]]:
@@ -106,7 +123,7 @@ def _about(known: Sequence[DaemonAnswer[Description]], credentials: Credentials 
     return {"dataset_id": dataset, "cores": cores}
 
 
-def _summary(out: str, recordings: list[Recording], seconds: float, *, events: int) -> str:
+def _summary(recordings: list[Recording], seconds: float, *, events: int) -> str:
     from atta.observe.timeline import covered_s
 
     covered = max(map(covered_s, recordings))
@@ -115,7 +132,7 @@ def _summary(out: str, recordings: list[Recording], seconds: float, *, events: i
         return f"{text}: nothing happened" + ("" if seconds else " yet")
     if seconds and any(r.full and covered_s(r) < 0.9 * seconds for r in recordings):
         text += "; older ones are gone, `atta serve --trace-events` keeps more"
-    return text if out == "-" else f"{text}: open {out} in https://ui.perfetto.dev"
+    return text
 
 
 COMMANDS = [trace]

@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Display"]
+__all__ = ["TRAINING_BEGINS", "Display"]
+
+TRAINING_BEGINS = "training begins"
+"""What strategies say that report their first epoch only in the end."""
 
 
 class Display:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from atta.errors import AttaError
+from atta.errors import AttaError, TrainerLostError
 from atta.train.launching.failure import first_cause
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting.lives import Lives, Verdict
@@ -89,8 +89,8 @@ def _settle(rank: int, code: int, lives: Lives, running: _Processes, folder: Pat
         return
     cause = first_cause(folder, {rank: code}, others=others)
     if verdict is Verdict.FAILED:
-        if lives.restarts[rank] and type(cause) is AttaError:
-            raise AttaError(f"{cause}; it was started again {_times(lives.restarts[rank])} before") from None
+        if lives.restarts[rank] and type(cause) in (AttaError, TrainerLostError):
+            raise type(cause)(f"{cause}; it was started again {_times(lives.restarts[rank])} before") from None
         raise cause
     record.unlink(missing_ok=True)
     print(f"atta: {cause}; it starts again ({lives.restarts[rank]} of {lives.most})", file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ from atta.train.cooperative import TrainerBatch, count_targets
 from atta.train.cooperative.across.digest import DigestTrainer
 from atta.train.cooperative.step import own_backward
 from atta.train.meeting.meeting import Meeting, meet_once, meeting_here
+from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import AsyncDigestSettings
 from atta.train.stale.newest import NewestRows
@@ -118,6 +119,7 @@ class AsyncDigestTrainer(DigestTrainer):
     def _train(self, job: JobWeights, batch: TrainerBatch, count: int, copies: Copies | None) -> None:
         """All steps of this trainer. ``copies``: of the first trainer, which copies the weights, also the last ones."""
         self.cooperative.train()
+        self.display.line(TRAINING_BEGINS)
         for life in itertools.count(1 + self.meeting.life * _LIVES):
             try:
                 step = job.join(self.rank, life)

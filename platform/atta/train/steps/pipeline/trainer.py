@@ -26,6 +26,7 @@ from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.meeting import HaloRows, meet, told
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
+from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import CooperativeSettings, DorylusSettings
 from atta.train.steps.pipeline.decisions.division import interval_rows
@@ -129,6 +130,7 @@ class IntervalTrainer(ServerTrainer):
                 progress, self.forms, data, (pool, weights, peers), happenings, about={"seed": self.config.seed,
                 "divisor": count}, began=self._keep, figures=figures,
             )  # fmt: skip
+            self.display.line(TRAINING_BEGINS)
             engine.run()
             progress.validate()
             dist.barrier()  # until here others may need this trainer's rows
