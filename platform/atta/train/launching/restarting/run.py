@@ -49,7 +49,8 @@ def run_restarting(
         most: how often each trainer is started again.
         shutdown_s: how long trainers may take to end after a failure.
         meeting_s: how long machines wait for each other.
-        clean: called after a failure, when no trainer is left, with the name of the run (``Meeting.run``).
+        clean: called with the name of the run (``Meeting.run``) when no trainer is left, if some have died: one that was
+            started again at the very end may have opened again what others had dropped.
 
     Raises:
         AttaError: a trainer failed for good (the message names rank and cause), or another machine did.
@@ -71,7 +72,10 @@ def run_restarting(
                 for rank, code in running.ended():
                     _settle(rank, code, lives, running, folder, others=nodes.count > 1)
                 time.sleep(_LOOK_S)
-            return place.all_ended(lives.restarts, meeting_s)
+            restarts = place.all_ended(lives.restarts, meeting_s)
+            if any(restarts):
+                clean(place.run)
+            return restarts
         except BaseException as error:
             place.fail()
             running.stop(shutdown_s)

@@ -153,6 +153,7 @@ class AsyncDigestTrainer(DigestTrainer):
 
     def _evaluated(self, saved: list[SavedWeights], batch: TrainerBatch, count: int) -> list[EpochReport]:
         """Reports of the first trainer's copies, by exact forward passes of all trainers."""
+        self._exact = None  # a trainer that is started again in the middle needs all others to make its own
         many = int(self._sum([len(saved)])[0])
         size = sum(p.numel() for p in self.model.parameters())
         edges = self._sum([batch.graph.edge_index.shape[1]])[0]
