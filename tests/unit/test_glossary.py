@@ -51,6 +51,9 @@ FANCIFUL = {"troupe", "lesson", "outlets", "outlet"}
 FANCIFUL_MODULES = {"beside"}
 SAME_NAME_ALLOWED: dict[str, str] = {
     # class name: why several classes have it
+    "DistEmbedding": "atta.compat.dgl has DGL's",
+    "DistTensor": "atta.compat.dgl has DGL's",
+    "Uniform": "atta.compat.dgl has DGL's negative sampler",
 }
 SAME_FILE_ALLOWED = {"__init__", "__main__"}
 

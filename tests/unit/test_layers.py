@@ -24,7 +24,7 @@ LAYERS = (
     ("atta.daemon",),
     ("atta.client",),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
-    ("atta.train",),
+    ("atta.train", "atta.compat"),
     ("atta.bench", "atta.simulate"),
     ("atta.cli",),
 )
@@ -46,6 +46,7 @@ IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "d
 TORCH_ALLOWED = (
     "atta.train",
     "atta.bench",
+    "atta.compat.dgl",
     "atta.client.loaders.minibatch",
     "atta.client.loaders.dgl",
     "atta.client.loaders.pyg",

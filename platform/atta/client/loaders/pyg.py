@@ -25,12 +25,13 @@ from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.loaders.seeds import as_ids
+from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
 
 __all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
 
 _ROWS = 1 << 14
-"""Vertices per request for rows or edges outside of a batch."""
+"""Vertices per request for edges outside of a batch."""
 
 
 def backends(
@@ -68,23 +69,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
 
     def _rows(self, node_type: str, name: str, index: Any) -> np.ndarray:
         """Rows by user id; all rows, in ascending order of user ids, without an index."""
-        spec = self._cluster.schema.node_tables[node_type][name]
-        ids = None if index is None else as_ids("index", index)
-        count = self._cluster.schema.node_counts[node_type] if ids is None else len(ids)
-        out = np.empty((count, *spec.row_shape), np.dtype(spec.dtype))
-        if not count:
-            return out
-        unique, inverse = (None, None) if ids is None else np.unique(ids, return_inverse=True)
-        loader = NeighborLoader(
-            self._cluster, [], (node_type, unique), batch_size=_ROWS, tables={node_type: [name]}, rank=0, world_size=1,
-            seed_policy="global", edge_ids=False,
-        )  # fmt: skip
-        rows = out if inverse is None else np.empty((len(np.asarray(unique)), *spec.row_shape), out.dtype)
-        for batch in loader:
-            rows[batch.input_id] = batch.table(name, node_type)
-        if inverse is not None:
-            out[:] = rows[inverse]
-        return out
+        return table_rows(self._cluster, node_type, name, None if index is None else as_ids("index", index))
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
         node_type = self._node_type(attr)

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 import grpc
+import numpy as np
 
 from atta.client.control import Connection
 from atta.client.tables.pushes import Registration, TableShard, Ticket
-from atta.client.tables.remote import RemoteTable
+from atta.client.tables.remote import RemoteTable, located
 from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
@@ -92,6 +93,15 @@ class ClusterTables:
         request = table_pb2.DeleteTableRequest(name=name)
         existed = [c.call("TableService.Delete", request).existed for c in self._connections]
         return any(existed)
+
+    def locate(self, policy: str, ids: np.ndarray) -> np.ndarray:
+        """int64 [n]: the rows of vertices or edges in the tables of a policy, such as ``"nodes:paper"``. Rows are in
+        the order of the daemons.
+
+        Raises:
+            ConfigError: a vertex or edge does not exist. UnknownNameError: the type does not exist.
+        """
+        return located(self._connections, self._dataset_id, policy, ids)
 
     def save(self, name: str) -> list[str]:
         """Let every daemon write all its tables into its snapshot ``name``; returns the names of the tables.

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from atta.client.control import Connection
 from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket
 from atta.errors import ConfigError, RemoteError, UnavailableError
 from atta.kvstore import codecs
@@ -21,7 +22,7 @@ from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS
 
-__all__ = ["RemoteTable"]
+__all__ = ["RemoteTable", "located"]
 
 PIECE_BYTES = 4 << 20
 """Most bytes of values in one push."""
@@ -53,6 +54,11 @@ class RemoteTable:
     def rows(self) -> int:
         """Rows of the whole table."""
         return sum(shard.rows for shard in self._shards)
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """int64 [daemons]: the first row of each owner."""
+        return np.array([shard.first_row for shard in self._shards], dtype=np.int64)
 
     def noticed(self, load_id: int, step: int) -> None:
         """An owner has the table from this load, which left it at this step."""
@@ -90,26 +96,8 @@ class RemoteTable:
         Raises:
             ConfigError: an unknown vertex or edge.
         """
-        ids = np.ascontiguousarray(ids, dtype=np.int64)
-        kind = self.spec.policy.partition(":")[0]
-        if kind == "range":
-            return ids
-        if kind == "nodes":
-            return self._ask_where(self._shards[0], ids)
-        rows = np.full(len(ids), -1, dtype=np.int64)
-        for shard in self._shards:
-            rows = np.maximum(rows, self._ask_where(shard, ids))
-        if len(rows) and rows.min() < 0:
-            raise ConfigError(f"table {self.spec.name}: {ids[rows < 0][0]} is not an edge of {self.spec.policy}")
-        return rows
-
-    def _ask_where(self, shard: TableShard, ids: np.ndarray) -> np.ndarray:
-        found = []
-        for first in range(0, len(ids), PIECE_ROWS):
-            piece = ids[first : first + PIECE_ROWS]
-            request = table_pb2.LocateRequest(dataset_id=self._dataset_id, policy=self.spec.policy, ids=piece.tobytes())
-            found.append(np.frombuffer(shard.connection.call("TableService.Locate", request).rows, dtype=np.int64))
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        connections = [shard.connection for shard in self._shards]
+        return located(connections, self._dataset_id, self.spec.policy, ids)
 
     def pull(
         self,
@@ -266,7 +254,7 @@ class RemoteTable:
         if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
             bad = rows[(rows < 0) | (rows >= self.rows)][0]
             raise ConfigError(f"table {self.spec.name}: row {bad} is outside the rows 0..{self.rows - 1}")
-        firsts = np.array([shard.first_row for shard in self._shards], dtype=np.int64)
+        firsts = self.first_rows
         owners = np.searchsorted(firsts, rows, side="right") - 1
         order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[order], np.arange(len(self._shards) + 1))
@@ -283,3 +271,28 @@ def _summed(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarra
     sums = np.zeros((len(distinct), *values.shape[1:]), dtype=values.dtype)
     np.add.at(sums, inverse, values)
     return distinct, sums
+
+
+def located(connections: Sequence[Connection], dataset_id: str, policy: str, ids: np.ndarray) -> np.ndarray:
+    """int64 [n]: where the rows of ``ids`` lie in a table of this policy, which need not exist; see ``locate``."""
+    ids = np.ascontiguousarray(ids, dtype=np.int64)
+    kind = policy.partition(":")[0]
+    if kind == "range":
+        return ids
+    if kind == "nodes":
+        return _ask_where(connections[0], dataset_id, policy, ids)
+    rows = np.full(len(ids), -1, dtype=np.int64)
+    for connection in connections:
+        rows = np.maximum(rows, _ask_where(connection, dataset_id, policy, ids))
+    if len(rows) and rows.min() < 0:
+        raise ConfigError(f"{ids[rows < 0][0]} is not an edge of {policy}")
+    return rows
+
+
+def _ask_where(connection: Connection, dataset_id: str, policy: str, ids: np.ndarray) -> np.ndarray:
+    found = []
+    for first in range(0, len(ids), PIECE_ROWS):
+        piece = ids[first : first + PIECE_ROWS]
+        request = table_pb2.LocateRequest(dataset_id=dataset_id, policy=policy, ids=piece.tobytes())
+        found.append(np.frombuffer(connection.call("TableService.Locate", request).rows, dtype=np.int64))
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)

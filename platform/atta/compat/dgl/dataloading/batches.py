@@ -1,0 +1,91 @@
+"""What the loaders share: epochs of Atta's batches, whose rows come along once the script has asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from atta.client.loaders.dag import DagLoader
+from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.distributed.recent import Wanted
+from atta.errors import ConfigError
+from atta.observe.extras import need
+
+__all__ = ["DistBatches", "check_device", "drawing_seed", "loader_options"]
+
+_MEANINGLESS = {
+    "num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "queue_size", "use_ddp", "use_uva", "g_sampling",
+    "ddp_seed", "use_prefetch_thread", "use_alternate_streams",
+}  # fmt: skip
+
+
+class DistBatches:
+    """An epoch of batches per iteration. ``make`` turns one into what DGL's loader gives."""
+
+    def __init__(self, g: DistGraph, length: int) -> None:
+        need(type(self).__name__, "dgl", "torch")
+        self.g, self._length = g, length
+        self._wanted, self._epoch = Wanted(), 0
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return self._batches(epoch)
+
+    def _batches(self, epoch: int) -> Iterator[Any]:
+        done = 0
+        while done < len(self):
+            wanted = self._wanted.state()
+            batches: Any = self.open(self._tables(wanted[0]), [name for _, name in sorted(wanted[1])]).resume(
+                epoch, done
+            )
+            for batch in batches:
+                done += 1
+                yield self.made(batch)
+                if self._wanted.state() != wanted:  # go on with a session whose batches have these rows, too
+                    break
+            batches.close()
+
+    def _tables(self, whole: frozenset[tuple[str, str]]) -> dict[str, list[str]]:
+        tables: dict[str, list[str]] = {node_type: [] for node_type in self.g.cluster.schema.node_types}
+        for node_type, name in sorted(whole):
+            tables[node_type].append(name)
+        return tables
+
+    def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
+        """The loader of batches with rows of ``tables`` (by node type), and of ``seed_tables`` for the seeds."""
+        raise NotImplementedError
+
+    def made(self, batch: Any) -> Any:
+        """What the script gets."""
+        raise NotImplementedError
+
+
+def loader_options(loader: str, options: dict[str, Any]) -> dict[str, Any]:
+    """``batch_size``, ``shuffle`` and ``drop_last``, without options of DGL that mean nothing here.
+
+    Raises:
+        TypeError: an option that neither knows.
+    """
+    own = ("batch_size", "shuffle", "drop_last")
+    if unknown := sorted(options.keys() - _MEANINGLESS - {*own}):
+        raise TypeError(f"{loader}: unknown argument {unknown[0]!r}")
+    return {name: options[name] for name in own if name in options}
+
+
+def check_device(loader: str, device: Any) -> None:
+    """Blocks are made on the CPU, as DGL's distributed loaders make them; raises ConfigError."""
+    if device is not None and str(device) != "cpu":
+        raise ConfigError(
+            f"{loader}: device {device}: blocks of a distributed graph are on the CPU; move them with .to()"
+        )
+
+
+def drawing_seed() -> int:
+    """The seed of all draws: torch's, so that ``torch.manual_seed`` repeats a run."""
+    import torch
+
+    return torch.initial_seed()

@@ -1,0 +1,52 @@
+"""Blocks, ids and pairs of a batch, in DGL's classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atta.client.loaders.minibatch import MiniBatch
+from atta.compat.dgl.distributed.book import tensor
+from atta.compat.dgl.distributed.names import TypeBook
+
+__all__ = ["blocks_of", "plain"]
+
+
+def plain(types: TypeBook) -> bool:
+    """Whether the graph has one node type and one edge type, so that ids are not given by type."""
+    return len(types.schema.node_types) == 1 and len(types.schema.edge_types) == 1
+
+
+def blocks_of(batch: MiniBatch, types: TypeBook) -> list[Any]:
+    """The blocks of a batch whose hops draw for all known vertices, the input side first."""
+    return batch.to_dgl() if plain(types) else _typed(batch, types)
+
+
+def _typed(batch: MiniBatch, types: TypeBook) -> list[Any]:
+    import dgl
+
+    schema = types.schema
+    names = {t: types.ntype(t) for t in schema.node_types}
+    ids = {t: tensor(batch.n_id(t)) for t in names}
+    nodes = {t: np.cumsum(batch.num_sampled_nodes(t)) for t in names}
+    ends = {e: batch.edge_index(e) for e in schema.edge_types}
+    e_ids = {e: batch.e_id(e) for e in schema.edge_types}
+    edges = {e: np.concatenate([[0], np.cumsum(batch.num_sampled_edges(e))]) for e in schema.edge_types}
+    hops = len(next(iter(edges.values()))) - 1
+    blocks: list[Any] = []
+    for hop in range(hops):
+        parts = {e: slice(starts[hop], starts[hop + 1]) for e, starts in edges.items()}
+        made = dgl.create_block(
+            {types.canonical(e): (tensor(ends[e][0][part]), tensor(ends[e][1][part])) for e, part in parts.items()},
+            num_src_nodes={name: int(nodes[t][hop + 1]) for t, name in names.items()},
+            num_dst_nodes={name: int(nodes[t][hop]) for t, name in names.items()},
+        )
+        for t, name in names.items():
+            made.srcnodes[name].data[dgl.NID] = ids[t][: nodes[t][hop + 1]]
+            made.dstnodes[name].data[dgl.NID] = ids[t][: nodes[t][hop]]
+        for e, part in parts.items():
+            if (found := e_ids[e]) is not None:
+                made.edges[types.canonical(e)].data[dgl.EID] = tensor(found[part])
+        blocks.insert(0, made)
+    return blocks

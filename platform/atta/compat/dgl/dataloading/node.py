@@ -1,0 +1,88 @@
+"""``DistNodeDataLoader``: batches of vertices, with the blocks that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.neighbor import NeighborLoader
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options
+from atta.compat.dgl.dataloading.blocks import blocks_of, plain
+from atta.compat.dgl.dataloading.sampler import NeighborSampler
+from atta.compat.dgl.distributed.book import tensor
+from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.offered import NotOfferedError
+from atta.errors import ConfigError
+from atta.samplers.arguments import integers
+
+__all__ = ["DistNodeDataLoader"]
+
+
+class DistNodeDataLoader(DistBatches):
+    """Gives ``(input_nodes, output_nodes, blocks)`` for each batch of this trainer's vertices.
+
+    In graphs of several types both are mappings from node types to ids. ``g.ndata[name][input_nodes]`` and
+    ``g.ndata[name][output_nodes]`` cost no further request from the second batch on: the daemons send these rows along.
+    """
+
+    def __init__(
+        self, g: DistGraph, nids: Any, graph_sampler: NeighborSampler, device: Any = None, **options: Any
+    ) -> None:
+        """Describe the batches.
+
+        Args:
+            g: the graph.
+            nids: ids of this trainer's vertices, or ``{node type: ids}`` with one type.
+            graph_sampler: of this package's ``dataloading``.
+            device: the CPU.
+            **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
+
+        Raises:
+            ConfigError: DGL is missing, there are no vertices, or several types have some.
+        """
+        check_device("DistNodeDataLoader", device)
+        if not isinstance(graph_sampler, NeighborSampler):
+            raise NotOfferedError(
+                f"DistNodeDataLoader does not offer {type(graph_sampler).__name__}: daemons sample, so take a "
+                "NeighborSampler of atta.compat.dgl.dataloading"
+            )
+        self._type, ids = _one_type(g, nids)
+        self._ids, self._sampler = integers("nids", ids), graph_sampler
+        self._options = loader_options("DistNodeDataLoader", options)
+        self._seed = drawing_seed()
+        super().__init__(g, len(self._opened(g, {}, [])))
+
+    def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
+        """See ``DistBatches.open``."""
+        return self._opened(self.g, tables, seed_tables)
+
+    def _opened(self, g: DistGraph, tables: dict[str, list[str]], seed_tables: list[str]) -> NeighborLoader:
+        return NeighborLoader(
+            g.cluster, self._sampler.hops(g.types), (self._type, self._ids), tables=tables, seed_tables=seed_tables,
+            rank=0, world_size=1, home=g.home, seed=self._seed, **self._sampler.options, **self._options,
+        )  # fmt: skip
+
+    def made(self, batch: Any) -> tuple[Any, Any, list[Any]]:
+        """See ``DistBatches.made``."""
+        types, recent = self.g.types, self.g.recent
+        inputs = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
+        for node_type, ids in inputs.items():
+            recent.remember(ids, node_type, batch, self._wanted, whole=True)
+        seeds = inputs[self._type][: batch.batch_size]
+        recent.remember(seeds, self._type, batch, self._wanted, whole=False)
+        blocks = blocks_of(batch, types)
+        if plain(types):
+            return inputs[self._type], seeds, blocks
+        return {types.ntype(t): ids for t, ids in inputs.items()}, {types.ntype(self._type): seeds}, blocks
+
+
+def _one_type(g: DistGraph, nids: Any) -> tuple[str, Any]:
+    """The node type of the seeds, and their ids."""
+    if not isinstance(nids, Mapping):
+        return g.types.node_type(None), nids
+    some = {ntype: ids for ntype, ids in nids.items() if len(ids)}
+    if len(some) != 1:
+        raise ConfigError(f"nids: vertices of one type make batches; there are some of {', '.join(some) or 'no type'}")
+    ((ntype, ids),) = some.items()
+    return g.types.node_type(ntype), ids

@@ -1,0 +1,90 @@
+"""How many neighbours to draw, layer by layer, as DGL's samplers say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.offered import NotOfferedError
+from atta.errors import ConfigError
+from atta.samplers.arguments import flag, whole
+
+__all__ = ["MultiLayerFullNeighborSampler", "MultiLayerNeighborSampler", "NeighborSampler"]
+
+
+class NeighborSampler:
+    """Fan-outs by layer, the input layer first. In every layer all vertices known so far draw anew."""
+
+    def __init__(
+        self,
+        fanouts: Sequence[int | Mapping[Any, int]],
+        edge_dir: str = "in",
+        prob: str | None = None,
+        mask: Any = None,
+        replace: bool = False,
+        **options: Any,
+    ) -> None:
+        """Describe the sampling.
+
+        Args:
+            fanouts: in-neighbours of each vertex in each layer, -1: all; a mapping gives them by edge type.
+            edge_dir: ``"in"``.
+            prob: ``"weight"`` draws by the edge table of this name; None uniformly.
+            mask: not offered.
+            replace: draw with replacement.
+            **options: ``output_device``, and prefetched names: rows come with the batch anyway, so they mean nothing.
+
+        Raises:
+            NotOfferedError: an option that daemons do not have.
+        """
+        if edge_dir != "in":
+            raise NotOfferedError(f"NeighborSampler does not offer edge_dir={edge_dir!r}: neighbours are in-neighbours")
+        if mask is not None:
+            raise NotOfferedError("NeighborSampler does not offer mask; weights of 0 leave edges out (prob='weight')")
+        if prob not in (None, "weight"):
+            raise NotOfferedError(
+                f"NeighborSampler does not offer prob={prob!r}: daemons draw by the edge table 'weight'"
+            )
+        known = {"prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats", "output_device"}
+        if unknown := sorted(options.keys() - known):
+            raise TypeError(f"NeighborSampler: unknown argument {unknown[0]!r}")
+        self.fanouts = list(fanouts)
+        self.prob, self.replace = prob, flag("replace", replace)
+
+    def hops(self, types: TypeBook) -> list[int] | dict[str, list[int]]:
+        """Fan-outs from the seeds on, by edge type where there are several or any layer names them.
+
+        Raises:
+            ConfigError: a fan-out is not a number, or an edge type does not exist.
+        """
+        layers = self.fanouts[::-1]
+        if not any(isinstance(layer, Mapping) for layer in layers):
+            return [whole("fanouts", layer, -1) for layer in layers]
+        found: dict[str, list[int]] = {edge_type: [] for edge_type in types.schema.edge_types}
+        for layer in layers:
+            if not isinstance(layer, Mapping):
+                named = dict.fromkeys(found, whole("fanouts", layer, -1))
+            else:
+                named = {types.edge_type(etype): whole("fanouts", n, -1) for etype, n in layer.items()}
+            for edge_type, hops in found.items():
+                hops.append(named.get(edge_type, 0))
+        if not layers:
+            raise ConfigError("fanouts: there are none")
+        return found
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of Atta's loaders. In every hop all known vertices draw, as DGL's samplers have it."""
+        return {"replace": self.replace, "weight_attr": self.prob, "frontier": "all"}
+
+
+class MultiLayerNeighborSampler(NeighborSampler):
+    """Another name of ``NeighborSampler``."""
+
+
+class MultiLayerFullNeighborSampler(NeighborSampler):
+    """All in-neighbours in each of ``num_layers`` layers."""
+
+    def __init__(self, num_layers: int, **options: Any) -> None:
+        super().__init__([-1] * whole("num_layers", num_layers, 1), **options)

@@ -1,0 +1,142 @@
+"""The partition book: which daemon owns which vertices and edges. Parts are the daemons, as DGL's are its servers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.job import Job
+from atta.errors import ConfigError
+from atta.kvstore.spec import MutableSpec
+from atta.samplers.arguments import integers, whole
+from atta.samplers.seed_plan import home_of
+
+if TYPE_CHECKING:
+    from atta.client.cluster import Cluster
+
+__all__ = ["GraphPartitionBook", "PartitionPolicy", "tensor"]
+
+_LEASE_S = 60.0
+
+
+def tensor(array: np.ndarray) -> Any:
+    """``array`` as a torch tensor over the same memory."""
+    import torch
+
+    return torch.from_numpy(np.require(array, requirements="W"))
+
+
+class PartitionPolicy:
+    """Which vertices or edges a tensor has a row for.
+
+    Attributes:
+        policy_str: DGL's name, ``"node:TYPE"`` or ``"edge:TYPE"``.
+        kind, type_name: ``"nodes"`` or ``"edges"``, and the dataset's name of the type.
+        partition_book: of the graph.
+    """
+
+    def __init__(self, book: GraphPartitionBook, kind: str, type_name: str) -> None:
+        self.partition_book, self.kind, self.type_name = book, kind, type_name
+        types = book.types
+        shown = types.ntype(type_name) if kind == "nodes" else ":".join(types.canonical(type_name))
+        self.policy_str = f"{kind.removesuffix('s')}:{shown}"
+
+    @property
+    def rows(self) -> str:
+        """The policy of the daemons' tables, such as ``"nodes:paper"``."""
+        return f"{self.kind}:{self.type_name}"
+
+    @property
+    def part_id(self) -> int:
+        """The part of this trainer."""
+        return self.partition_book.partid
+
+    def get_size(self) -> int:
+        """Number of rows."""
+        schema = self.partition_book.types.schema
+        return (schema.node_counts if self.kind == "nodes" else schema.edge_counts)[self.type_name]
+
+    def get_part_size(self) -> int:
+        """Number of rows of this trainer's part."""
+        return int(np.diff(self.partition_book.bounds(self.rows))[self.part_id])
+
+    def to_partid(self, ids: Any) -> Any:
+        """The part of each id, int64 [n]."""
+        return tensor(self.partition_book.part_of(self.rows, ids))
+
+
+class GraphPartitionBook:
+    """Which part has a vertex or an edge, by the ids that the graph uses.
+
+    Vertices are numbered from 0 in each type, as DGL's are. Numbers of a part need not be consecutive: DGL renumbers a
+    graph when it is partitioned, Atta does not.
+    """
+
+    def __init__(self, cluster: Cluster, job: Job) -> None:
+        self._cluster, self.job, self.types = cluster, job, TypeBook(cluster.schema)
+        self.partid = home_of(job.rank, job.world, self.num_partitions())
+        """The part of this trainer."""
+        self.bounds = lru_cache(maxsize=None)(self._bounds)
+
+    def num_partitions(self) -> int:
+        """Number of daemons."""
+        return len(self._cluster.parts)
+
+    def nid2partid(self, nids: Any, ntype: str | None = None) -> Any:
+        """The part of each vertex, int64 [n]."""
+        return tensor(self.part_of(f"nodes:{self.types.node_type(ntype)}", nids))
+
+    def eid2partid(self, eids: Any, etype: Any = None) -> Any:
+        """The part of each edge, int64 [n]: that of its destination."""
+        return tensor(self.part_of(f"edges:{self.types.edge_type(etype)}", eids))
+
+    def partid2nids(self, partid: int, ntype: str | None = None) -> Any:
+        """The vertices of a part, int64, ascending."""
+        return tensor(self.of_part(f"nodes:{self.types.node_type(ntype)}", partid))
+
+    def partid2eids(self, partid: int, etype: Any = None) -> Any:
+        """The edges of a part, int64, ascending."""
+        return tensor(self.of_part(f"edges:{self.types.edge_type(etype)}", partid))
+
+    def trainers(self, part: int) -> list[int]:
+        """The ranks whose vertices a part holds: its own, or, with fewer trainers than parts, that of its range."""
+        world, parts = self.job.world, self.num_partitions()
+        own = [rank for rank in range(world) if home_of(rank, world, parts) == part]
+        return own or [part * world // parts]
+
+    def order(self, policy: str, ids: Any) -> np.ndarray:
+        """int64 [n]: the place of each id in the order of the parts.
+
+        Raises:
+            ConfigError: a vertex or edge does not exist.
+        """
+        given = integers("ids", ids)
+        try:
+            return self._cluster.tables.locate(policy, given)
+        except ConfigError as error:
+            kind, _, name = policy.partition(":")
+            counts = self.types.schema.node_counts if kind == "nodes" else self.types.schema.edge_counts
+            hint = f"; DGL numbers the {kind} of a type from 0 to {counts[name] - 1}" if kind == "nodes" else ""
+            raise ConfigError(f"{error}{hint}") from None
+
+    def part_of(self, policy: str, ids: Any) -> np.ndarray:
+        """int64 [n]: the part of each id."""
+        return np.searchsorted(self.bounds(policy)[1:], self.order(policy, ids), side="right")
+
+    def of_part(self, policy: str, part: int) -> np.ndarray:
+        """int64: the ids of a part, ascending. Looks every id of the type up."""
+        part = whole("partid", part, 0, self.num_partitions() - 1)
+        everything = np.arange(int(self.bounds(policy)[-1]))
+        return everything[self.part_of(policy, everything) == part]
+
+    def _bounds(self, policy: str) -> np.ndarray:
+        """int64 [parts + 1]: where the parts begin in ``order``, then the end."""
+        kind, _, name = policy.partition(":")
+        schema = self.types.schema
+        count = (schema.node_counts if kind == "nodes" else schema.edge_counts)[name]
+        # Daemons tell where their rows begin when a table is created. This one has a byte a row, and goes by itself.
+        spec = MutableSpec(f"dgl.book.{kind}.{name.replace('__', '.')}", count, "|b1", policy=policy, lease_s=_LEASE_S)
+        return np.append(self._cluster.tables.create(spec).first_rows, count)

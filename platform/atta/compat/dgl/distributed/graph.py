@@ -1,0 +1,239 @@
+"""``DistGraph``: what a script asks of the whole graph."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.client.loaders.neighbor import NeighborLoader
+from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
+from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, in_edges
+from atta.compat.dgl.distributed.frames import EdgeRows, Frame, NodeMask, NodeRows
+from atta.compat.dgl.distributed.recent import BatchRows
+from atta.compat.dgl.distributed.tensor import DistRows
+from atta.compat.dgl.job import barrier, present
+from atta.compat.dgl.offered import refuse
+from atta.samplers.arguments import integers
+
+__all__ = ["DistGraph"]
+
+_TOGETHER = 1 << 15
+ALL = "__ALL__"
+
+
+class DistGraph:
+    """The graph of the daemons. Its vertices and edges go by the users' ids, which DGL numbers from 0 in each type."""
+
+    def __init__(self, graph_name: str, gpb: Any = None, part_config: str | Path | None = None) -> None:
+        """Open the graph.
+
+        Args:
+            graph_name: for the script's own use: daemons serve one graph.
+            gpb: means nothing here.
+            part_config: without daemons in ``initialize``: a partitioned dataset of Atta, or the ``.json`` of DistDGL's
+                partitions, for which daemons are started on this machine.
+
+        Raises:
+            ConfigError: ``initialize`` was not called, or named no daemons and there is no ``part_config``.
+            DataError: there is no dataset at ``part_config``.
+        """
+        self.graph_name, self._job = graph_name, present()
+        self.cluster = self._job.open(part_config)
+        self._book = GraphPartitionBook(self.cluster, self._job)
+        self.types = self._book.types
+        self.recent = BatchRows(self.cluster)
+        schema = self.cluster.schema
+        self._nodes = {t: Frame("ndata", self.types.ndata(t), partial(self._ntensor, t)) for t in schema.node_types}
+        tables = schema.edge_tables
+        self._edges = {e: Frame("edata", [*tables[e]], partial(self._etensor, e)) for e in schema.edge_types}
+        self._ends: dict[str, EdgeEnds] = {}
+
+    # -- types and counts ----------------------------------------------------------------------------------------------
+
+    @property
+    def ntypes(self) -> list[str]:
+        """Node types."""
+        return self.types.ntypes()
+
+    @property
+    def etypes(self) -> list[str]:
+        """Relations of the edge types."""
+        return [relation for _, relation, _ in self.canonical_etypes]
+
+    @property
+    def canonical_etypes(self) -> list[tuple[str, str, str]]:
+        """Edge types as triples."""
+        return self.types.canonical_etypes()
+
+    def to_canonical_etype(self, etype: Any) -> tuple[str, str, str]:
+        """The triple of a relation."""
+        return self.types.canonical(self.types.edge_type(etype))
+
+    def get_ntype_id(self, ntype: str) -> int:
+        """The number of a node type."""
+        return self.cluster.schema.node_types.index(self.types.node_type(ntype))
+
+    def get_etype_id(self, etype: Any) -> int:
+        """The number of an edge type."""
+        return self.cluster.schema.edge_types.index(self.types.edge_type(etype))
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Number of vertices of a type; None: of all types."""
+        counts = self.cluster.schema.node_counts
+        return sum(counts.values()) if ntype is None else counts[self.types.node_type(ntype)]
+
+    def num_edges(self, etype: Any = None) -> int:
+        """Number of edges of a type; None: of all types."""
+        counts = self.cluster.schema.edge_counts
+        return sum(counts.values()) if etype is None else counts[self.types.edge_type(etype)]
+
+    number_of_nodes, number_of_edges = num_nodes, num_edges
+
+    @property
+    def idtype(self) -> Any:
+        """Of ids: ``torch.int64``."""
+        return tensor(np.empty(0, np.int64)).dtype
+
+    @property
+    def device(self) -> Any:
+        """Where sampled graphs are: the CPU."""
+        return tensor(np.empty(0, np.int64)).device
+
+    # -- tensors -------------------------------------------------------------------------------------------------------
+
+    @property
+    def ndata(self) -> Frame:
+        """Tensors of the only node type."""
+        return self._nodes[self.types.node_type(None)]
+
+    @property
+    def edata(self) -> Frame:
+        """Tensors of the only edge type."""
+        return self._edges[self.types.edge_type(None)]
+
+    @property
+    def nodes(self) -> _Frames:
+        """``g.nodes[ntype].data``."""
+        return _Frames(lambda ntype: self._nodes[self.types.node_type(ntype)])
+
+    @property
+    def edges(self) -> _Frames:
+        """``g.edges[etype].data``."""
+        return _Frames(lambda etype: self._edges[self.types.edge_type(etype)])
+
+    def node_attr_schemes(self) -> dict[str, Any]:
+        """Shape of a row and dtype of each of ``ndata``."""
+        return _schemes(self.ndata)
+
+    def edge_attr_schemes(self) -> dict[str, Any]:
+        """Shape of a row and dtype of each of ``edata``."""
+        return _schemes(self.edata)
+
+    # -- place ---------------------------------------------------------------------------------------------------------
+
+    def rank(self) -> int:
+        """The number of this trainer."""
+        return self._job.rank
+
+    def barrier(self) -> None:
+        """Wait for the other trainers."""
+        barrier()
+
+    def get_partition_book(self) -> GraphPartitionBook:
+        """Which daemon owns what."""
+        return self._book
+
+    def get_node_partition_policy(self, ntype: str) -> PartitionPolicy:
+        """For a ``DistTensor`` with a row per vertex of a type."""
+        return PartitionPolicy(self._book, "nodes", self.types.node_type(ntype))
+
+    def get_edge_partition_policy(self, etype: Any) -> PartitionPolicy:
+        """For a ``DistTensor`` with a row per edge of a type."""
+        return PartitionPolicy(self._book, "edges", self.types.edge_type(etype))
+
+    @property
+    def home(self) -> int:
+        """The partition of the dataset whose daemon is nearest to this trainer."""
+        return self.cluster.parts[self.cluster.home_daemon(self._job.rank, self._job.world)].start
+
+    # -- edges ---------------------------------------------------------------------------------------------------------
+
+    def in_degrees(self, v: Any = ALL, etype: Any = None) -> Any:
+        """Number of in-edges of each of ``v`` (int64 [n]; default: all vertices), or an int for one vertex."""
+        edge_type = self.types.edge_type(etype)
+        count = self.cluster.schema.node_counts[self.cluster.schema.endpoints(edge_type)[1]]
+        ids = np.arange(count) if isinstance(v, str) and v == ALL else np.atleast_1d(integers("v", v))
+        unique, inverse = np.unique(ids, return_inverse=True)
+        degrees = np.zeros(len(unique), np.int64)
+        for first in range(0, len(unique), _TOGETHER):
+            piece = unique[first : first + _TOGETHER]
+            found = in_edges(self.cluster, edge_type, piece).dst
+            degrees[first : first + len(piece)] = np.bincount(np.searchsorted(piece, found), minlength=len(piece))
+        return int(degrees[0]) if np.ndim(v) == 0 and not isinstance(v, str) else tensor(degrees[inverse])
+
+    def find_edges(self, edges: Any, etype: Any = None) -> tuple[Any, Any]:
+        """Sources and destinations of edges, int64 [n] each.
+
+        Those of this trainer's part are read at the first call, and all edges when others are asked for.
+        """
+        src, dst = self.ends(self.types.edge_type(etype), integers("edges", edges).reshape(-1))
+        return tensor(src), tensor(dst)
+
+    def ends(self, edge_type: str, e_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As ``find_edges``, of a type by the dataset's name."""
+        if edge_type not in self._ends:
+            target = self.cluster.schema.endpoints(edge_type)[1]
+            mine = partial(self._book.of_part, f"nodes:{target}", self._book.partid)
+            self._ends[edge_type] = EdgeEnds(self.cluster, edge_type, mine)
+        return self._ends[edge_type].find(e_id)
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse("DistGraph", name, [n for n in dir(type(self)) if not n.startswith("_")])
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _ntensor(self, node_type: str, name: str) -> DistRows | None:
+        policy = PartitionPolicy(self._book, "nodes", node_type)
+        if (table := self.types.table(node_type, name)) is not None:
+            return NodeRows(name, policy, table, self.recent.rows)
+        split = self.types.split(node_type, name)
+        return None if split is None else NodeMask(name, policy, split, partial(self._members, node_type, split))
+
+    def _etensor(self, edge_type: str, name: str) -> DistRows | None:
+        if name not in self.cluster.schema.edge_tables[edge_type]:
+            return None
+        policy = PartitionPolicy(self._book, "edges", edge_type)
+        return EdgeRows(name, policy, partial(edge_column, self.cluster, edge_type, name))
+
+    def _members(self, node_type: str, split: str) -> np.ndarray:
+        if not self.cluster.schema.splits[node_type][split]:
+            return np.empty(0, np.int64)
+        loader = NeighborLoader(
+            self.cluster, [], (node_type, split), batch_size=_TOGETHER, tables={}, rank=0, world_size=1, edge_ids=False,
+            seed_policy="global",
+        )  # fmt: skip
+        return np.sort(np.concatenate([batch.n_id(node_type) for batch in loader]))
+
+
+class _Frames:
+    """``g.nodes`` and ``g.edges``: what they hold by type."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    def __getitem__(self, name: Any) -> _OfType:
+        return _OfType(self._frame(name))
+
+
+class _OfType:
+    """``data`` of one type."""
+
+    def __init__(self, data: Frame) -> None:
+        self.data = data
+
+
+def _schemes(frame: Frame) -> dict[str, Any]:
+    return {name: {"shape": rows.shape[1:], "dtype": rows.dtype} for name, rows in frame.items()}

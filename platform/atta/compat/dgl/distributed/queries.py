@@ -1,0 +1,85 @@
+"""``sample_neighbors`` and ``in_subgraph``: sampled graphs over all vertices, in DGL's class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from atta.client.loaders.neighbor import NeighborLoader
+from atta.compat.dgl.dataloading.batches import drawing_seed
+from atta.compat.dgl.distributed.book import tensor
+from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.offered import NotOfferedError
+from atta.observe.extras import load
+from atta.samplers.arguments import integers, whole
+
+__all__ = ["in_subgraph", "sample_neighbors"]
+
+_calls = count()
+
+
+def sample_neighbors(  # noqa: PLR0917 - as in DGL
+    g: DistGraph,
+    nodes: Any,
+    fanout: int | Mapping[Any, int],
+    edge_dir: str = "in",
+    prob: str | None = None,
+    replace: bool = False,
+) -> Any:
+    """A ``DGLGraph`` over all vertices of ``g`` with some in-edges of ``nodes``; ``edata[dgl.EID]`` has their ids.
+
+    Args:
+        g: the graph.
+        nodes: ids, or ``{node type: ids}``; repeated ids count once.
+        fanout: in-edges of each vertex, of each edge type; -1: all. A mapping gives them by edge type.
+        edge_dir: ``"in"``.
+        prob: ``"weight"`` draws by the edge table of this name.
+        replace: draw with replacement.
+
+    Every call draws anew; ``torch.manual_seed`` before the first one repeats them.
+
+    Raises:
+        NotOfferedError: out-edges, or other probabilities. ConfigError: DGL is missing, or a vertex does not exist.
+    """
+    dgl = load("sample_neighbors", "dgl", "torch")
+    if edge_dir != "in":
+        raise NotOfferedError(f"sample_neighbors does not offer edge_dir={edge_dir!r}: edges are in-edges")
+    if prob not in (None, "weight"):
+        raise NotOfferedError(f"sample_neighbors does not offer prob={prob!r}: daemons draw by the edge table 'weight'")
+    types, schema = g.types, g.cluster.schema
+    if isinstance(fanout, Mapping):
+        fan_outs = {types.edge_type(etype): whole("fanout", n, -1) for etype, n in fanout.items()}
+    else:
+        fan_outs = dict.fromkeys(schema.edge_types, whole("fanout", fanout, -1))
+    given = nodes if isinstance(nodes, Mapping) else {None: nodes}
+    found: dict[str, list[np.ndarray]] = {edge_type: [np.empty((3, 0), np.int64)] for edge_type in schema.edge_types}
+    for ntype, ids in given.items():
+        seeds = (types.node_type(ntype), np.unique(integers("nodes", ids)))
+        if not len(seeds[1]):
+            continue
+        hops = {e: [fan_outs.get(e, 0) if schema.endpoints(e)[1] == seeds[0] else 0] for e in schema.edge_types}
+        loader = NeighborLoader(
+            g.cluster, hops, seeds, batch_size=len(seeds[1]), tables={}, replace=replace, weight_attr=prob, rank=0,
+            world_size=1, home=g.home, seed=drawing_seed(),
+        )  # fmt: skip
+        (batch,) = loader.resume(next(_calls), 0)
+        for edge_type, pieces in found.items():
+            source, target = schema.endpoints(edge_type)
+            row, col = batch.edge_index(edge_type)
+            pieces.append(np.stack([batch.n_id(source)[row], batch.n_id(target)[col], batch.e_id(edge_type)]))
+    edges = {types.canonical(edge_type): np.concatenate(pieces, axis=1) for edge_type, pieces in found.items()}
+    made = dgl.heterograph(
+        {etype: (tensor(src), tensor(dst)) for etype, (src, dst, _) in edges.items()},
+        num_nodes_dict={types.ntype(t): n for t, n in schema.node_counts.items()},
+    )
+    for etype, (_, _, e_id) in edges.items():
+        made.edges[etype].data[dgl.EID] = tensor(e_id)
+    return made
+
+
+def in_subgraph(g: DistGraph, nodes: Any) -> Any:
+    """A ``DGLGraph`` over all vertices of ``g`` with all in-edges of ``nodes``; see ``sample_neighbors``."""
+    return sample_neighbors(g, nodes, -1)

@@ -1,0 +1,86 @@
+"""Rows that came with a batch, until a script asks for them by the batch's ids.
+
+A DistDGL script fetches rows after it has got a batch: ``g.ndata["feat"][inputs]``. Atta's daemons send them with the
+batch. So the ids that a loader hands out are remembered, with the batch that they belong to. What a script asks for by
+such ids is noted, and the loader has it sent along from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atta.client.tables.rows import table_rows
+from atta.samplers.arguments import integers
+
+if TYPE_CHECKING:
+    from atta.client.cluster import Cluster
+    from atta.client.loaders.sampled import SampledBatch
+
+__all__ = ["BatchRows", "Wanted"]
+
+_KEPT = 8
+"""Sets of ids that are remembered: those of the last few batches."""
+
+
+class Wanted:
+    """The tables that a script has asked for by the ids of a loader's batches.
+
+    Attributes:
+        whole: (node type, table) asked for all vertices of a batch.
+        seeds: asked for the seeds alone.
+    """
+
+    def __init__(self) -> None:
+        self.whole: set[tuple[str, str]] = set()
+        self.seeds: set[tuple[str, str]] = set()
+
+    def note(self, node_type: str, table: str, *, whole: bool) -> None:
+        """Have rows of ``table`` sent along from now on."""
+        (self.whole if whole else self.seeds).add((node_type, table))
+
+    def state(self) -> tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]:
+        """What is asked for now: of all vertices, and of the seeds alone."""
+        return frozenset(self.whole), frozenset(self.seeds - self.whole)
+
+
+@dataclass(frozen=True)
+class _HandedOut:
+    """Ids that a loader has handed out: the first ``count`` vertices of a type in a batch."""
+
+    tensor: Any
+    node_type: str
+    batch: SampledBatch
+    whole: bool
+    wanted: Wanted
+
+
+class BatchRows:
+    """Rows by id: of the last batches where they came along, otherwise from the daemons."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._ids: deque[_HandedOut] = deque(maxlen=_KEPT)
+
+    def remember(self, ids: Any, node_type: str, batch: SampledBatch, wanted: Wanted, *, whole: bool) -> None:
+        """``ids``: the tensor that the script gets; the first vertices of ``node_type`` in ``batch``, all if
+        ``whole``."""
+        self._ids.append(_HandedOut(ids, node_type, batch, whole, wanted))
+
+    def rows(self, node_type: str, table: str, ids: Any) -> np.ndarray:
+        """Rows [n, *row shape] of a node table for ids, a slice or a mask over the vertices of the type."""
+        for known in self._ids:
+            if known.tensor is ids and known.node_type == node_type:
+                found = known.batch.tables.get(node_type, {}).get(table)
+                if found is not None and len(found) >= len(ids):
+                    return found[: len(ids)]
+                known.wanted.note(node_type, table, whole=known.whole)
+        if isinstance(ids, slice):
+            ids = np.arange(*ids.indices(self._cluster.schema.node_counts[node_type]))
+        given = ids.detach().cpu().numpy() if hasattr(ids, "detach") else np.asarray(ids)
+        if given.dtype == bool:
+            given = np.flatnonzero(given)
+        return table_rows(self._cluster, node_type, table, integers("ids", given).reshape(-1))

@@ -1,0 +1,112 @@
+"""``node_split`` and ``edge_split``: the share of the vertices or edges that each trainer works on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atta.compat.dgl.distributed.book import GraphPartitionBook, tensor
+from atta.compat.dgl.distributed.tensor import DistRows
+from atta.compat.dgl.offered import NotOfferedError
+from atta.errors import ConfigError
+from atta.samplers.arguments import whole
+
+__all__ = ["edge_split", "node_split"]
+
+_TOGETHER = 1 << 20
+
+
+def node_split(  # noqa: PLR0917 - as in DGL
+    nodes: Any,
+    partition_book: GraphPartitionBook | None = None,
+    ntype: str = "_N",
+    rank: int | None = None,
+    force_even: bool = True,
+    node_trainer_ids: Any = None,
+) -> Any:
+    """The ids of this trainer's share of the vertices, int64.
+
+    Args:
+        nodes: mask over the vertices of the type: a tensor, an array, or one of ``g.ndata``. As in DGL, any number but
+            0 counts, so ``np.arange(g.num_nodes())`` leaves vertex 0 out.
+        partition_book: of the graph; may be left out if ``nodes`` is one of ``g.ndata``.
+        ntype: their type.
+        rank: whose share; default: this trainer's.
+        force_even: all trainers get equally many, give or take one, in the order of the parts, so most are near. False:
+            the vertices of the trainer's part, divided among the trainers of the part.
+
+    Raises:
+        ConfigError: the mask has another length, or ``rank`` does not exist. NotOfferedError: ``node_trainer_ids``.
+    """
+    if node_trainer_ids is not None:
+        raise NotOfferedError("node_split does not offer node_trainer_ids: trainers get shares by part and number")
+    book = _book(nodes, partition_book)
+    policy = f"nodes:{_type_of(nodes, ntype, book.types.node_type)}"
+    return tensor(_share(_chosen(nodes, policy, book), policy, book, rank, force_even=force_even))
+
+
+def edge_split(  # noqa: PLR0917 - as in DGL
+    edges: Any,
+    partition_book: GraphPartitionBook | None = None,
+    etype: Any = "_E",
+    rank: int | None = None,
+    force_even: bool = True,
+    edge_trainer_ids: Any = None,
+) -> Any:
+    """The ids of this trainer's share of the edges, int64; see ``node_split``. An edge is near its destination."""
+    if edge_trainer_ids is not None:
+        raise NotOfferedError("edge_split does not offer edge_trainer_ids: trainers get shares by part and number")
+    book = _book(edges, partition_book)
+    policy = f"edges:{_type_of(edges, etype, book.types.edge_type)}"
+    return tensor(_share(_chosen(edges, policy, book), policy, book, rank, force_even=force_even))
+
+
+def share(places: np.ndarray, rank: int, world: int) -> slice:
+    """Which of ``places`` elements, in the order of the parts, a rank gets: shares differ by at most one."""
+    return slice(len(places) * rank // world, len(places) * (rank + 1) // world)
+
+
+def _book(chosen: Any, given: GraphPartitionBook | None) -> GraphPartitionBook:
+    if given is None and isinstance(chosen, DistRows):
+        return chosen.part_policy.partition_book
+    if not isinstance(given, GraphPartitionBook):
+        raise ConfigError("give the partition_book of the graph: g.get_partition_book()")
+    return given
+
+
+def _type_of(chosen: Any, name: Any, by_name: Any) -> str:
+    plain = name in ("_N", "_E")
+    return str(chosen.part_policy.type_name if plain and isinstance(chosen, DistRows) else by_name(name))
+
+
+def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
+    """The ids that the mask marks, ascending."""
+    kind, _, name = policy.partition(":")
+    counts = book.types.schema.node_counts if kind == "nodes" else book.types.schema.edge_counts
+    if len(mask) != counts[name]:
+        raise ConfigError(f"a mask of {len(mask)} for the {counts[name]} {kind} of {name}")
+    if not isinstance(mask, DistRows):
+        values = mask.detach().cpu().numpy() if hasattr(mask, "detach") else np.asarray(mask)
+        return np.flatnonzero(values)
+    members = getattr(mask, "members", None)
+    if members is not None:
+        return np.asarray(members())
+    pieces = range(0, len(mask), _TOGETHER)
+    return np.concatenate([np.flatnonzero(mask[at : at + _TOGETHER].numpy()) + at for at in pieces])
+
+
+def _share(ids: np.ndarray, policy: str, book: GraphPartitionBook, rank: int | None, *, force_even: bool) -> np.ndarray:
+    world = book.job.world
+    rank = book.job.rank if rank is None else whole("rank", rank, 0, world - 1)
+    order = book.order(policy, ids)
+    if force_even:
+        near = np.argsort(order, kind="stable")
+        return np.sort(ids[near[share(near, rank, world)]])
+    bounds, mine = book.bounds(policy), []
+    for part in range(book.num_partitions()):
+        trainers = book.trainers(part)
+        if rank in trainers:
+            held = ids[(order >= bounds[part]) & (order < bounds[part + 1])]
+            mine.append(held[share(held, trainers.index(rank), len(trainers))])
+    return np.sort(np.concatenate(mine)) if mine else np.empty(0, np.int64)

@@ -1,0 +1,227 @@
+"""``DistTensor`` with DGL's arguments: rows on the daemons, one per vertex or edge."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atta.client.tables.remote import RemoteTable
+from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
+from atta.compat.dgl.job import Job, barrier, present
+from atta.errors import AttaError, ConfigError
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.samplers.arguments import integers
+
+__all__ = ["DistRows", "DistTensor", "MutableRows", "create", "policy_of", "row_ids", "torch_dtype"]
+
+_TOGETHER = 1 << 16
+"""Rows that are initialised at a time."""
+InitFunc = Callable[[tuple[int, ...], Any], Any]
+
+
+class DistRows:
+    """What can be asked of a distributed tensor. ``tensor[ids]`` gives a torch tensor [n, *row shape]: a copy.
+
+    ``ids`` are integers [n], a slice, or a mask over all rows.
+    """
+
+    def __init__(self, name: str, policy: PartitionPolicy, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.name, self.part_policy = name, policy
+        self.shape = (policy.get_size(), *row_shape)
+        self._dtype = dtype
+
+    @property
+    def dtype(self) -> Any:
+        """Of torch."""
+        return torch_dtype(self._dtype)
+
+    @property
+    def tensor_name(self) -> str:
+        """The name without that of its policy."""
+        return self.name
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, ids: Any) -> Any:
+        raise NotImplementedError
+
+    def count_nonzero(self) -> int:
+        """Number of values that are not 0. Reads all rows."""
+        pieces = range(0, len(self), _TOGETHER)
+        return sum(int(self[first : first + _TOGETHER].count_nonzero()) for first in pieces)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, shape={self.shape}, dtype={self._dtype})"
+
+
+class MutableRows(DistRows):
+    """Rows of a mutable table, read and written."""
+
+    def __init__(self, name: str, policy: PartitionPolicy, table: RemoteTable) -> None:
+        super().__init__(name, policy, table.spec.row_shape, np.dtype(table.spec.dtype))
+        self._table = table
+
+    def __getitem__(self, ids: Any) -> Any:
+        return tensor(self._table.pull(self._where(ids)).values)
+
+    def __setitem__(self, ids: Any, values: Any) -> None:
+        """Write rows, and return when their owners have them. A single row is written to all ``ids``."""
+        rows = self._where(ids)
+        given = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+        wanted = (len(rows), *self.shape[1:])
+        try:
+            whole = np.broadcast_to(given.astype(self._dtype, copy=False), wanted)
+        except ValueError:
+            raise ConfigError(f"{self.name}: values {list(given.shape)} for {list(wanted)}") from None
+        self._table.push(rows, whole).wait()
+
+    def _where(self, ids: Any) -> np.ndarray:
+        return self.part_policy.partition_book.order(self.part_policy.rows, row_ids(self, ids))
+
+
+class DistTensor(MutableRows):
+    """A tensor with a row per vertex or edge, on the daemons that own these. Arguments as in DGL.
+
+    All trainers create the same tensors in the same order. A tensor that is not persistent ends with the object that
+    has created it. A persistent one can be opened again by its name as long as the job goes on.
+    """
+
+    def __init__(  # noqa: PLR0917 - as in DGL
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        name: str | None = None,
+        init_func: InitFunc | None = None,
+        part_policy: PartitionPolicy | None = None,
+        persistent: bool = False,
+        is_gdata: bool = True,
+        attach: bool = True,
+    ) -> None:
+        """Create the tensor, or open the one of this name.
+
+        Args:
+            shape: number of rows, then the shape of a row.
+            dtype: of torch.
+            name: letters, digits, dots, dashes, single underscores; None: one is made.
+            init_func: ``(shape, dtype)`` gives the first contents, some rows at a time; default: zeros. Rank 0 calls it.
+            part_policy: from ``DistGraph.get_node_partition_policy`` or ``get_edge_partition_policy``; None: the only
+                type of vertices or edges with as many members as there are rows.
+            persistent: whether it outlives its object.
+            is_gdata, attach: mean nothing here.
+
+        Raises:
+            ConfigError: no type, or several, have that many members, or the tensor exists with another shape or dtype.
+            QuotaExceededError: the daemons have no room for it.
+        """
+        job = present()
+        if name is None and persistent:
+            raise ConfigError("DistTensor: a persistent tensor needs a name")
+        shape = tuple(int(n) for n in shape)
+        policy = policy_of(shape, part_policy)
+        table, owns = create(job, policy, name, row_shape=shape[1:], dtype=numpy_dtype(dtype), init_func=init_func)
+        super().__init__(table.spec.name, policy, table)
+        self.persistent = persistent
+        if owns and not persistent:
+            weakref.finalize(self, _drop, job, table.spec.name)
+
+
+def create(
+    job: Job,
+    policy: PartitionPolicy,
+    name: str | None,
+    *,
+    row_shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    init_func: InitFunc | None,
+    optimiser: OptimiserSpec | None = None,
+) -> tuple[RemoteTable, bool]:
+    """The table of a tensor, and whether it is new to this job. What an earlier job has left under the name goes."""
+    if name is None:
+        name, job.anonymous = f"anonymous-{job.anonymous}", job.anonymous + 1
+    where = policy.type_name.replace("__", ".")
+    spec = MutableSpec(
+        f"dgl.{job.group}.{policy.kind}.{where}.{name}", policy.get_size(), dtype.newbyteorder("<").str, row_shape,
+        optimiser, policy=policy.rows,
+    )  # fmt: skip
+    tables = job.open(None).tables
+    if spec.name in job.tensors:
+        return tables.create(spec), False
+    if job.rank == 0:
+        tables.delete(spec.name)
+        table = tables.create(spec)
+        if init_func is not None:
+            _initialise(table, init_func)
+    barrier()
+    job.tensors.add(spec.name)
+    return (table if job.rank == 0 else tables.create(spec)), True
+
+
+def policy_of(shape: tuple[int, ...], given: PartitionPolicy | None) -> PartitionPolicy:
+    """The policy of a tensor of this shape; see ``DistTensor``."""
+    job = present()
+    if not shape:
+        raise ConfigError("DistTensor: a shape needs a number of rows")
+    if given is None:
+        book = GraphPartitionBook(job.open(None), job)
+        schema = book.types.schema
+        kinds = (("nodes", schema.node_counts), ("edges", schema.edge_counts))
+        found = [PartitionPolicy(book, kind, t) for kind, counts in kinds for t, n in counts.items() if n == shape[0]]
+        if len(found) != 1:
+            what = ", ".join(policy.policy_str for policy in found) or "no type of vertices or edges"
+            raise ConfigError(f"DistTensor of {shape[0]} rows: {what} has so many members: give a part_policy")
+        return found[0]
+    if given.get_size() != shape[0]:
+        raise ConfigError(f"DistTensor of {shape[0]} rows: {given.policy_str} has {given.get_size()}")
+    return given
+
+
+def row_ids(rows: DistRows, ids: Any) -> np.ndarray:
+    """int64 [n]: the rows that integers, a slice or a mask mean."""
+    if isinstance(ids, slice):
+        return np.arange(*ids.indices(len(rows)))
+    given = ids.detach().cpu().numpy() if hasattr(ids, "detach") else np.asarray(ids)
+    if given.dtype == bool:
+        if given.shape != (len(rows),):
+            raise ConfigError(f"{rows.name}: a mask of {list(given.shape)} for {len(rows)} rows")
+        return np.flatnonzero(given)
+    return integers(f"{rows.name}: ids", given).reshape(-1)
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> Any:
+    """Torch's dtype for numpy's."""
+    return tensor(np.empty(0, dtype)).dtype
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Numpy's dtype for torch's or its own; raises ConfigError for those that numpy lacks."""
+    import torch
+
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
+    except TypeError as error:
+        raise ConfigError(f"dtype {dtype}: {error}") from None
+
+
+def _initialise(table: RemoteTable, init_func: InitFunc) -> None:
+    spec = table.spec
+    for first in range(0, spec.rows, _TOGETHER):
+        count = min(_TOGETHER, spec.rows - first)
+        made = init_func((count, *spec.row_shape), torch_dtype(np.dtype(spec.dtype)))
+        values = made.detach().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
+        if values.shape != (count, *spec.row_shape):
+            raise ConfigError(f"init_func gave {list(values.shape)} for {[count, *spec.row_shape]}")
+        table.push(np.arange(first, first + count), values.astype(spec.dtype, copy=False)).wait()
+
+
+def _drop(job: Job, name: str) -> None:
+    """End a table with its object; all trainers forget its name, and rank 0 deletes it."""
+    job.tensors.discard(name)
+    if job.rank == 0 and job.cluster is not None:
+        try:
+            job.cluster.tables.delete(name)
+        except (AttaError, ValueError):  # the daemons have gone, or the connection is closed
+            return

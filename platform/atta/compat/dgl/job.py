@@ -1,0 +1,146 @@
+"""What ``initialize`` sets up: the cluster of this process, its rank, and meeting the other trainers."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+from typing import Any
+
+from atta.client.cluster import Cluster, connect
+from atta.client.loaders.dag import place_of
+from atta.client.local import local
+from atta.compat.dgl.dataset import dataset_of
+from atta.errors import ConfigError, DataError
+
+__all__ = ["Job", "barrier", "exit_client", "initialize", "is_initialized", "present"]
+
+PORT = 30_050
+"""Port of a line without one in DGL's file of addresses."""
+_MEANINGLESS = {
+    "max_queue_size", "net_type", "num_worker_threads", "num_workers", "num_servers", "use_graphbolt",
+}  # fmt: skip
+
+
+class Job:
+    """This process as one of the trainers of a job.
+
+    Attributes:
+        rank, world: number of this trainer, and how many there are.
+        cluster: the daemons; None until ``DistGraph`` has started some.
+        group: distinguishes the tensors of jobs that use the same daemons at the same time (``DGL_GROUP_ID``).
+        tensors: names of the tensors of this job that exist, as far as this trainer knows.
+    """
+
+    def __init__(self, cluster: Cluster | None) -> None:
+        self.rank, self.world = place_of("RANK", None, 0), place_of("WORLD_SIZE", None, 1)
+        if not self.rank < self.world:
+            raise ConfigError(f"rank {self.rank} of {self.world} trainers")
+        self.cluster = cluster
+        self.group = os.environ.get("DGL_GROUP_ID", "0")
+        self.tensors: set[str] = set()
+        self.anonymous = 0
+        self._own = cluster is None
+
+    def open(self, part_config: str | Path | None) -> Cluster:
+        """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``.
+
+        Raises:
+            ConfigError: neither a cluster nor a dataset was named, or several trainers would start their own.
+        """
+        if self.cluster is None:
+            if part_config is None:
+                raise ConfigError("DistGraph: name the dataset (part_config), or daemons (initialize)")
+            if self.world > 1:
+                raise ConfigError(
+                    f"DistGraph: {self.world} trainers need common daemons: start them with `atta serve` and name their "
+                    "cluster file in initialize"
+                )
+            self.cluster = local(dataset_of(part_config))
+        return self.cluster
+
+    def close(self) -> None:
+        """Leave the daemons, and end those that were started here."""
+        if self.cluster is not None and self._own:
+            self.cluster.close()
+        self.cluster = None
+
+
+_jobs: list[Job] = []
+
+
+def initialize(ip_config: str | Path | Cluster | None = None, **options: Any) -> None:
+    """Connect to the daemons. It takes the place of ``dgl.distributed.initialize``.
+
+    Args:
+        ip_config: a cluster file (``.toml``); DGL's file of addresses, ``HOST [PORT]`` a line, of daemons in the order
+            of their partitions; whatever else ``atta.connect`` takes; or a cluster. None: ``DistGraph`` starts daemons
+            for its dataset, for a single trainer.
+        **options: options of DGL that mean nothing here (``net_type``, ``num_worker_threads``, ...): daemons sample.
+
+    Raises:
+        ConfigError: it was called twice, or in a process that should be one of DGL's servers.
+        DataError: the file of addresses is missing. Also what ``atta.connect`` raises.
+    """
+    if unknown := sorted(options.keys() - _MEANINGLESS):
+        raise TypeError(f"initialize: unknown argument {unknown[0]!r}")
+    if os.environ.get("DGL_ROLE") == "server":
+        raise ConfigError("DGL_ROLE=server: Atta's daemons are started with `atta serve`, not by the script")
+    if _jobs:
+        raise ConfigError("initialize was called before; exit_client ends what it has set up")
+    cluster = ip_config
+    if ip_config is not None and not isinstance(ip_config, Cluster):
+        cluster = connect(_target(ip_config), wait=True)
+    job = Job(cluster if isinstance(cluster, Cluster) else None)
+    job._own = not isinstance(ip_config, Cluster)
+    _jobs.append(job)
+
+
+def is_initialized() -> bool:
+    """Whether ``initialize`` has been called."""
+    return bool(_jobs)
+
+
+def exit_client() -> None:
+    """End what ``initialize`` has set up. Also done when the process ends."""
+    while _jobs:
+        _jobs.pop().close()
+
+
+atexit.register(exit_client)
+
+
+def present() -> Job:
+    """The job of this process; raises ConfigError before ``initialize``."""
+    if not _jobs:
+        raise ConfigError("call dgl.distributed.initialize first")
+    return _jobs[-1]
+
+
+def barrier() -> None:
+    """Wait for the other trainers, in the process group of torch.
+
+    Raises:
+        ConfigError: there are others and no process group.
+    """
+    if present().world == 1:
+        return
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise ConfigError("trainers meet in torch's process group: call torch.distributed.init_process_group first")
+    dist.barrier()
+
+
+def _target(ip_config: str | Path) -> str | Path | list[str]:
+    """What ``atta.connect`` takes."""
+    path = Path(ip_config)
+    if path.suffix == ".toml" or not (path.is_file() or path.suffix == ".txt"):
+        return ip_config
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(path, f"not a file of addresses: {error}") from None
+    if not lines or any(len(words) > 2 or not words[-1].isascii() for words in lines):
+        raise DataError(path, "not a file of addresses: wanted is HOST [PORT] in each line")
+    return [f"{words[0]}:{words[1] if len(words) == 2 else PORT}" for words in lines]

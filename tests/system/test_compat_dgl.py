@@ -1,0 +1,222 @@
+"""DGL's distributed interface on daemons, beside DGL's own results on the same graph in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atta
+
+real = pytest.importorskip("dgl")
+torch = pytest.importorskip("torch")
+
+import atta.compat.dgl as dgl  # noqa: E402 - after DGL is known to be there
+from tests.system.distdgl_folders import Folder, plain  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    return plain(tmp_path_factory.mktemp("distdgl"))
+
+
+@pytest.fixture(scope="module")
+def g(folder: Folder) -> Iterator[Any]:
+    dgl.distributed.initialize(None, net_type="socket")
+    yield dgl.distributed.DistGraph("toy", part_config=folder.config)
+    dgl.distributed.exit_client()
+    assert not dgl.distributed.is_initialized()
+
+
+def everything(g: Any) -> Any:
+    return torch.arange(g.num_nodes())
+
+
+def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
+    whole = folder.whole
+    assert (g.num_nodes(), g.num_edges()) == (whole.num_nodes(), whole.num_edges())
+    assert (g.ntypes, g.etypes, g.canonical_etypes) == (whole.ntypes, whole.etypes, whole.canonical_etypes)
+    assert g.rank() == 0
+    for name in ("features", "labels", "train_mask", "val_mask", "test_mask"):
+        assert name in g.ndata
+        assert torch.equal(g.ndata[name][everything(g)], whole.ndata[name])
+        assert g.ndata[name].shape == tuple(whole.ndata[name].shape)
+        assert g.ndata[name].dtype == whole.ndata[name].dtype
+    assert torch.equal(g.edata["w"][np.array([7, 7, 3])], whole.edata["w"][[7, 7, 3]])
+    assert torch.equal(g.in_degrees(), whole.in_degrees())
+    assert g.in_degrees(5) == whole.in_degrees(5)
+    src, dst = whole.edges(order="eid")
+    edges = torch.tensor([0, 3999, 17])
+    assert torch.equal(torch.stack(g.find_edges(edges)), torch.stack([src[edges], dst[edges]]))
+    assert "nothing" not in g.ndata
+    with pytest.raises(atta.UnknownNameError, match="nothing"):
+        g.ndata["nothing"]
+    with pytest.raises(atta.ConfigError, match="read-only"):
+        g.ndata["features"][[0]] = torch.zeros(1, 4)
+    with pytest.raises(atta.ConfigError, match="numbers the nodes of a type from 0 to 399"):
+        g.get_partition_book().nid2partid([400])
+
+
+def test_the_parts_are_those_of_distdgl(g: Any, folder: Folder) -> None:
+    book = g.get_partition_book()
+    assert book.num_partitions() == 2
+    assert np.array_equal(book.nid2partid(everything(g)), folder.parts)
+    for part in range(2):
+        assert np.array_equal(book.partid2nids(part), np.flatnonzero(folder.parts == part))
+    _, dst = folder.whole.edges(order="eid")
+    assert np.array_equal(book.eid2partid(torch.arange(g.num_edges())), folder.parts[dst])
+    assert g.get_node_partition_policy("_N").get_part_size() == (folder.parts == 0).sum()
+
+
+@pytest.mark.parametrize("force_even", [True, False])
+def test_shares_are_all_that_the_mask_marks(
+    g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, force_even: bool
+) -> None:
+    book = g.get_partition_book()
+    monkeypatch.setattr(book.job, "world", 3)
+    mask = folder.whole.ndata["train_mask"]
+    for given in (g.ndata["train_mask"], mask, mask.numpy()):
+        shares = [dgl.distributed.node_split(given, book, rank=rank, force_even=force_even) for rank in range(3)]
+        assert torch.equal(torch.cat(shares).sort().values, mask.nonzero().reshape(-1))
+        if force_even:
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    shares = [dgl.distributed.edge_split(torch.ones(4000), book, rank=rank, force_even=force_even) for rank in range(3)]
+    assert torch.equal(torch.cat(shares).sort().values, torch.arange(4000))
+    with pytest.raises(atta.UnknownNameError, match="node_trainer_ids"):
+        dgl.distributed.node_split(mask, book, node_trainer_ids=mask)
+    with pytest.raises(atta.ConfigError, match="a mask of 3 for the 400 nodes"):
+        dgl.distributed.node_split(mask[:3], book)
+
+
+def triples(block: Any) -> list[tuple[int, int, int]]:
+    """Source, destination and id of every edge of a block, sorted."""
+    src, dst = block.edges()
+    ends = block.srcdata[real.NID][src], block.dstdata[real.NID][dst], block.edata[real.EID]
+    return sorted(zip(*(e.tolist() for e in ends), strict=True))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_blocks_of_whole_neighbourhoods_are_those_of_dgl(g: Any, folder: Folder, layers: int) -> None:
+    seeds = torch.arange(0, 400, 3)
+    loader = dgl.dataloading.DistNodeDataLoader(
+        g, seeds, dgl.dataloading.MultiLayerFullNeighborSampler(layers), batch_size=50, num_workers=0
+    )
+    theirs = real.dataloading.MultiLayerFullNeighborSampler(layers)
+    seen = 0
+    for inputs, outputs, blocks in loader:
+        assert torch.equal(outputs, seeds[seen : seen + 50])
+        seen += len(outputs)
+        known, _, expected = theirs.sample(folder.whole, outputs)
+        assert sorted(inputs.tolist()) == sorted(known.tolist())
+        for mine, other in zip(blocks, expected, strict=True):
+            assert (mine.num_src_nodes(), mine.num_dst_nodes()) == (other.num_src_nodes(), other.num_dst_nodes())
+            assert triples(mine) == triples(other)
+        assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
+    assert (seen, len(loader)) == (len(seeds), 3)
+
+
+def test_fan_outs_count_from_the_input_side_and_draw_distinct_edges_of_the_graph(g: Any, folder: Folder) -> None:
+    whole, sampler = folder.whole, dgl.dataloading.NeighborSampler([3, 6])
+    src, dst = whole.edges(order="eid")
+    for _, _, blocks in dgl.dataloading.DistNodeDataLoader(g, torch.arange(60), sampler, batch_size=60):
+        for block, fan_out in zip(blocks, (3, 6), strict=True):
+            wanted = whole.in_degrees(block.dstdata[real.NID]).clamp(max=fan_out)
+            assert torch.equal(block.in_degrees(), wanted)
+            found = triples(block)
+            assert len({e for _, _, e in found}) == len(found)
+            assert all((s, d) == (int(src[e]), int(dst[e])) for s, d, e in found)
+        assert torch.equal(blocks[0].dstdata[real.NID], blocks[1].srcdata[real.NID])
+
+
+def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g: Any, folder: Folder) -> None:
+    train = dgl.distributed.node_split(g.ndata["train_mask"])
+    torch.manual_seed(1)
+    loader = dgl.dataloading.DistNodeDataLoader(
+        g, train, dgl.dataloading.NeighborSampler([5]), batch_size=32, shuffle=True
+    )
+    orders = []
+    for _ in range(2):
+        order = []
+        for inputs, seeds, _ in loader:
+            assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
+            assert torch.equal(g.ndata["labels"][seeds], folder.whole.ndata["labels"][seeds])
+            order += seeds.tolist()
+        assert sorted(order) == train.tolist()
+        orders.append(order)
+    assert orders[0] != orders[1]
+    assert loader._wanted.state() == ({("node", "features")}, {("node", "y")})
+    known = g.recent._ids[-1].batch  # of the last batch
+    assert set(known.tables["node"]) == {"features", "y"}
+
+
+def test_a_sampled_graph_has_edges_of_the_graph(g: Any, folder: Folder) -> None:
+    whole, nodes = folder.whole, torch.tensor([5, 80, 5, 390])
+    found = dgl.distributed.in_subgraph(g, nodes)
+    expected = real.in_subgraph(whole, nodes.unique())
+    assert found.num_nodes() == whole.num_nodes()
+    assert sorted(found.edata[real.EID].tolist()) == sorted(expected.edata[real.EID].tolist())
+    some = dgl.distributed.sample_neighbors(g, nodes, 2)
+    assert torch.equal(some.in_degrees(nodes), whole.in_degrees(nodes).clamp(max=2))
+    assert torch.equal(torch.stack(some.edges()), torch.stack(whole.find_edges(some.edata[real.EID])))
+    block = real.to_block(some, nodes.unique())
+    assert block.num_dst_nodes() == 3
+    with pytest.raises(atta.ConfigError, match="edge_dir='out'"):
+        dgl.distributed.sample_neighbors(g, nodes, 2, edge_dir="out")
+
+
+@pytest.mark.parametrize("exclude", [None, "self", "reverse_id"])
+def test_edges_come_with_negative_pairs_and_blocks_of_their_ends(g: Any, folder: Folder, exclude: str | None) -> None:
+    whole = folder.whole
+    eids = dgl.distributed.edge_split(torch.ones(4000, dtype=torch.bool), g.get_partition_book())[:300]
+    loader = dgl.dataloading.DistEdgeDataLoader(
+        g, eids, dgl.dataloading.NeighborSampler([-1, -1]), negative_sampler=dgl.dataloading.negative_sampler.Uniform(2),
+        exclude=exclude, reverse_eids=torch.arange(4000), batch_size=100, shuffle=True,
+    )  # fmt: skip
+    seen: list[int] = []
+    for inputs, pairs, others, blocks in loader:
+        nodes, of_batch = pairs.ndata[real.NID], pairs.edata[real.EID]
+        seen += of_batch.tolist()
+        ends = torch.stack([nodes[end] for end in pairs.edges()])
+        assert torch.equal(ends, torch.stack(whole.find_edges(of_batch)))
+        assert torch.equal(others.edges()[0], pairs.edges()[0].repeat_interleave(2))
+        assert torch.equal(blocks[-1].dstdata[real.NID], nodes)
+        assert torch.equal(others.ndata[real.NID], nodes)
+        assert torch.equal(blocks[0].srcdata[real.NID], inputs)
+        assert torch.equal(g.ndata["features"][inputs], whole.ndata["features"][inputs])
+        left_out = {(s, d) for s, d in ends.T.tolist()} if exclude else set()
+        left_out |= {(d, s) for s, d in left_out} if exclude == "reverse_id" else set()
+        src, dst = whole.in_edges(nodes)
+        expected = sorted((s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True) if (s, d) not in left_out)
+        assert sorted((s, d) for s, d, _ in triples(blocks[-1])) == expected
+    assert sorted(seen) == eids.tolist()
+
+
+def test_what_is_not_offered_says_so(g: Any) -> None:
+    sampler = dgl.dataloading.NeighborSampler([2])
+    with pytest.raises(atta.ConfigError, match="object: daemons sample"):
+        dgl.dataloading.DistNodeDataLoader(g, [1], object())
+    with pytest.raises(atta.ConfigError, match="function: daemons sample"):
+        dgl.dataloading.DistEdgeDataLoader(g, [1], sampler, negative_sampler=lambda g, e: None)
+    with pytest.raises(atta.ConfigError, match="cuda"):
+        dgl.dataloading.DistNodeDataLoader(g, [1], sampler, device="cuda")
+    with pytest.raises(TypeError, match="'shufle'"):
+        dgl.dataloading.DistNodeDataLoader(g, [1], sampler, shufle=True)
+    with pytest.raises(atta.UnknownNameError, match="out_degrees"):
+        g.out_degrees()
+    with pytest.raises(atta.ConfigError, match="called before"):
+        dgl.distributed.initialize(None)
+
+
+def test_a_folder_is_converted_once(g: Any, folder: Folder, tmp_path: Path) -> None:
+    from atta.compat.dgl.dataset import dataset_of
+
+    made = folder.config.with_suffix(".atta")
+    before = (made / "manifest.json").stat().st_mtime_ns
+    assert dataset_of(folder.config) == made
+    assert dataset_of(made) == made
+    assert (made / "manifest.json").stat().st_mtime_ns == before
+    with pytest.raises(atta.DataError, match="neither"):
+        dataset_of(tmp_path / "nothing.json")

@@ -1,0 +1,152 @@
+"""What of DGL's distributed interface needs no daemon: names, arguments, and doing without DGL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import atta.compat.dgl as dgl
+from atta.compat.dgl.dataloading.sampler import MultiLayerFullNeighborSampler, NeighborSampler
+from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.distributed.recent import Wanted
+from atta.compat.dgl.distributed.split import share
+from atta.compat.dgl.job import _target
+from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.partition.schema import Schema, TableSpec
+
+PLAIN = Schema(
+    ("node",), ("node__to__node",), {"node": 5}, {"node__to__node": 9},
+    {"node": {"x": TableSpec("<f4", (2,)), "y": TableSpec("<i8")}}, splits={"node": {"train": 3}},
+)  # fmt: skip
+TYPED = Schema(
+    ("author", "paper"), ("author__writes__paper", "paper__by__author", "paper__cites__paper"),
+    {"author": 3, "paper": 5}, {"author__writes__paper": 4, "paper__by__author": 4, "paper__cites__paper": 6},
+    {"paper": {"feat": TableSpec("<f4", (2,)), "x": TableSpec("<f4", (3,))}},
+)  # fmt: skip
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("dgl", "torch"):
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import atta.compat.dgl as dgl
+for part in ("graph", "tensor", "embedding", "optim", "split", "queries", "book"):
+    __import__("atta.compat.dgl.distributed." + part)
+dgl.dataloading.DistNodeDataLoader, dgl.dataloading.DistEdgeDataLoader, dgl.dataloading.NeighborSampler([1])
+for use in (lambda: dgl.NID, lambda: dgl.distributed.sample_neighbors(None, [1], 2)):
+    try:
+        use()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_without_dgl_and_torch_it_can_be_imported_and_says_what_needs_them() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("ConfigError atta.compat.dgl.NID needs dgl and torch: install atta[dgl]")
+    assert second.startswith("ConfigError sample_neighbors needs dgl and torch: install atta[dgl]")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "offered"),
+    [
+        (dgl, "merge", "dataloading"),
+        (dgl.distributed, "DistGraphServer", "DistGraph"),
+        (dgl.distributed.optim, "SparseSGD", "SparseAdam"),
+        (dgl.dataloading, "ClusterGCNSampler", "NeighborSampler"),
+        (dgl.dataloading.negative_sampler, "GlobalUniform", "Uniform"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_name(module: object, name: str, offered: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"does not offer '{name}'; it offers: .*{offered}"):
+        getattr(module, name)
+    assert not hasattr(module, name)
+    assert all(hasattr(module, known) for known in dir(dgl.distributed) if module is dgl.distributed)
+
+
+def test_types_and_tables_have_the_names_that_dgl_gives_them() -> None:
+    plain, typed = TypeBook(PLAIN), TypeBook(TYPED)
+    assert plain.ntypes() == ["_N"]
+    assert plain.canonical_etypes() == [("_N", "_E", "_N")]
+    assert plain.node_type(None) == plain.node_type("_N") == plain.node_type("node") == "node"
+    assert plain.edge_type("_E") == plain.edge_type(("_N", "_E", "_N")) == plain.edge_type(None) == "node__to__node"
+    assert [plain.table("node", name) for name in ("feat", "features", "label", "x", "age")] == [
+        "x",
+        "x",
+        "y",
+        "x",
+        None,
+    ]
+    assert plain.split("node", "train_mask") == "train"
+    assert plain.split("node", "train") is plain.split("node", "val_mask") is None
+    assert typed.ntypes() == ["author", "paper"]
+    assert typed.edge_type("cites") == typed.edge_type(("paper", "cites", "paper")) == "paper__cites__paper"
+    assert [typed.table("paper", name) for name in ("feat", "features")] == ["feat", "x"]
+    with pytest.raises(ConfigError, match="name a node type"):
+        typed.node_type(None)
+    with pytest.raises(UnknownNameError, match="did you mean 'paper'"):
+        typed.node_type("papers")
+    with pytest.raises(UnknownNameError, match="edge type"):
+        typed.edge_type("likes")
+
+
+def test_fan_outs_stand_by_layer_from_the_input_on() -> None:
+    assert NeighborSampler([5, 10, 15]).hops(TypeBook(PLAIN)) == [15, 10, 5]
+    assert MultiLayerFullNeighborSampler(2).hops(TypeBook(PLAIN)) == [-1, -1]
+    by_type = NeighborSampler([{"cites": 2, ("author", "writes", "paper"): 3}, 7]).hops(TypeBook(TYPED))
+    assert by_type == {"author__writes__paper": [7, 3], "paper__by__author": [7, 0], "paper__cites__paper": [7, 2]}
+    with pytest.raises(ConfigError, match="fanouts -2"):
+        NeighborSampler([-2]).hops(TypeBook(PLAIN))
+    for wrong in ({"edge_dir": "out"}, {"mask": "m"}, {"prob": "p"}):
+        with pytest.raises(UnknownNameError, match="does not offer"):
+            NeighborSampler([1], **wrong)
+
+
+@given(st.integers(0, 200), st.integers(1, 9))
+def test_shares_are_equal_give_or_take_one(count: int, world: int) -> None:
+    parts = [np.arange(count)[share(np.arange(count), rank, world)] for rank in range(world)]
+    assert np.concatenate(parts).tolist() == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_table_asked_for_all_vertices_is_not_asked_for_the_seeds_again() -> None:
+    wanted = Wanted()
+    wanted.note("node", "y", whole=False)
+    assert wanted.state() == (frozenset(), {("node", "y")})
+    wanted.note("node", "y", whole=True)
+    wanted.note("node", "x", whole=True)
+    assert wanted.state() == ({("node", "x"), ("node", "y")}, frozenset())
+
+
+def test_a_file_of_addresses_is_that_of_dgl(tmp_path: Path) -> None:
+    path = tmp_path / "ip_config.txt"
+    path.write_text("10.0.0.1 7070\n\n10.0.0.2\n")
+    assert _target(path) == ["10.0.0.1:7070", "10.0.0.2:30050"]
+    assert _target("10.0.0.1:7070,10.0.0.2:7070") == "10.0.0.1:7070,10.0.0.2:7070"
+    assert _target("cluster.toml") == "cluster.toml"
+    path.write_text("10.0.0.1 7070 2\n")
+    with pytest.raises(DataError, match="wanted is HOST"):
+        _target(path)
+    with pytest.raises(DataError, match="not a file of addresses"):
+        _target(tmp_path / "missing.txt")
+
+
+def test_a_process_that_should_serve_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="initialize first"):
+        dgl.distributed.DistGraph("g")
+    monkeypatch.setenv("DGL_ROLE", "server")
+    with pytest.raises(ConfigError, match="atta serve"):
+        dgl.distributed.initialize("ip_config.txt")
+    with pytest.raises(TypeError, match="'nett_type'"):
+        dgl.distributed.initialize(None, nett_type="socket")
