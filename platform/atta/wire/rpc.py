@@ -16,7 +16,17 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from atta import errors
-from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
+from atta.protos.v1 import (
+    control_pb2,
+    graph_pb2,
+    ids_pb2,
+    kv_pb2,
+    link_pb2,
+    session_pb2,
+    table_pb2,
+    update_pb2,
+    weights_pb2,
+)
 from atta.wire import bulk
 from atta.wire.bulk import (
     BATCH_CHUNK,
@@ -167,6 +177,12 @@ METHODS: dict[str, RpcMethod] = {
         Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
         Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
         Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+    ),
+    **_table(
+        "UpdateService",
+        Bound.DATA,
+        Publish=(update_pb2.PublishRequest, update_pb2.PublishReply),
+        Versions=(update_pb2.VersionsRequest, update_pb2.VersionsReply),
     ),
     **_table(
         "ParameterService",
