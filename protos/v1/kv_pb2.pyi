@@ -15,18 +15,20 @@ class PullRequest(_message.Message):
     def __init__(self, pulls: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class TablePull(_message.Message):
-    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec")
+    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec", "version")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     rows: bytes
     wide_rows: bool
     codec: str
-    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ...) -> None: ...
+    version: int
+    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class PullChunk(_message.Message):
     __slots__ = ("pull", "first_row", "rows", "data")

@@ -16,7 +16,7 @@ SEED_POLICY_LOCAL: SeedPolicy
 SEED_POLICY_GLOBAL: SeedPolicy
 
 class OpenRequest(_message.Message):
-    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "share", "wide_ids", "session")
+    __slots__ = ("dataset_id", "dag", "seeds", "batch_size", "seed", "epoch", "shuffle", "drop_last", "pad", "rank", "world_size", "policy", "shared_memory", "start_batch", "edge_ids", "job", "codec", "share", "wide_ids", "session", "version")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     DAG_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class OpenRequest(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     WIDE_IDS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     dag: _dag_pb2.DagSpec
     seeds: Seeds
@@ -57,7 +58,8 @@ class OpenRequest(_message.Message):
     share: float
     wide_ids: bool
     session: str
-    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., share: _Optional[float] = ..., wide_ids: _Optional[bool] = ..., session: _Optional[str] = ...) -> None: ...
+    version: int
+    def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., share: _Optional[float] = ..., wide_ids: _Optional[bool] = ..., session: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Seeds(_message.Message):
     __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes")
@@ -96,18 +98,20 @@ class Links(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., targets: _Optional[bytes] = ..., exclude: _Optional[bool] = ..., exclude_reverse: _Optional[str] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("session", "batches", "seeds", "lease_s", "pid")
+    __slots__ = ("session", "batches", "seeds", "lease_s", "pid", "version")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     session: str
     batches: int
     seeds: int
     lease_s: float
     pid: int
-    def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ..., pid: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ..., pid: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("session", "sequence", "released", "train_ms")
@@ -154,7 +158,7 @@ class ArrayRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats", "unlaunched", "moving")
+    __slots__ = ("last", "pending", "batch", "arrays", "buffer_bytes", "slot", "stats", "unlaunched", "moving", "version")
     class StatsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +175,7 @@ class BatchHeader(_message.Message):
     STATS_FIELD_NUMBER: _ClassVar[int]
     UNLAUNCHED_FIELD_NUMBER: _ClassVar[int]
     MOVING_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     last: bool
     pending: bool
     batch: int
@@ -180,7 +185,8 @@ class BatchHeader(_message.Message):
     stats: _containers.ScalarMap[str, float]
     unlaunched: int
     moving: bool
-    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ..., moving: _Optional[bool] = ...) -> None: ...
+    version: int
+    def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ..., moving: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
     __slots__ = ("path", "capacity", "nonce", "offset", "inode")

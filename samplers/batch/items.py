@@ -65,7 +65,8 @@ class SampleItem:
 @dataclass(frozen=True, slots=True)
 class FeatureItem:
     """Part of a pull: the table rows ``rows`` (int64 [n], with ``starts`` and ``keep`` as in ``TaskRows``). They go to
-    ``positions`` (int64 [n]) of the batch. ``kept``: ``rows`` are those of ``KeptRows``."""
+    ``positions`` (int64 [n]) of the batch. ``kept``: ``rows`` are those of ``KeptRows``. ``version``: whose rows, see
+    ``BatchState.sources``; 0: the dataset's own."""
 
     node_type: str
     tables: tuple[str, ...]
@@ -74,6 +75,7 @@ class FeatureItem:
     starts: np.ndarray | None = None
     keep: np.ndarray | None = None
     kept: bool = False
+    version: int = 0
 
 
 def owners_of(items: Sequence[SampleItem] | Sequence[FeatureItem]) -> int:

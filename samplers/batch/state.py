@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from atta.samplers.dag.spec import Plan, PlanOp
     from atta.samplers.requests import Program
 
-__all__ = ["BatchState"]
+__all__ = ["NO_SOURCES", "BatchState"]
+
+NO_SOURCES: Mapping[tuple[str, str], int] = {}
+"""All rows are the dataset's own."""
 
 
 class BatchState:
@@ -57,15 +60,17 @@ class BatchState:
         degree: Degree,
         kept: KeptEdges | None = None,
         rows: KeptRows | None = None,
+        sources: Mapping[tuple[str, str], int] = NO_SOURCES,
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
-        tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home."""
+        tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home. ``sources``:
+        by node type and table, the version whose rows the batch gets; 0 or absent: the dataset's own."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
         hops = [(op.method, plan.tables_of(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]
         self._kept = kept if kept is not None and all(kept.serves(*hop) for hop in hops) else None
-        self._rows = rows
+        self._rows, self.sources = rows, sources
         self._tree_times = seeds.times
         if seeds.times is not None and plan.links:
             negatives = (op.negatives for op in plan.ops if op.negatives is not None)
@@ -284,7 +289,8 @@ class BatchState:
             tables = tuple(name for owner, name in op.tables if owner == node_type)
             for asked in self._of_task(node_type, fetched, task).divided() if tables else ():
                 what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept > 0
-                items.append(FeatureItem(node_type, tables, *what))
+                version = max((self.sources.get((node_type, name), 0) for name in tables), default=0)
+                items.append(FeatureItem(node_type, tables, *what, version))
         return items
 
     def table_rows(self, node_type: str, name: str) -> np.ndarray:

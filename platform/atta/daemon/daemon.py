@@ -27,6 +27,8 @@ from atta.daemon.durable.opening import journal_of, open_journal, open_store, ta
 from atta.daemon.engine.engine import Engine
 from atta.daemon.limits import grpc_options
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.live.service import UpdateService
+from atta.daemon.live.versions import LiveVersions
 from atta.daemon.loading import OpenedData
 from atta.daemon.peers.chunks import CHUNK_BYTES, moved_at_once
 from atta.daemon.peers.peers import Peers
@@ -105,8 +107,10 @@ class Daemon:
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
+        self._versions = LiveVersions(config.data, self._dataset, store, cache, owner=opened.owner, resident=resident)
+        self._updates = UpdateService(self._versions, store)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
-        self._sessions = SessionService(config, self._engine, config.listen)
+        self._sessions = SessionService(config, self._engine, config.listen, self._versions)
         self._jobs = JobBoard(time.monotonic)
         answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES)
         self._graph = GraphService(shard, self._serving, turns, config.listen, answers=answers)
@@ -119,6 +123,7 @@ class Daemon:
             address=config.listen,
             at_once=at_once,
             answers=answers,
+            versions=self._versions,
         )
         self._ids = IdService(self._dataset, opened.owner, store, self._serving, config.listen, answers=answers)
         weights = ParameterJobs(lambda: config.table_bytes - tables.used_bytes)
@@ -192,6 +197,7 @@ class Daemon:
             "IdService": self._ids.methods(),
             "TableService": self._tables.methods(),
             "BackupService": self._backup.methods(),
+            "UpdateService": self._updates.methods(),
             "ParameterService": self._weights.methods(),
             "SessionService": self._sessions.methods(),
             "ControlService": control.methods(),
@@ -225,6 +231,7 @@ class Daemon:
             "forget_idle_clients": self._tables.forget_idle(),
             "end_leases_of_tables": self._tables.end_leases(),
             "end_leases_of_weights": self._weights.end_leases(),
+            "watch_versions": self._versions.watch(),
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
@@ -298,6 +305,7 @@ class Daemon:
             "answer_bytes": float(self._answers.used_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
+            **self._versions.stats(),
             **links,
         }
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore import codecs
+from atta.kvstore.live.book import Rows
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
@@ -58,26 +59,60 @@ class Store:
             for node_type, tables in dataset.schema.node_tables.items()
             for name in tables
         }
+        self._live: dict[Rows, Table] = {}
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
 
-    def table(self, node_type: str, name: str) -> Table:
-        """The table ``name``; raises UnknownNameError with the nearest name that exists."""
-        found = self._tables.get((node_type, name))
+    def table(self, node_type: str, name: str, source: int = 0) -> Table:
+        """The table ``name`` with the rows that version ``source`` brought (``atta.kvstore.live.book``); 0: the
+        dataset's own. Raises UnknownNameError with the nearest name that exists."""
+        found = self._tables.get((node_type, name)) if not source else self._live.get((node_type, name, source))
+        if found is None and source:
+            held = sorted(number for t, n, number in [*self._live] if (t, n) == (node_type, name))
+            raise UnknownNameError.of(f"version of {node_type}/{name}", source, [0, *held])
         if found is None:
             raise UnknownNameError.of("table", f"{node_type}/{name}", (f"{t}/{n}" for t, n in self._tables))
         return found
 
-    def gather_to(self, node_type: str, name: str, rows: np.ndarray, out: np.ndarray, positions: np.ndarray) -> None:
+    # -- versions: changed on the event loop, read by any thread -------------------------------------------------------
+
+    @property
+    def live(self) -> frozenset[Rows]:
+        """Which rows of later versions are here."""
+        return frozenset(self._live)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of these."""
+        return sum(table.data.nbytes for table in self._live.values())
+
+    def add(self, rows: Rows, data: np.ndarray) -> None:
+        """Hold rows [core, *row_shape] of a later version."""
+        self._live[rows] = Table(rows[0], rows[1], data)
+
+    def drop(self, rows: Rows) -> None:
+        """Let go of them. Who reads them right now keeps them until it has done."""
+        self._live.pop(rows, None)
+
+    def gather_to(
+        self,
+        node_type: str,
+        name: str,
+        rows: np.ndarray,
+        out: np.ndarray,
+        positions: np.ndarray,
+        *,
+        source: int = 0,
+    ) -> None:
         """``out[positions[i]] = table[rows[i]]``, because rows of several owners interleave in a batch.
 
-        ``rows`` (int32|int64) are positions in this partition's range.
+        ``rows`` (int32|int64) are positions in this partition's range; ``source``: see ``table``.
 
         Raises:
             ConfigError: a row outside the partition.
         """
-        table = self.table(node_type, name)
+        table = self.table(node_type, name, source)
         try:
             kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
         except ValueError as error:

@@ -25,6 +25,7 @@ from atta.protos.v1 import (
     link_pb2,
     session_pb2,
     table_pb2,
+    update_pb2,
     weights_pb2,
 )
 from atta.wire import bulk
@@ -185,6 +186,12 @@ METHODS: dict[str, RpcMethod] = {
         Snapshots=(table_pb2.SnapshotsRequest, table_pb2.SnapshotsReply),
         Save=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
         Load=(table_pb2.SnapshotRequest, table_pb2.SnapshotReply),
+    ),
+    **_table(
+        "UpdateService",
+        Bound.DATA,
+        Publish=(update_pb2.PublishRequest, update_pb2.PublishReply),
+        Versions=(update_pb2.VersionsRequest, update_pb2.VersionsReply),
     ),
     **_table(
         "ParameterService",

@@ -120,7 +120,7 @@ class DagLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if self._loaded:
-            return self.resume(self._place.epoch, self._place.batch)
+            return self._batches(StreamPlace(self._place.epoch, self._place.batch, self._place.version))
         return self._batches(StreamPlace(self._epoch))
 
     def __len__(self) -> int:
@@ -160,7 +160,9 @@ class DagLoader:
         place = self._place
         if place.batch and place.batch >= len(self):
             place = StreamPlace(place.epoch + 1)
-        return Cursor(self._digest(), place.epoch, place.batch).to_state()
+        # An epoch that has not begun may have a later version of the tables.
+        version = place.version if place.batch else None
+        return Cursor(self._digest(), place.epoch, place.batch, version).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration begin where ``state``, from ``state_dict``, says.
@@ -172,7 +174,8 @@ class DagLoader:
         if cursor.request != self._digest():
             raise ConfigError("state of a loader: it belongs to a loader with other batches (dataset or arguments)")
         whole("batch", cursor.batch, 0, len(self))
-        self._place, self._epoch, self._loaded = StreamPlace(cursor.epoch, cursor.batch), cursor.epoch, True
+        place = StreamPlace(cursor.epoch, cursor.batch, cursor.tables_version)
+        self._place, self._epoch, self._loaded = place, cursor.epoch, True
 
     def _digest(self) -> str:
         self._request.dataset_id = self._cluster.dataset_id
@@ -212,6 +215,8 @@ class DagLoader:
         request = session_pb2.OpenRequest()
         request.CopyFrom(self._request)
         request.epoch, request.start_batch = place.epoch, place.batch
+        if place.version is not None:
+            request.version = place.version
         return self._cluster.stream(request, timeout_s, search=search, home=self._home)
 
     def _made(self, raw: Any) -> Any:

@@ -79,7 +79,13 @@ UNKNOWN_ORIGIN = Origin()
 
 
 class SampledBatch:
-    """The arrays of a sampled subgraph; ``atta.MiniBatch`` adds how they are turned into objects of other libraries."""
+    """The arrays of a sampled subgraph; ``atta.MiniBatch`` adds how they are turned into objects of other libraries.
+
+    Attributes:
+        batch_id: number of the batch in its epoch, counted over all ranks.
+        version: of the tables that its rows are from; 0: the dataset as it was partitioned.
+        stats: how the batch was made.
+    """
 
     def __init__(
         self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, origin: Origin = UNKNOWN_ORIGIN
@@ -88,6 +94,7 @@ class SampledBatch:
         self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
         self.origin, self._labels = origin, origin.labels
         self.batch_id = raw.batch
+        self.version = raw.version
         self.stats: dict[str, float] = raw.stats
 
     @property

@@ -18,7 +18,8 @@ __all__ = ["Cursor", "StreamPlace", "request_digest"]
 
 _VERSION = 1
 _KEYS = ("version", "request", "epoch", "batch")
-_NOT_OF_BATCHES = ("epoch", "start_batch", "session", "shared_memory", "wide_ids", "job", "share")
+_TABLES = "tables_version"
+_NOT_OF_BATCHES = ("epoch", "start_batch", "session", "version", "shared_memory", "wide_ids", "job", "share")
 """Fields of a request that do not change what is in the batches of an epoch, or that the cursor holds itself."""
 _MOST = (1 << 64) - 1
 
@@ -34,10 +35,12 @@ def request_digest(request: session_pb2.OpenRequest) -> str:
 
 @dataclass(slots=True)
 class StreamPlace:
-    """The place of a running iterator: the epoch, and the number of this rank's batches that it has delivered."""
+    """The place of a running iterator: the epoch, the number of this rank's batches that it has delivered, and the
+    version of the tables that the epoch has (None: it has not begun)."""
 
     epoch: int
     batch: int = 0
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,23 @@ class Cursor:
         request: ``request_digest`` of the loader's request.
         epoch: number of the epoch, from 0.
         batch: position of the next batch among this rank's batches of the epoch, from 0.
+        tables_version: of the tables that the batches before it had; None: the epoch may have the newest.
     """
 
     request: str
     epoch: int
     batch: int
+    tables_version: int | None = None
 
     def to_state(self) -> dict[str, Any]:
         """The cursor as plain values that ``torch.save`` and JSON can store."""
-        return {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
+        state = {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
+        return state if self.tables_version is None else {**state, _TABLES: self.tables_version}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Cursor:
         """The cursor that ``to_state`` has stored; raises ConfigError if it is something else."""
-        if not isinstance(state, Mapping) or set(state) != set(_KEYS):
+        if not isinstance(state, Mapping) or set(state) - {_TABLES} != set(_KEYS):
             raise ConfigError(f"state of a loader: must have exactly the keys {', '.join(_KEYS)}")
         if state["version"] != _VERSION:
             raise ConfigError(
@@ -70,7 +76,8 @@ class Cursor:
         request, epoch, batch = state["request"], state["epoch"], state["batch"]
         if not isinstance(request, str):
             raise ConfigError(f"state of a loader: request is {request!r}, must be a text")
-        for name, value in (("epoch", epoch), ("batch", batch)):
+        tables = state.get(_TABLES)
+        for name, value in (("epoch", epoch), ("batch", batch), (_TABLES, tables or 0)):
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
                 raise ConfigError(f"state of a loader: {name} is {value!r}, must be a whole number from 0")
-        return cls(request, epoch, batch)
+        return cls(request, epoch, batch, tables)

@@ -84,6 +84,7 @@ class ResumingStream(Iterator[RawBatch]):
                 stream = self._reopened(error)
         self._stream = stream
         self.batches = self._stream.batches
+        self.place.version = stream.version  # the rest of the epoch has the same, wherever it comes from
 
     def __next__(self) -> RawBatch:
         if self._stream.moving and self._stream.left:
@@ -153,9 +154,13 @@ class ResumingStream(Iterator[RawBatch]):
         return type(lost)(lost.peer, f"{lost.cause} (gave up after reconnect={self._reconnect_s:g} s)")
 
     def _same(self, stream: BatchStream) -> BatchStream:
-        if stream.batches == self.batches:
+        if stream.batches == self.batches and stream.version == self.place.version:
             return stream
         stream.close()
+        if stream.batches == self.batches:
+            raise RemoteError(
+                stream.address, f"reads version {stream.version} of the tables, it was {self.place.version} before"
+            )
         raise RemoteError(
             stream.address, f"has {stream.batches} batches in this epoch, there were {self.batches} before"
         )

@@ -50,6 +50,7 @@ class RawBatch:
     batch: int
     arrays: Mapping[str, np.ndarray]
     stats: dict[str, float]
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class BatchStream(Iterator[RawBatch]):
             keeper.drop(self._state)
             raise
         self.session, self.batches = reply.session, int(reply.batches)
+        self.version = int(reply.version)
+        """Of the tables, in all batches."""
         self._state.session, self._state.pid = self.session, int(reply.pid)
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
@@ -239,7 +242,8 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
         arrays = {ref.name: _array(buffer, ref) for ref in header.arrays}
     except (TypeError, ValueError, OverflowError) as error:
         raise RemoteError(peer, f"sends a batch that cannot be read: {error}") from error
-    return _NextReply(RawBatch(int(header.batch), arrays, dict(header.stats)), int(header.unlaunched), header.moving)
+    batch = RawBatch(int(header.batch), arrays, dict(header.stats), int(header.version))
+    return _NextReply(batch, int(header.unlaunched), header.moving)
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:

@@ -32,7 +32,7 @@ from atta.observe.machine.processor import ProcessorLoad
 from atta.partition.dataset import Dataset
 from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
-from atta.samplers.batch.state import BatchState
+from atta.samplers.batch.state import NO_SOURCES, BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.samplers.shard import Shard
@@ -178,7 +178,7 @@ class Engine:
             self.fail(session, error)
 
     def _begin(self, session: Session, batch: int) -> RunningDag:
-        request = session.request
+        request, view = session.request, session.view
         slot = self.slots.acquire(request.layout.capacity)
         try:
             state = BatchState(
@@ -191,12 +191,13 @@ class Engine:
                 compactors=self._compactors,
                 degree=self.shard.degree,
                 kept=self._edges,
-                rows=self.cache,
+                rows=self.cache if view is None else view.rows,
+                sources=NO_SOURCES if view is None else view.sources,
             )
         except BaseException:
             self.slots.release(slot)
             raise
-        return RunningDag(session, batch, state, slot, time.monotonic())
+        return RunningDag(session, batch, state, slot, time.monotonic(), None if view is None else view.rows)
 
     def _run(self, action: sched.RunTask) -> None:
         dag, task = action.dag, action.task

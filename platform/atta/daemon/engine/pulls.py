@@ -113,7 +113,7 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
         asked = []
         for rows in wanted:
             item = rows.item
-            key = (item.node_type, item.tables, context.codec)
+            key = (item.node_type, item.tables, context.codec, item.version)
             pull = underway.begin(key, item.rows, item.positions, rows.outs)
             pulls.append(pull)
             promises += [(rows, promise) for promise in pull.expected]

@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from atta.daemon.config import DaemonConfig
@@ -94,6 +94,8 @@ class RunningDag:
     state: BatchState = field(repr=False)
     slot: Slot
     launched: float
+    rows: RowCache | None = None
+    """The cache of the session's version of the tables; None: that of the dataset."""
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
@@ -187,7 +189,8 @@ class TaskRunner:
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
-            result = run_local(running.state, task, self._home)
+            home = self._home if running.rows is None else replace(self._home, rows=running.rows)
+            result = run_local(running.state, task, home)
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error
@@ -218,7 +221,7 @@ class TaskRunner:
                 context = RemoteContext(
                     self._peers,
                     self._owners,
-                    self._home.rows,
+                    self._home.rows if running.rows is None else running.rows,
                     self._copiers,
                     self._underway,
                     running.session.request.codec,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.daemon.engine.slots import Slot, SlotPool
+from atta.daemon.live.versions import VersionView
 from atta.errors import AttaError, ConfigError
 from atta.samplers.batch.items import BatchSeeds
 from atta.samplers.batch.layout import BatchArrays, Layout
@@ -93,6 +94,7 @@ class Session:
     slots: SlotPool
     last_seen: float
     digest: bytes = b""  # of the request, as it came
+    view: VersionView | None = None  # what it reads of the tables; None: the dataset's own rows
     queue: deque[Delivery] = field(default_factory=deque, repr=False)
     """Finished and not taken: neither shared, over nor being sent."""
     held: dict[int, Delivery] = field(default_factory=dict, repr=False)
@@ -205,6 +207,11 @@ class Session:
     def _free_if_over(self, delivery: Delivery) -> None:
         if delivery.over and not delivery.senders:
             self.slots.release(delivery.slot)
+
+    @property
+    def version(self) -> int:
+        """The version of the tables that all of its batches have."""
+        return 0 if self.view is None else self.view.number
 
     def close(self) -> None:
         """Free the slots that are not read.

@@ -108,7 +108,8 @@ def _fetched(state: BatchState, task: Task, home: AtHome) -> int:
             home.rows.fill(item.node_type, item.tables, item.rows, item.positions, outs)
             continue
         for name, out in zip(item.tables, outs, strict=True):
-            home.store.gather_to(item.node_type, name, item.rows, out, item.positions)
+            source = state.sources.get((item.node_type, name), 0)
+            home.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source)
     return cached
 
 

@@ -26,7 +26,7 @@ Piece = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 class LinkedOwners:
-    """See ``AskedOwners``. Edge tables, codecs and methods in numpy travel by messages only."""
+    """See ``AskedOwners``. Edge tables, codecs, methods in numpy and later versions of tables travel by messages only."""
 
     def __init__(
         self, links: _native.Links, steps: LinkSteps, attaching: Attaching, messages: AskedOwners, dataset: Dataset
@@ -83,7 +83,7 @@ class LinkedOwners:
     ) -> int:
         """See ``AskedOwners``."""
         bits = [self._numbers.bits(item.node_type, item.tables) for item in items]
-        if codec or not all(bits):
+        if codec or not all(bits) or any(item.version for item in items):
             return await self._messages.pull(items, outs, codec, age_ms=age_ms)
         await self._attached(items)
         step = self._links.step()

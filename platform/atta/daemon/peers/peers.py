@@ -227,7 +227,8 @@ class Peer:
         request = kv_pb2.PullRequest(age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
-            request.pulls.add(node_type=item.node_type, tables=item.tables, rows=rows, wide_rows=wide, codec=codec)
+            of = {"node_type": item.node_type, "tables": item.tables, "version": item.version}
+            request.pulls.add(**of, rows=rows, wide_rows=wide, codec=codec)
         return request
 
     async def attach(self, request: link_pb2.AttachRequest) -> link_pb2.AttachReply:

@@ -34,8 +34,8 @@ LEAST_SHARE = 1 / 32
 """Least share of the rows that must come from other pulls. Looking costs about a tenth of what a row of 400 bytes takes
 over a link, but it also spares the network."""
 
-Key = tuple[str, tuple[str, ...], str]
-"""Node type, tables, codec: pulls of different keys have nothing in common."""
+Key = tuple[str, tuple[str, ...], str, int]
+"""Node type, tables, codec, version of the tables: pulls of different keys have nothing in common."""
 
 
 @dataclass(eq=False, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from atta.daemon.live.versions import LiveVersions
 from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import MessageTurns, TurnPool, began
@@ -267,9 +268,10 @@ class KvService(DataService):
         address: str,
         at_once: int,
         answers: AnswerRoom,
+        versions: LiveVersions | None = None,
     ) -> None:
         super().__init__(dataset_id, pool, address, at_once=at_once, answers=answers)
-        self._store, self._turns = store, turns
+        self._store, self._turns, self._versions = store, turns, versions
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``kv.proto``."""
@@ -283,7 +285,10 @@ class KvService(DataService):
         since = began(request.age_ms)
         for index, pull in enumerate(request.pulls):
             rows = as_array(pull.rows, wide=pull.wide_rows)
-            tables = [self._store.table(pull.node_type, name) for name in pull.tables]
+            if pull.version and self._versions is not None:
+                tables = await self._versions.tables(pull.node_type, pull.tables, pull.version)
+            else:
+                tables = [self._store.table(pull.node_type, name, pull.version) for name in pull.tables]
             if not tables:
                 raise ConfigError(f"pull {index} names no table of {pull.node_type}")
             codec = known_codec(pull.codec)

@@ -17,6 +17,7 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest
+from atta.daemon.live.versions import LiveVersions, VersionView
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.opening import Openings, check_name, check_request, taken
 from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
@@ -38,7 +39,11 @@ LARGE_REQUEST = 1 << 20
 class SessionService:
     """All sessions of a daemon and their leases."""
 
-    def __init__(self, config: DaemonConfig, engine: Engine, address: str) -> None:
+    def __init__(
+        self, config: DaemonConfig, engine: Engine, address: str, versions: LiveVersions | None = None
+    ) -> None:
+        """``versions``: of the tables; None: there is only the dataset."""
+        self._versions = versions
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
         self._openings = Openings()
@@ -76,8 +81,7 @@ class SessionService:
                 self._check_places()
             check = partial(check_request, request, self._engine.dataset, self._config, self._address)
             checked = await self._openings.checked(name, digest, check)
-            if name not in self._sessions:  # of several requests that have waited, the first opens it
-                self._start(name, digest, checked)
+            await self._start(name, digest, checked, request)
         session = self._sessions[name]
         if session.digest != digest:
             raise taken(name)
@@ -88,6 +92,7 @@ class SessionService:
             seeds=len(session.request.seeds.seeds),
             lease_s=self._config.lease_s,
             pid=os.getpid(),
+            version=session.version,
         )
 
     def _check_places(self) -> None:
@@ -100,14 +105,37 @@ class SessionService:
                 f"the most that this daemon allows (--max-sessions {self._config.max_sessions})"
             )
 
-    def _start(self, name: str, digest: bytes, checked: SessionRequest) -> None:
+    async def _start(self, name: str, digest: bytes, checked: SessionRequest, request: session_pb2.OpenRequest) -> None:
+        """Start the session, unless the same request has done so. From here on it has its version of the tables."""
+        if name in self._sessions:
+            return
+        view = None
+        if self._versions is not None:
+            view = await self._versions.open(request.version if request.HasField("version") else None)
+        try:
+            started = self._started(name, digest, checked, view)
+        except BaseException:
+            self._let_go(view)
+            raise
+        if not started:  # of several requests that have waited, the first opens it
+            self._let_go(view)
+
+    def _started(self, name: str, digest: bytes, checked: SessionRequest, view: VersionView | None) -> bool:
+        if name in self._sessions:
+            return False
+        self._openings.refuse_ended(name)
         if self.draining:
             raise DrainingError(self._address)
-        session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest)
+        session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
         self._sessions[name] = session
         self._opened += 1
         self._engine.open(session)
         log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
+        return True
+
+    def _let_go(self, view: VersionView | None) -> None:
+        if self._versions is not None and view is not None:
+            self._versions.close(view)
 
     async def next(self, request: session_pb2.NextRequest, context: Context) -> AsyncIterator[Bulk]:
         """``SessionService.Next``."""
@@ -131,7 +159,8 @@ class SessionService:
                 self._engine.taken(session, delivery.batch, request.train_ms)
             try:
                 with session.sending(delivery):
-                    for bulk in _messages(delivery, self._engine.unlaunched(session), moving=self.draining):
+                    left = self._engine.unlaunched(session)
+                    for bulk in _messages(delivery, left, moving=self.draining, version=session.version):
                         yield bulk
             finally:  # also if the consumer leaves before the end of the answer
                 if fresh:
@@ -162,6 +191,7 @@ class SessionService:
         session = self._sessions.pop(name, None)
         if session is not None:
             self._engine.close(session)
+            self._let_go(session.view)
             log.info("session closed", session=name)
 
     async def expire(self) -> None:
@@ -214,10 +244,11 @@ async def _digest(request: session_pb2.OpenRequest) -> bytes:
     return made() if request.ByteSize() < LARGE_REQUEST else await asyncio.to_thread(made)
 
 
-def _messages(delivery: Delivery, unlaunched: int, *, moving: bool) -> list[Bulk]:
+def _messages(delivery: Delivery, unlaunched: int, *, moving: bool, version: int) -> list[Bulk]:
     """The header of a batch, followed by its bytes unless they lie in shared memory."""
     out, slot = delivery.out, delivery.slot
     header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched, moving=moving)
+    header.version = version
     filled = {name: out.filled(name) for name in out.arrays}
     offset = 0
     for name, array in filled.items():

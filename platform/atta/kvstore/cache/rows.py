@@ -2,14 +2,16 @@
 
 Batches ask for the rows of the remote vertices that they sampled. A row that was fetched for a batch is kept if the
 policy wants it. Rows that a policy has chosen beforehand may also be filled in (``chosen``). Only tables of the dataset
-are cached. They are read-only, so a cached row stays right; mutable tables are a service of their own and are never
-cached.
+are cached. They are read-only, so a cached row stays right; a later version of a table has a cache of its own
+(``beside``). Mutable tables are a service of their own and are never cached.
 """
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.partition.schema import TableSpec
 
-__all__ = ["RowCache"]
+__all__ = ["RowCache", "bytes_of"]
 
 MAX_TABLES = 8
 """At most this many tables of a node type are cached."""
@@ -69,7 +71,9 @@ class RowCache:
             )
         self.rows_asked = self.rows_hit = 0
         self._lock = threading.Lock()
-        self._kept: dict[str, CachedRows] = {}
+        self._counted = self
+        self._makers: dict[str, Callable[[], CachedRows]] = {}
+        self._kept: dict[str, CachedRows]
         counts, specs = {}, {t: dict(list(s.items())[:MAX_TABLES]) for t, s in dataset.schema.node_tables.items()}
         for node_type, tables in specs.items():
             most = _most(dataset, part, node_type, share)
@@ -80,15 +84,32 @@ class RowCache:
             offsets, tables = dataset.book.offsets[node_type], specs[node_type]
             if count and rank == "recent":
                 window = len(dataset.part(part).halo(node_type))
-                self._kept[node_type] = RecentRows(count, tables, offsets, window=window)
+                self._makers[node_type] = partial(RecentRows, count, tables, offsets, window=window)
             elif count:
                 ids = hottest(dataset, part, node_type, count, None if visits is None else visits[node_type])
-                self._kept[node_type] = ChosenRows(ids, tables, offsets)
+                self._makers[node_type] = partial(ChosenRows, ids, tables, offsets)
+        self._kept = {node_type: make() for node_type, make in self._makers.items()}
+
+    def beside(self, other: Mapping[str, RowCache]) -> RowCache:
+        """A cache of another version of the tables. It chooses the same rows; look-ups count here.
+
+        ``other``: by node type, the cache whose rows are right in that version, too. Other node types begin empty.
+        """
+        found = copy.copy(self)
+        found._counted, found._kept = self._counted, {}
+        for node_type, make in self._makers.items():
+            kept = other[node_type]._kept.get(node_type) if node_type in other else None
+            found._kept[node_type] = make() if kept is None else kept
+        return found
+
+    def forget(self) -> None:
+        """Let go of all rows. Batches that have looked some up must have ended."""
+        self._kept = {}
 
     @property
     def nbytes(self) -> int:
         """Memory of the cache when every slot is filled, in bytes."""
-        return sum(table.nbytes for kept in self._kept.values() for table in kept.tables.values())
+        return bytes_of([self])
 
     def chosen(self) -> Iterator[tuple[str, ChosenRows]]:
         """Node types, and their rows, whose policy knows before the first batch what it wants to keep."""
@@ -113,8 +134,8 @@ class RowCache:
         usable = kept is not None and all(name in kept.tables for name in tables)
         found = kept.look_up(tables, ids, positions, starts) if kept is not None and usable else None
         with self._lock:
-            self.rows_asked += len(ids)
-            self.rows_hit += 0 if found is None else len(found.slots)
+            self._counted.rows_asked += len(ids)
+            self._counted.rows_hit += 0 if found is None else len(found.slots)
         return found
 
     def fill(
@@ -141,6 +162,12 @@ class RowCache:
     ) -> None:
         """Keep rows that came from peers and lie at ``positions`` (int64) of ``outs``; ``slots`` as looked up."""
         self._kept[node_type].keep(tables, slots, positions, outs)
+
+
+def bytes_of(caches: Iterable[RowCache]) -> int:
+    """Memory of several caches (see ``RowCache.beside``) when every slot is filled, in bytes."""
+    arrays = {id(rows): rows for cache in caches for kept in cache._kept.values() for rows in kept.tables.values()}
+    return sum(rows.nbytes for rows in arrays.values())
 
 
 def _row_bytes(tables: Mapping[str, TableSpec]) -> int:

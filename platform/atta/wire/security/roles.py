@@ -24,7 +24,7 @@ class Role(enum.Enum):
     PEER = "peer"
     """Another daemon of the cluster, which asks for rows and edges."""
     OPERATOR = "operator"
-    """Watches and stops daemons; saves, loads and deletes tables."""
+    """Watches and stops daemons; saves, loads and deletes tables; publishes versions of the dataset's tables."""
 
 
 METRICS = "metrics"
@@ -39,6 +39,7 @@ _GRAPH, _KV, _LINK = "atta.v1.GraphService", "atta.v1.KvService", "atta.v1.LinkS
 _BACKUP = "atta.v1.BackupService"
 _IDS, _WEIGHTS = "atta.v1.IdService", "atta.v1.ParameterService"
 _TABLE, _SESSION, _CONTROL = "atta.v1.TableService", "atta.v1.SessionService", "atta.v1.ControlService"
+_UPDATE = "atta.v1.UpdateService"
 _REFLECTION, _HEALTH = "grpc.reflection.v1alpha.ServerReflection", "grpc.health.v1.Health"
 _FIGURES = (Role.READER, Role.WRITER, Role.OPERATOR)
 
@@ -53,6 +54,8 @@ ROLES: dict[str, frozenset[Role]] = {
     **_methods(_TABLE, [Role.READER, Role.WRITER], "Locate", "Pull"),
     **_methods(_TABLE, _FIGURES, "List", "Describe", "Snapshots"),
     **_methods(_TABLE, [Role.OPERATOR], "Delete", "Save", "Load"),
+    **_methods(_UPDATE, [Role.OPERATOR], "Publish"),
+    **_methods(_UPDATE, _FIGURES, "Versions"),
     **_methods(_WEIGHTS, [Role.WRITER], "Create", "Join", "Begin", "Push", "Renew", "Leave", "Drop"),
     **_methods(_WEIGHTS, [Role.READER, Role.WRITER], "Pull"),
     **_methods(_SESSION, [Role.READER], "Open", "Next", "Renew", "Close"),

@@ -1,0 +1,121 @@
+"""Publishes a new version of a dataset's table on all daemons, or on none, while they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atta.client.control import Connection, Description
+from atta.client.every import DaemonAnswer, ask_all, check_together, down
+from atta.errors import ConfigError, WrongDatasetError
+from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
+from atta.kvstore.live.writing import NewRows, find_table, write_version
+from atta.partition.dataset import Dataset
+from atta.protos.v1 import update_pb2
+from atta.wire.parts import Addresses
+from atta.wire.security.credentials import Credentials
+
+__all__ = ["Published", "publish"]
+
+ANSWER_S, LOAD_S = 10.0, 600.0
+"""How long a daemon may take to answer, and to read and check the new rows."""
+_Request = update_pb2.PublishRequest
+
+
+@dataclass(frozen=True)
+class Published:
+    """What ``publish`` has done.
+
+    Attributes:
+        number: of the new version.
+        table: ``TYPE/NAME``.
+        rows: number of rows that were given.
+        removed: versions that were removed from the disk.
+        untold: why daemons did not hear of it. They look at the disk every few seconds, and when they are started.
+    """
+
+    number: int
+    table: str
+    rows: int
+    removed: list[int]
+    untold: list[str]
+
+
+def publish(
+    data: str | Path,
+    table: str,
+    source: str | Path,
+    addresses: Mapping[int, Addresses],
+    *,
+    credentials: Credentials | None = None,
+    keep: int = 2,
+) -> Published:
+    """Write rows as the next version of ``table`` beside the dataset ``data``, and have all daemons serve it.
+
+    ``source``: see ``NewRows.open``. Sessions that are open read on what they have begun with. Then versions that
+    nobody reads are removed from the disk, except for the newest ``keep``.
+
+    Raises:
+        ConfigError, UnknownNameError: the rows or the table are wrong, or ``keep`` is below 1.
+        DataError: a file cannot be read or written.
+        WrongDatasetError: the daemons serve another dataset.
+        AttaError: a daemon does not answer, or cannot read the version. All go on with the one before.
+    """
+    if keep < 1:
+        raise ConfigError(f"keep {keep}: at least the newest version stays")
+
+    def ask(question: Callable[[Connection], Any], deadline_s: float) -> list[DaemonAnswer[Any]]:
+        return ask_all(addresses, question, deadline_s=deadline_s, credentials=credentials)
+
+    dataset = Dataset.open(data, verify=False)
+    _check_daemons(ask(Connection.describe, ANSWER_S), dataset)
+    folder, of = VersionFolder(data, dataset.dataset_id), find_table(dataset, table)
+    new = NewRows.open(Path(source), of[1])
+    version = write_version(folder, dataset, of, new)
+    if (failed := _tell(ask, version, _Request.PREPARE)) is not None:
+        _tell(ask, version, _Request.ABORT)
+        raise failed
+    folder.commit(version.number)
+    untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
+    removed = _remove_unread(folder, ask, keep)
+    return Published(version.number, "/".join(of), len(new.rows), removed, untold)
+
+
+_Ask = Callable[[Callable[[Connection], Any], float], list[DaemonAnswer[Any]]]
+
+
+def _check_daemons(answers: list[DaemonAnswer[Description]], dataset: Dataset) -> None:
+    if (failed := down(check_together(answers))) is not None:
+        raise failed
+    for answer in answers:
+        if answer.value is not None and answer.value.dataset_id != dataset.dataset_id:
+            raise WrongDatasetError(
+                answer.address, f"serves dataset {answer.value.dataset_id}, {dataset.path} is {dataset.dataset_id}"
+            )
+
+
+def _tell(ask: _Ask, version: VersionFiles, phase: _Request.Phase) -> Exception | None:
+    """Ask all daemons at once; the error that names all that did not agree."""
+    request = _Request(number=version.number, id=version.id, phase=phase)
+    return down(ask(partial(_call, "UpdateService.Publish", request), LOAD_S))
+
+
+def _call(method: str, request: Any, connection: Connection) -> Any:
+    connection.meet(connection.describe(timeout=ANSWER_S))
+    return connection.call(method, request, timeout=connection.deadline_s)
+
+
+def _remove_unread(folder: VersionFolder, ask: _Ask, keep: int) -> list[int]:
+    """Remove versions that no session reads. None if a daemon does not tell what its sessions read."""
+    answers = ask(partial(_call, "UpdateService.Versions", update_pb2.VersionsRequest()), ANSWER_S)
+    if down(answers) is not None:
+        return []
+    read = [number for answer in answers if answer.value is not None for number in answer.value.in_use]
+    versions = folder.committed()
+    removed = sorted(versions.keys() - kept_numbers(versions, read, keep))
+    for number in removed:
+        folder.remove(number)
+    return removed

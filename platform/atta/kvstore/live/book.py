@@ -1,0 +1,136 @@
+"""Which versions of a dataset's tables there are, who reads which, and whose rows a daemon needs. Pure.
+
+Version 0 is the dataset itself. A later version changes some tables. For every table that differs from the dataset's it
+names its *source*: the version whose files hold the rows. So what a version says holds even when versions between are
+gone, and tables that did not change are in memory once.
+
+A version is *prepared* on all daemons, then *committed* on the disk, then announced. Sessions open the newest committed
+version and read it to their end. Peers name the source that they want, also a prepared one: the daemon that asks may
+have learnt of the commit first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from atta.errors import QuotaExceededError, UnknownNameError
+
+__all__ = ["DATASET", "IDLE_S", "MOST_IN_USE", "Rows", "Sources", "TableName", "VersionBook", "source_of"]
+
+TableName = tuple[str, str]
+"""Node type, name."""
+Sources = Mapping[TableName, int]
+"""The version whose files hold a table's rows; a table that is not there is the dataset's own."""
+Rows = tuple[str, str, int]
+"""Node type, name, source: what a daemon has in memory, or has not."""
+
+DATASET: Sources = {}
+MOST_IN_USE = 8
+"""At most so many versions may be read at once, the newest included: each may take the memory of its tables."""
+IDLE_S = 30.0
+"""How long rows stay that only peers have asked for, after the latest pull. Their sessions are not known here."""
+
+
+def source_of(sources: Sources, node_type: str, tables: Iterable[str]) -> int:
+    """The version that a pull of ``tables`` names: the newest of their sources. It has the same rows of all of them."""
+    return max((sources.get((node_type, name), 0) for name in tables), default=0)
+
+
+@dataclass
+class VersionBook:
+    """Attributes:
+    known: the committed versions; always the dataset, too.
+    prepared: the number and the sources of the version that is about to be committed; None: there is none.
+    readers: open sessions, by version.
+    """
+
+    known: dict[int, Sources] = field(default_factory=lambda: {0: DATASET})
+    prepared: tuple[int, Sources] | None = None
+    readers: Counter[int] = field(default_factory=Counter)
+    _asked: dict[Rows, float] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> int:
+        """The version that a session opens."""
+        return max(self.known)
+
+    def refresh(self, committed: Mapping[int, Sources]) -> None:
+        """Take note of what is committed on the disk. A version that is read stays known even if its files are gone."""
+        kept = {number: sources for number, sources in self.known.items() if self.readers[number]}
+        self.known = {0: DATASET, **kept, **committed}
+        if self.prepared is not None and self.prepared[0] in committed:
+            self.prepared = None
+
+    def prepare(self, number: int, sources: Sources) -> None:
+        """Be ready for ``number``. It takes the place of a version that was prepared before and never committed.
+
+        Raises:
+            UnknownNameError: it is not newer than what is committed.
+            QuotaExceededError: too many versions are read.
+        """
+        if number <= self.newest:
+            raise UnknownNameError(f"version {number} cannot be prepared: version {self.newest} is committed")
+        used = {n for n, count in self.readers.items() if count} | {self.newest}
+        if len(used) >= MOST_IN_USE:
+            raise QuotaExceededError(
+                f"sessions read {len(used)} versions of the tables, the most that are served at once; wait for them to end"
+            )
+        self.prepared = number, sources
+
+    def abort(self, number: int) -> None:
+        """Forget what was prepared, if it is this version."""
+        if self.prepared is not None and self.prepared[0] == number:
+            self.prepared = None
+
+    def sources(self, number: int) -> Sources:
+        """Where the rows of a version are, also of the prepared one.
+
+        Raises:
+            UnknownNameError: there is no such version; names those that exist.
+        """
+        if self.prepared is not None and number == self.prepared[0]:
+            return self.prepared[1]
+        return self._committed(number)
+
+    def _committed(self, number: int) -> Sources:
+        if number not in self.known:
+            raise UnknownNameError.of("version of the tables", number, self.known)
+        return self.known[number]
+
+    def open(self, number: int | None) -> int:
+        """A session begins to read ``number`` (None: the newest). ``close`` must follow.
+
+        Raises:
+            UnknownNameError: it is not committed, or was dropped; names those that exist.
+        """
+        number = self.newest if number is None else number
+        self._committed(number)
+        self.readers[number] += 1
+        return number
+
+    def close(self, number: int) -> None:
+        """A session has ended."""
+        self.readers[number] -= 1
+        if not self.readers[number]:
+            del self.readers[number]
+
+    def asked(self, rows: Iterable[Rows], now: float) -> None:
+        """A peer has asked for these; ``now`` in seconds."""
+        for one in rows:
+            if one[2]:
+                self._asked[one] = now
+
+    def needed(self, now: float) -> set[Rows]:
+        """What has to be in memory, beside the dataset's own rows: of versions that are read, of the newest, of the
+        prepared one, and what peers have asked for lately."""
+        self._asked = {rows: at for rows, at in self._asked.items() if now - at < IDLE_S}
+        used = [self.known[n] for n in {*self.readers, self.newest}]
+        if self.prepared is not None:
+            used.append(self.prepared[1])
+        return {(t, name, source) for of in used for (t, name), source in of.items()} | {*self._asked}
+
+    def in_use(self) -> list[int]:
+        """The versions that sessions read, ascending."""
+        return sorted(self.readers)

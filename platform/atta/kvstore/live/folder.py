@@ -1,0 +1,173 @@
+"""Versions of tables on the disk: a folder ``DATASET.versions`` beside the dataset.
+
+    0001/version.json                        checksum of itself, format "atta-version", version 1; the number, a random
+                                             id, the dataset's id, the source of each table, size and checksum of files
+    0001/part-0000/nodes/<type>/<table>.npy  rows of the core vertices in internal order, as in the dataset
+    0001/committed                           empty; the version counts since this file is there
+
+A folder appears whole and never changes afterwards. Version 0 is the dataset itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.errors import DataError
+from atta.kvstore.live.book import Sources, TableName
+from atta.partition.dataset import Dataset, part_folder
+from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
+
+__all__ = ["FORMAT", "MANIFEST", "VERSION", "VersionFiles", "VersionFolder", "kept_numbers", "table_file"]
+
+MANIFEST, COMMITTED = "version.json", "committed"
+FORMAT, VERSION = "atta-version", 1
+_NUMBER = re.compile(r"[0-9]{4,9}")
+
+
+def table_file(part: int, node_type: str, name: str) -> str:
+    """The file of a table's rows of one partition, within the folder of a version."""
+    return f"{part_folder(part)}/nodes/{node_type}/{name}.npy"
+
+
+@dataclass(frozen=True)
+class VersionFiles:
+    """One version as its ``version.json`` describes it.
+
+    Attributes:
+        number: from 1.
+        id: random; tells apart versions that were written under one number.
+        sources: of all tables that are not the dataset's own.
+        files: what it says of each file of this folder.
+    """
+
+    number: int
+    id: str
+    path: Path
+    sources: Sources
+    files: Mapping[str, FileRecord] = field(repr=False)
+
+
+class VersionFolder:
+    """The versions of a dataset."""
+
+    def __init__(self, data: str | Path, dataset_id: str) -> None:
+        """``data``: the dataset's folder."""
+        data = Path(data).absolute()
+        self.path, self._dataset_id = data.with_name(f"{data.name}.versions"), dataset_id
+        self._read: dict[int, VersionFiles] = {}
+
+    def place(self, number: int) -> Path:
+        """The folder of one version."""
+        return self.path / f"{number:04d}"
+
+    def numbers(self) -> list[int]:
+        """Versions that are there, committed or not, ascending."""
+        try:
+            return sorted(int(entry) for entry in os.listdir(self.path) if _NUMBER.fullmatch(entry))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DataError(self.path, error.strerror or str(error)) from None
+
+    def committed(self) -> dict[int, VersionFiles]:
+        """The committed versions of this dataset, by number. Those of another dataset are left out.
+
+        Raises:
+            DataError: a description is damaged.
+        """
+        found = {}
+        for number in self.numbers():
+            if (self.place(number) / COMMITTED).exists() and number > 0:
+                version = self._read.get(number)  # a committed folder does not change
+                try:
+                    version = self._read[number] = version or self.read(number)
+                except DataError:
+                    if self.place(number).exists():
+                        raise
+                    continue  # it was removed meanwhile
+                found[number] = version
+        self._read = {number: files for number, files in self._read.items() if number in found}
+        return {number: files for number, files in found.items() if files.id}
+
+    def read(self, number: int) -> VersionFiles:
+        """What ``version.json`` says; the id is empty if it belongs to another dataset.
+
+        Raises:
+            DataError: it is missing, damaged, or says something impossible.
+        """
+        where = self.place(number) / MANIFEST
+        value = read_sealed(where, "a version of tables", FORMAT, VERSION)
+        try:
+            sources = {_table_name(name): int(source) for name, source in dict(value["sources"]).items()}
+            files = {str(n): FileRecord.from_json(record, where, str(n)) for n, record in dict(value["files"]).items()}
+            of, told, id_ = str(value["dataset_id"]), int(value["number"]), str(value["id"])
+        except (KeyError, TypeError, ValueError):
+            raise DataError(where, "is malformed") from None
+        if told != number or not id_ or not all(0 < source <= number for source in sources.values()):
+            raise DataError(where, f"is not that of version {number}")
+        return VersionFiles(number, id_ if of == self._dataset_id else "", self.place(number), sources, files)
+
+    def commit(self, number: int) -> None:
+        """Let the version count. Repeating it changes nothing.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        path = self.place(number)
+        try:
+            with (path / COMMITTED).open("wb") as file:
+                os.fsync(file.fileno())
+            folder = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise DataError(path, f"cannot be committed: {error.strerror}") from None
+
+    def remove(self, number: int) -> None:
+        """Remove a version's folder. First it stops counting, so that nobody reads half of it."""
+        (self.place(number) / COMMITTED).unlink(missing_ok=True)
+        shutil.rmtree(self.place(number), ignore_errors=True)
+
+    def load(self, dataset: Dataset, owner: int, table: TableName, source: int) -> np.ndarray:
+        """The rows [core, *row_shape] of what ``owner`` of a (joined) dataset owns. Every byte is checked.
+
+        Mapped; those of several partitions are copied, one after another.
+
+        Raises:
+            DataError: a file is missing, truncated, altered, or has other rows than the dataset.
+        """
+        version, spec = self._read.get(source) or self.read(source), dataset.schema.table(*table)
+        arrays: list[Any] = []
+        for part in dataset.groups[owner]:
+            name = table_file(part, *table)
+            path = version.path / name
+            record = version.files.get(name)
+            low, high = dataset.partitions.range(table[0], part)
+            if record is None or (record.dtype, record.shape) != (spec.dtype, (high - low, *spec.row_shape)):
+                raise DataError(version.path / MANIFEST, f"has no {name} with the rows of partition {part}")
+            check_file(path, record, verify=True)
+            arrays.append(map_array(path))
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _table_name(name: str) -> TableName:
+    node_type, _, table = name.partition("/")
+    if not node_type or not table:
+        raise ValueError(name)
+    return node_type, table
+
+
+def kept_numbers(versions: Mapping[int, VersionFiles], read: Sequence[int], keep: int) -> set[int]:
+    """Versions that must stay: the newest ``keep`` (at least one), those that are ``read``, and all their sources."""
+    wanted = {*sorted(versions)[-max(1, keep) :], *read} & versions.keys()
+    return wanted | {source for number in wanted for source in versions[number].sources.values()}
