@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["ALONE_S", "ASK_AFTER_S", "REPLICAS_S", "WATCH_S", "Silence", "patience_of"]
+__all__ = ["ALONE_S", "ASK_AFTER_S", "REPLICAS_S", "WATCH_S", "DaemonSilence", "patience_of"]
 
 ASK_AFTER_S = 0.5
 """How long nothing must have come before the daemon is asked."""
@@ -25,7 +25,7 @@ def patience_of(replicas: int) -> float:
     return REPLICAS_S if replicas > 1 else ALONE_S
 
 
-class Silence:
+class DaemonSilence:
     """One daemon from which answers are awaited. At most one question is under way."""
 
     def __init__(self) -> None:

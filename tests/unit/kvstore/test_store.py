@@ -97,7 +97,7 @@ def test_an_empty_store_can_be_opened_again_and_again(tmp_path: Path) -> None:
     for epoch in range(1, 4):
         kept = Kept(tmp_path)
         assert kept.found == Recovered({}, 0, 0)
-        assert kept.store._epoch == epoch
+        assert kept.store.epoch == epoch
         kept.store.close()
         kept.store.close()
     assert len(list(tmp_path.glob("log-*"))) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atta.daemon.peers.watching import PeerWatch
 from atta.errors import AttaError, DeadlineError
-from atta.wire.silence import ALONE_S, ASK_AFTER_S, REPLICAS_S, WATCH_S, Silence, patience_of
+from atta.wire.silence import ALONE_S, ASK_AFTER_S, REPLICAS_S, WATCH_S, DaemonSilence, patience_of
 
 
 def test_half_open_links_are_noticed_within_two_seconds_if_there_is_a_replica() -> None:
@@ -26,7 +26,7 @@ def test_half_open_links_are_noticed_within_two_seconds_if_there_is_a_replica() 
 )
 def test_a_daemon_is_silent_if_nothing_came_since_the_question(events: list[tuple[str, float]]) -> None:
     """Beside a model that keeps all that happened."""
-    silence, now, since = Silence(), 10.0, 10.0
+    silence, now, since = DaemonSilence(), 10.0, 10.0
     heard, asked = [float("-inf")], None
     for event, passed in events:
         now += passed

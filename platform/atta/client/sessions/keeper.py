@@ -22,7 +22,7 @@ from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import AttaError
 from atta.protos.v1 import session_pb2
-from atta.wire.silence import ALONE_S, WATCH_S, Silence
+from atta.wire.silence import ALONE_S, WATCH_S, DaemonSilence
 
 __all__ = ["SessionKeeper", "SessionState"]
 
@@ -43,7 +43,7 @@ class SessionState:
         """How long the daemon may take to answer a question, while it owes a batch."""
         self.silent = False
         """Whether it has not answered such a question. Its call is cancelled then."""
-        self._silence, self._owed_since = Silence(), math.inf
+        self._silence, self._owed_since = DaemonSilence(), math.inf
         self._released: deque[int] = deque()  # appended to by garbage collection, at any moment
         self._reported: list[int] = []
 

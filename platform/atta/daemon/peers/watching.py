@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from atta.errors import AttaError
-from atta.wire.silence import WATCH_S, Silence
+from atta.wire.silence import WATCH_S, DaemonSilence
 
 __all__ = ["PeerWatch"]
 
@@ -27,7 +27,7 @@ class PeerWatch:
         self._ask, self._lost = ask, lost
         self._awaited: set[asyncio.Future[Any]] = set()
         self._since = 0.0
-        self._silence, self.silences = Silence(), 0
+        self._silence, self.silences = DaemonSilence(), 0
         self._watching: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[bool] | None = None
 

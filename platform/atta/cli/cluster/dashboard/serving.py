@@ -33,7 +33,6 @@ def server(host: str, port: int, page: Callable[[], str], trace: Callable[[], st
 
     class Handler(BaseHTTPRequestHandler):
         timeout = IDLE_S
-        server_version, sys_version = "atta", ""
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -58,7 +57,7 @@ def server(host: str, port: int, page: Callable[[], str], trace: Callable[[], st
 
         def _send(self, status: int, kind: str, text: str) -> None:
             body = text.encode()
-            self.send_response(status)
+            self.send_response_only(status)
             for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
             self.end_headers()
