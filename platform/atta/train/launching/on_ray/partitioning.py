@@ -38,7 +38,7 @@ class RayTasks:
 
         Raises:
             UnavailableError, QuotaExceededError: there is no cluster, or it has no core.
-            AttaError: what a task raised; or it was lost once too often.
+            AttaError: what a task raised, which may be any other error, too; or it was lost once too often.
         """
         joined_ray(local=True)
         limit = AHEAD * int(self._ray.cluster_resources().get("CPU", 0))
@@ -64,11 +64,9 @@ class RayTasks:
         try:
             return self._ray.get(ready)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, AttaError):
-                raise error.cause from None
-            raise
+            raise error.cause from None  # as if the task had run here: a full disk is one, say
         except self._ray.exceptions.RayError as error:
-            raise AttaError(f"Ray lost a task {RETRIES + 1} times: {str(error).partition(chr(10))[0]}") from None
+            raise AttaError(f"Ray gave a task up: {str(error).partition(chr(10))[0]}") from None
 
 
 def partition(
