@@ -116,7 +116,8 @@ def test_a_cursor_names_its_version(live: Live) -> None:
 def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
     dataset = Dataset.open(live.data)
     folder, new = VersionFolder(live.data, dataset.dataset_id), live.graph.x - 4
-    version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
+    with folder.updating():
+        version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
     for part in range(2):
         live.running.run(getattr(live, f"daemon{part}")._versions.prepare(version.number, version.id))
     live.running.kill(live.peers[1])
@@ -135,7 +136,8 @@ def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
 def test_a_daemon_that_was_not_told_answers_its_peers(live: Live) -> None:
     dataset, new = Dataset.open(live.data), live.graph.x + 9
     folder = VersionFolder(live.data, dataset.dataset_id)
-    folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
+    with folder.updating():
+        folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
     live.running.run(live.daemon0._versions._look())
     batches = [*live.loader(home=0)]
     assert all(batch.version == 1 and live.rows(batch, new) for batch in batches)
