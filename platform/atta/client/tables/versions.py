@@ -18,7 +18,7 @@ from atta.protos.v1 import update_pb2
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["Published", "publish"]
+__all__ = ["PublishedVersion", "publish"]
 
 ANSWER_S, LOAD_S = 10.0, 600.0
 """How long a daemon may take to answer, and to read and check the new rows."""
@@ -26,7 +26,7 @@ _Request = update_pb2.PublishRequest
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedVersion:
     """What ``publish`` has done.
 
     Attributes:
@@ -52,7 +52,7 @@ def publish(
     *,
     credentials: Credentials | None = None,
     keep: int = 2,
-) -> Published:
+) -> PublishedVersion:
     """Write rows as the next version of ``table`` beside the dataset ``data``, and have all daemons serve it.
 
     ``source``: see ``NewRows.open``. Sessions that are open read on what they have begun with. Then versions that
@@ -83,7 +83,7 @@ def publish(
         folder.commit(version.number)
         untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
         removed = _remove_unread(folder, ask, keep)
-    return Published(version.number, "/".join(of), len(new.rows), removed, untold)
+    return PublishedVersion(version.number, "/".join(of), len(new.rows), removed, untold)
 
 
 _Ask = Callable[[Callable[[Connection], Any], float], list[DaemonAnswer[Any]]]
