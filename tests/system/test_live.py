@@ -40,7 +40,7 @@ class Live:
         self.ranks = np.argsort(self.order)
 
     def start(self, part: int) -> None:
-        options: dict[str, Any] = {"cache_bytes": 1 << 20, "cache_fill": 0, "buffer_bytes": 32 << 20}
+        options: dict[str, Any] = {"cache_bytes": 1 << 20, "cache_fill": 0, "buffer_bytes": 64 << 20}
         setattr(self, f"daemon{part}", self.running.start(self.data, part, self.peers[part], self.peers, **options))
 
     def held(self, part: int) -> float:
@@ -91,7 +91,7 @@ def test_a_session_reads_one_version_and_later_ones_the_next(live: Live, monkeyp
     live.cluster.stats()  # the sessions' ends have come before it
     live.running.run(live.daemon0._versions._look())
     assert live.held(0) == one / 2, "the rows of version 1 are let go of"
-    assert sum(s["remote_rows"] + s["cached_rows"] for s in live.cluster.stats()) > 0, "rows came from both daemons"
+    assert sum(s.get("remote_rows", 0) for s in live.cluster.stats()) > 0, "rows came from both daemons"
 
 
 def test_a_cursor_names_its_version(live: Live) -> None:
@@ -116,7 +116,8 @@ def test_a_cursor_names_its_version(live: Live) -> None:
 def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
     dataset = Dataset.open(live.data)
     folder, new = VersionFolder(live.data, dataset.dataset_id), live.graph.x - 4
-    version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
+    with folder.updating():
+        version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
     for part in range(2):
         live.running.run(getattr(live, f"daemon{part}")._versions.prepare(version.number, version.id))
     live.running.kill(live.peers[1])
@@ -135,7 +136,8 @@ def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
 def test_a_daemon_that_was_not_told_answers_its_peers(live: Live) -> None:
     dataset, new = Dataset.open(live.data), live.graph.x + 9
     folder = VersionFolder(live.data, dataset.dataset_id)
-    folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
+    with folder.updating():
+        folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
     live.running.run(live.daemon0._versions._look())
     batches = [*live.loader(home=0)]
     assert all(batch.version == 1 and live.rows(batch, new) for batch in batches)

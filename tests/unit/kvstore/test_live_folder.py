@@ -27,6 +27,12 @@ def dataset(tmp_path: Path) -> Dataset:
     return Dataset.open(tmp_path / "data")
 
 
+def versions_of(dataset: Dataset) -> VersionFolder:
+    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    folder.path.mkdir(exist_ok=True)
+    return folder
+
+
 def loaded(folder: VersionFolder, dataset: Dataset, source: int) -> np.ndarray:
     """A version's rows of all partitions, in the order of IDS."""
     parts = [folder.load(dataset, part, ("node", "x"), source) for part in range(dataset.num_parts)]
@@ -40,7 +46,7 @@ def published(folder: VersionFolder, dataset: Dataset, rows: np.ndarray, ids: np
 
 
 def test_rows_of_all_and_of_some_vertices(dataset: Dataset, rng: np.random.Generator) -> None:
-    folder, all_new = VersionFolder(dataset.path, dataset.dataset_id), rng.random((60, 3)).astype(np.float32)
+    folder, all_new = versions_of(dataset), rng.random((60, 3)).astype(np.float32)
     assert published(folder, dataset, all_new) == 1
     truth = all_new[np.argsort(np.argsort(IDS))]  # they came by ascending id
     assert np.array_equal(loaded(folder, dataset, 1), truth)
@@ -60,7 +66,7 @@ def dataset_rows(dataset: Dataset, part: int) -> np.ndarray:
 
 
 def test_what_is_not_committed_does_not_count_and_is_replaced(dataset: Dataset) -> None:
-    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    folder = versions_of(dataset)
     first = write_version(folder, dataset, ("node", "x"), NewRows(X + 1, None))
     assert folder.committed() == {}
     second = write_version(folder, dataset, ("node", "x"), NewRows(X + 2, None))
@@ -73,7 +79,7 @@ def test_what_is_not_committed_does_not_count_and_is_replaced(dataset: Dataset) 
 
 
 def test_damage_is_named_and_other_datasets_are_left_out(dataset: Dataset) -> None:
-    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    folder = versions_of(dataset)
     number = published(folder, dataset, X)
     assert VersionFolder(dataset.path, "0" * 16).committed() == {}
     path = folder.place(number) / "part-0001/nodes/node/x.npy"
@@ -104,7 +110,7 @@ def test_damage_is_named_and_other_datasets_are_left_out(dataset: Dataset) -> No
 def test_rows_that_do_not_fit_are_refused(
     dataset: Dataset, rows: np.ndarray, ids: np.ndarray | None, cause: str
 ) -> None:
-    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    folder = versions_of(dataset)
     with pytest.raises(ConfigError, match=cause):
         write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
     assert folder.numbers() == []
@@ -118,7 +124,7 @@ def test_names_of_tables(dataset: Dataset) -> None:
 
 
 def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
-    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    folder = versions_of(dataset)
     for table, rows in (("x", X), ("y", np.arange(60)), ("y", np.arange(60)), ("y", np.arange(60))):
         folder.commit(write_version(folder, dataset, ("node", table), NewRows(rows, None)).number)
     versions = folder.committed()
@@ -127,3 +133,11 @@ def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
     assert kept_numbers(versions, [], 2) == {1, 3, 4}
     folder.remove(2)
     assert sorted(folder.committed()) == [1, 3, 4]
+
+
+def test_one_update_at_a_time(dataset: Dataset) -> None:
+    folder = versions_of(dataset)
+    with folder.updating(), pytest.raises(ConfigError, match="another update is under way"), folder.updating():
+        pass
+    with folder.updating():
+        assert folder.numbers() == []

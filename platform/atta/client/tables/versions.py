@@ -59,7 +59,7 @@ def publish(
     nobody reads are removed from the disk, except for the newest ``keep``.
 
     Raises:
-        ConfigError, UnknownNameError: the rows or the table are wrong, or ``keep`` is below 1.
+        ConfigError, UnknownNameError: the rows or the table are wrong, ``keep`` is below 1, or another update is under way.
         DataError: a file cannot be read or written.
         WrongDatasetError: the daemons serve another dataset.
         AttaError: a daemon does not answer, or cannot read the version. All go on with the one before.
@@ -74,13 +74,15 @@ def publish(
     _check_daemons(ask(Connection.describe, ANSWER_S), dataset)
     folder, of = VersionFolder(data, dataset.dataset_id), find_table(dataset, table)
     new = NewRows.open(Path(source), of[1])
-    version = write_version(folder, dataset, of, new)
-    if (failed := _tell(ask, version, _Request.PREPARE)) is not None:
-        _tell(ask, version, _Request.ABORT)
-        raise failed
-    folder.commit(version.number)
-    untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
-    removed = _remove_unread(folder, ask, keep)
+    with folder.updating():
+        version = write_version(folder, dataset, of, new)
+        if (failed := _tell(ask, version, _Request.PREPARE)) is not None:
+            _tell(ask, version, _Request.ABORT)
+            folder.remove(version.number)
+            raise failed
+        folder.commit(version.number)
+        untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
+        removed = _remove_unread(folder, ask, keep)
     return PublishedVersion(version.number, "/".join(of), len(new.rows), removed, untold)
 
 

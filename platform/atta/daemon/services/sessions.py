@@ -78,7 +78,7 @@ class SessionService:
         self._openings.refuse_ended(name)
         if name not in self._sessions:
             if not self._openings.under_way(name):
-                self._check_places()
+                self._check_places(len(self._openings))
             check = partial(check_request, request, self._engine.dataset, self._config, self._address)
             checked = await self._openings.checked(name, digest, check)
             await self._start(name, digest, checked, request)
@@ -95,13 +95,13 @@ class SessionService:
             version=session.version,
         )
 
-    def _check_places(self) -> None:
+    def _check_places(self, opening: int) -> None:
         """Refuse one session more where there is no place. Sessions that are being checked have theirs already."""
         if self.draining:
             raise DrainingError(self._address)
-        if len(self._sessions) + len(self._openings) >= self._config.max_sessions:
+        if len(self._sessions) + opening >= self._config.max_sessions:
             raise QuotaExceededError(
-                f"{len(self._sessions)} sessions are open and {len(self._openings)} being opened, "
+                f"{len(self._sessions)} sessions are open and {opening} being opened, "
                 f"the most that this daemon allows (--max-sessions {self._config.max_sessions})"
             )
 
@@ -124,8 +124,7 @@ class SessionService:
         if name in self._sessions:
             return False
         self._openings.refuse_ended(name)
-        if self.draining:
-            raise DrainingError(self._address)
+        self._check_places(0)  # others may have been opened while the version was read
         session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
         self._sessions[name] = session
         self._opened += 1

@@ -10,24 +10,26 @@ A folder appears whole and never changes afterwards. Version 0 is the dataset it
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 
-__all__ = ["FORMAT", "MANIFEST", "VERSION", "VersionFiles", "VersionFolder", "kept_numbers", "table_file"]
+__all__ = ["COMMITTED", "FORMAT", "MANIFEST", "VERSION", "VersionFiles", "VersionFolder", "kept_numbers", "table_file"]
 
-MANIFEST, COMMITTED = "version.json", "committed"
+MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
 FORMAT, VERSION = "atta-version", 1
 _NUMBER = re.compile(r"[0-9]{4,9}")
 
@@ -114,6 +116,26 @@ class VersionFolder:
         if told != number or not id_ or not all(0 < source <= number for source in sources.values()):
             raise DataError(where, f"is not that of version {number}")
         return VersionFiles(number, id_ if of == self._dataset_id else "", self.place(number), sources, files)
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Meanwhile no other process writes or publishes a version.
+
+        Raises:
+            ConfigError: another one does. DataError: the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(exist_ok=True)
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DataError(self.path, f"cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise ConfigError(f"{self.path}: another update is under way") from None
+        finally:
+            os.close(lock)
 
     def commit(self, number: int) -> None:
         """Let the version count. Repeating it changes nothing.

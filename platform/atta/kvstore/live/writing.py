@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError
 from atta.kvstore.live.book import DATASET, TableName
-from atta.kvstore.live.folder import FORMAT, MANIFEST, VERSION, VersionFiles, VersionFolder, table_file
+from atta.kvstore.live.folder import COMMITTED, FORMAT, MANIFEST, VERSION, VersionFiles, VersionFolder, table_file
 from atta.partition.dataset import Dataset
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_sealed
 from atta.partition.disk.staging import Staging
@@ -100,20 +100,17 @@ def find_table(dataset: Dataset, name: str) -> TableName:
 def write_version(folder: VersionFolder, dataset: Dataset, table: TableName, new: NewRows) -> VersionFiles:
     """Write the version after the newest committed one. It counts when ``VersionFolder.commit`` says so.
 
-    All partitions must lie on this machine. What an update that was broken off has left is replaced.
+    All partitions must lie on this machine. What an update that was broken off has left is replaced. For callers within
+    ``VersionFolder.updating``.
 
     Raises:
-        ConfigError: the rows are not of this table, or another update is being written.
+        ConfigError: the rows are not of this table.
         DataError: a file cannot be read or written. DiskFullError: there is no space left.
     """
     committed, numbers = folder.committed(), folder.numbers()
     before = committed[max(committed)].sources if committed else DATASET
-    newest = max((n for n in numbers if (folder.place(n) / "committed").exists()), default=0)
+    newest = max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
     number, at = newest + 1, new.positions(dataset, table)
-    try:
-        folder.path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise DataError(folder.path, f"cannot be made: {error.strerror}") from None
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
         files = {}
         for part in range(dataset.partitions.num_parts):
