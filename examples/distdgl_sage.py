@@ -15,6 +15,7 @@ import argparse
 import itertools
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import dgl.function as fn
@@ -71,14 +72,15 @@ def train_classes(args: argparse.Namespace, g: Any, sampler: Any) -> None:
     labels = g.ndata["labels"]
     classes = int(labels[np.arange(g.num_nodes())].max()) + 1
     model = Sage([g.ndata["features"].shape[1], *[args.num_hidden] * (args.layers - 1), classes])
-    step = wrapped(model, g)
+    step = wrapped(model)
     optimiser = torch.optim.Adam(model.parameters(), lr=args.lr)
     loader = dgl.dataloading.DistNodeDataLoader(g, train, sampler, batch_size=args.batch_size, shuffle=True)
     for epoch in range(args.num_epochs):
         started = time.perf_counter()
-        for inputs, seeds, blocks in loader:
-            loss = F.cross_entropy(step(blocks, g.ndata["features"][inputs]), labels[seeds].long())
-            learn(optimiser, loss)
+        with together(step):
+            for inputs, seeds, blocks in loader:
+                loss = F.cross_entropy(step(blocks, g.ndata["features"][inputs]), labels[seeds].long())
+                learn(optimiser, loss)
         print(f"rank {g.rank()} epoch {epoch}: loss {loss.item():.4f}, {time.perf_counter() - started:.2f} s")
     found = model.inference(g, g.ndata["features"], args.batch_size)
     right = [int((found[ids].argmax(1) == labels[ids]).sum()) for ids in (val, test)]
@@ -97,16 +99,17 @@ def train_links(args: argparse.Namespace, g: Any, sampler: Any) -> None:
         exclude="reverse_id", reverse_eids=torch.arange(g.num_edges()), batch_size=args.batch_size, shuffle=True,
     )  # fmt: skip
     model = Sage([g.ndata["features"].shape[1], *[args.num_hidden] * args.layers])
-    step = wrapped(model, g)
+    step = wrapped(model)
     optimiser = torch.optim.Adam(model.parameters(), lr=args.lr)
     for epoch in range(args.num_epochs):
         started = time.perf_counter()
-        for inputs, pairs, others, blocks in loader:
-            h = step(blocks, g.ndata["features"][inputs])
-            scores = torch.cat([dot(pairs, h), dot(others, h)])
-            wanted = torch.cat([torch.ones(pairs.num_edges()), torch.zeros(others.num_edges())])
-            loss = F.binary_cross_entropy_with_logits(scores, wanted)
-            learn(optimiser, loss)
+        with together(step):
+            for inputs, pairs, others, blocks in loader:
+                h = step(blocks, g.ndata["features"][inputs])
+                scores = torch.cat([dot(pairs, h), dot(others, h)])
+                wanted = torch.cat([torch.ones(pairs.num_edges()), torch.zeros(others.num_edges())])
+                loss = F.binary_cross_entropy_with_logits(scores, wanted)
+                learn(optimiser, loss)
         print(f"rank {g.rank()} epoch {epoch}: loss {loss.item():.4f}, {time.perf_counter() - started:.2f} s")
 
 
@@ -118,9 +121,14 @@ def dot(pairs: Any, h: Tensor) -> Tensor:
         return pairs.edata["score"].reshape(-1)
 
 
-def wrapped(model: nn.Module, g: Any) -> nn.Module:
+def wrapped(model: nn.Module) -> nn.Module:
     """The model, its gradients averaged over the trainers."""
     return nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
+
+
+def together(model: nn.Module) -> AbstractContextManager[Any]:
+    """An epoch in which some trainers may have a batch less than others."""
+    return model.join() if isinstance(model, nn.parallel.DistributedDataParallel) else nullcontext()
 
 
 def learn(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -13,6 +13,7 @@ import atta
 torch = pytest.importorskip("torch")
 
 import atta.compat.dgl as dgl  # noqa: E402 - after torch is known to be there
+from atta.compat.dgl.distributed.tensor import DistTensor  # noqa: E402
 from atta.partition import partition_graph  # noqa: E402
 from atta.partition.graph import GraphWriter  # noqa: E402
 
@@ -37,10 +38,6 @@ def ones(shape: tuple[int, ...], dtype: Any) -> Any:
 
 def numbers(shape: tuple[int, ...], dtype: Any) -> Any:
     return torch.rand(shape).to(dtype)
-
-
-def DistTensor(shape: tuple[int, ...], dtype: Any = torch.float32, *args: Any, **options: Any) -> Any:
-    return dgl.distributed.DistTensor(shape, dtype, *args, **options)
 
 
 def test_rows_are_zeros_at_first(g: Any) -> None:
@@ -72,7 +69,7 @@ def test_init_func_sees_every_row_once(g: Any) -> None:
 
 
 def test_rows_are_written_and_read_by_id(g: Any) -> None:
-    made = DistTensor((NODES, 2))
+    made = DistTensor((NODES, 2), torch.float32)
     ids = torch.tensor([140, 3, 77])
     made[ids] = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     assert made[[77, 3, 77]].tolist() == [[5, 6], [3, 4], [5, 6]]
@@ -130,7 +127,7 @@ def test_a_persistent_tensor_outlives_its_object(g: Any) -> None:
         DistTensor((NODES, 3), torch.float32, "kept")
     assert DistTensor((NODES, 2), torch.float32, "kept").count_nonzero() == 2 * NODES
     with pytest.raises(atta.ConfigError, match="needs a name"):
-        DistTensor((NODES, 2), persistent=True)
+        DistTensor((NODES, 2), torch.float32, persistent=True)
 
 
 def test_what_an_earlier_job_has_left_goes(g: Any) -> None:
@@ -140,22 +137,22 @@ def test_what_an_earlier_job_has_left_goes(g: Any) -> None:
 
 
 def test_the_number_of_rows_tells_the_type_unless_a_policy_does(g: Any) -> None:
-    assert DistTensor((NODES,)).part_policy.policy_str == "node:_N"
-    edges = DistTensor((EDGES, 1))
+    assert DistTensor((NODES,), torch.float32).part_policy.policy_str == "node:_N"
+    edges = DistTensor((EDGES, 1), torch.float32)
     assert edges.part_policy.policy_str == "edge:_N:_E:_N"
     edges[[EDGES - 1, 0]] = torch.tensor([[1.0], [2.0]])
     assert edges[[0, EDGES - 1, 1]].tolist() == [[2], [1], [0]]
     policy = g.get_edge_partition_policy("_E")
     assert policy.get_size() == EDGES
-    assert DistTensor((EDGES,), part_policy=policy).part_policy is policy
+    assert DistTensor((EDGES,), torch.float32, part_policy=policy).part_policy is policy
     with pytest.raises(atta.ConfigError, match="no type of vertices or edges has so many"):
-        DistTensor((7,))
+        DistTensor((7,), torch.float32)
     with pytest.raises(atta.ConfigError, match=f"7 rows: edge:_N:_E:_N has {EDGES}"):
-        DistTensor((7,), part_policy=policy)
+        DistTensor((7,), torch.float32, part_policy=policy)
 
 
 def test_a_tensor_can_stand_beside_those_of_the_graph(g: Any) -> None:
-    g.ndata["h"] = DistTensor((NODES, 2), init_func=ones)
+    g.ndata["h"] = DistTensor((NODES, 2), torch.float32, init_func=ones)
     assert list(g.ndata) == ["x", "h"]
     assert g.ndata["h"][[3]].tolist() == [[1, 1]]
     del g.ndata["h"]

@@ -123,7 +123,10 @@ class Connection:
             except grpc.RpcError as failure:
                 error = rpc.error_from(self.address, failure)
                 if not isinstance(error, UnavailableError) or not patience.lasts():
-                    raise error from failure
+                    try:
+                        raise error from failure
+                    finally:  # an error that its own frame holds keeps all callers' variables until garbage is collected
+                        del error
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""

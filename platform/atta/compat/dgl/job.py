@@ -32,7 +32,8 @@ class Job:
         tensors: names of the tensors of this job that exist, as far as this trainer knows.
     """
 
-    def __init__(self, cluster: Cluster | None) -> None:
+    def __init__(self, cluster: Cluster | None, *, owns: bool) -> None:
+        """``owns``: whether ``close`` ends the cluster."""
         self.rank, self.world = place_of("RANK", None, 0), place_of("WORLD_SIZE", None, 1)
         if not self.rank < self.world:
             raise ConfigError(f"rank {self.rank} of {self.world} trainers")
@@ -40,7 +41,7 @@ class Job:
         self.group = os.environ.get("DGL_GROUP_ID", "0")
         self.tensors: set[str] = set()
         self.anonymous = 0
-        self._own = cluster is None
+        self._owns = owns
 
     def open(self, part_config: str | Path | None) -> Cluster:
         """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``.
@@ -61,7 +62,7 @@ class Job:
 
     def close(self) -> None:
         """Leave the daemons, and end those that were started here."""
-        if self.cluster is not None and self._own:
+        if self.cluster is not None and self._owns:
             self.cluster.close()
         self.cluster = None
 
@@ -88,12 +89,10 @@ def initialize(ip_config: str | Path | Cluster | None = None, **options: Any) ->
         raise ConfigError("DGL_ROLE=server: Atta's daemons are started with `atta serve`, not by the script")
     if _jobs:
         raise ConfigError("initialize was called before; exit_client ends what it has set up")
-    cluster = ip_config
-    if ip_config is not None and not isinstance(ip_config, Cluster):
-        cluster = connect(_target(ip_config), wait=True)
-    job = Job(cluster if isinstance(cluster, Cluster) else None)
-    job._own = not isinstance(ip_config, Cluster)
-    _jobs.append(job)
+    if isinstance(ip_config, Cluster):
+        _jobs.append(Job(ip_config, owns=False))
+    else:
+        _jobs.append(Job(None if ip_config is None else connect(_target(ip_config), wait=True), owns=True))
 
 
 def is_initialized() -> bool:
