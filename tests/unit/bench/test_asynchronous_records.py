@@ -55,11 +55,14 @@ def test_a_kept_round_is_not_made_again(tmp_path: Path) -> None:
 def test_values_are_recorded_beside_what_workers_cost(tmp_path: Path) -> None:
     systems = [*script.MODES, "exchange"]
     rounds = [
-        {s: figures(seconds_to_target=10.0 + n, cost=0.5, value=1 / ((10 + n) * 0.5)) for n, s in enumerate(systems)}
+        {
+            s: figures(steady_seconds_to_target=10.0 + n, cost=0.5, value=1 / ((10 + n) * 0.5))
+            for n, s in enumerate(systems)
+        }
     ]
     script.record_values(rounds, ["About."], "command", tmp_path)
     found = json.loads((tmp_path / "async-value.json").read_text())
     assert found["ratios"]["nopipe"] == [pytest.approx(10 / 12)]
     text = (tmp_path / "async-value.md").read_text()
-    assert "| seconds_to_target | 10 (10 to 10) |" in text
+    assert "| steady_seconds_to_target | 10 (10 to 10) |" in text
     assert "| workers_cost | never |" in text

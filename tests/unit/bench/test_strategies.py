@@ -186,7 +186,7 @@ def test_figures_are_of_the_epochs_after_the_warm_up() -> None:
     assert found["link_bytes"] == 20
     assert found["set_up_link_bytes"] == 900
     assert (found["peak_memory_bytes"], found["test_accuracy"], found["phases/compute_s"]) == (9, 0.8, 1.0)
-    assert found["seconds_to_target"] == 13.0
+    assert (found["seconds_to_target"], found["epochs_to_target"]) == (13.0, 3)
     assert "seconds_to_target" not in figures(run, 1, target=0.95)
     without = figures(Trained([epoch(1.0, None)] * 2, [[0], [0]]), 1)
     assert "test_accuracy" not in without

@@ -76,7 +76,7 @@ def _payload(epochs: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def accuracies(epochs: Sequence[Mapping[str, Any]], target: float | None = None) -> Figures:
-    """Accuracies of the epoch with the best validation, and the training time until ``target`` was reached.
+    """Accuracies of the epoch with the best validation, and the training time and epochs until ``target`` was reached.
 
     ``epochs`` begin with the first one. Each has ``seconds``, ``val_accuracy`` and ``test_accuracy`` (None: not
     evaluated).
@@ -87,9 +87,9 @@ def accuracies(epochs: Sequence[Mapping[str, Any]], target: float | None = None)
         best = max(evaluated, key=lambda e: float(e["val_accuracy"]))  # of equals the first
         found |= {"val_accuracy": best["val_accuracy"], "test_accuracy": best["test_accuracy"] or 0.0}
     until = itertools.accumulate(float(e["seconds"]) for e in epochs)
-    for seconds, epoch in zip(until, epochs, strict=True):
+    for number, (seconds, epoch) in enumerate(zip(until, epochs, strict=True), 1):
         if target is not None and (epoch["test_accuracy"] or 0.0) >= target:
-            return found | {"seconds_to_target": seconds}
+            return found | {"seconds_to_target": seconds, "epochs_to_target": float(number)}
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,13 +30,14 @@ class PartialEpoch:
     edges: int = 0
     remote_bytes: float = 0.0
     seconds: float = 0.0
-    phases: Counter[str] = field(default_factory=Counter)
+    phases: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, device: torch.device) -> PartialEpoch:
         """Of an epoch that begins."""
-        loss, known = (torch.zeros((), dtype=kind, device=device) for kind in (torch.float64, torch.int64))
-        return cls(loss, known)
+        return cls(
+            torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.int64, device=device)
+        )
 
     def to_state(self) -> dict[str, Any]:
         """Tensors and plain values."""
@@ -46,7 +46,7 @@ class PartialEpoch:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> PartialEpoch:
         """The inverse of ``to_state``. Raises TypeError and KeyError for something else."""
-        return cls(**{**state, "phases": Counter(state["phases"])})
+        return cls(**{**state, "phases": dict(state["phases"])})
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -181,7 +180,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     ) -> float:
         """Write a checkpoint in mid-epoch; returns the seconds that it took. ``start``: of the epoch."""
         began = time.perf_counter()
-        sums.phases, sums.seconds = Counter(watch.totals()), began - start
+        sums.phases, sums.seconds = watch.totals(), began - start
         random = random_state(self.device)
         self.save_within(place, {"sums": sums.to_state(), "loader": dict(cursor), "random": random})
         return time.perf_counter() - began
