@@ -91,11 +91,22 @@ def test_a_bug_is_reported_as_such() -> None:
 
 
 def test_every_method_of_the_proto_files_is_in_the_table() -> None:
-    from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
+    from atta.protos.v1 import (
+        control_pb2,
+        graph_pb2,
+        ids_pb2,
+        kv_pb2,
+        link_pb2,
+        session_pb2,
+        table_pb2,
+        update_pb2,
+        weights_pb2,
+    )
 
+    data = graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, update_pb2, weights_pb2
     declared = {
         f"{service.name}.{method.name}": (method.input_type.name, method.output_type.name, method.server_streaming)
-        for module in (control_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2)
+        for module in (control_pb2, *data)
         for service in module.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }

@@ -101,11 +101,11 @@ def needed(method: str) -> set[str]:
         return {"peer"}
     if kind == "SessionService" or name == "Report":
         return {"reader"}
-    if name in {"Stop", "Trace", "Save", "Load", "Delete", "ServerReflectionInfo"}:
+    if name in {"Stop", "Trace", "Save", "Load", "Delete", "Publish", "ServerReflectionInfo"}:
         return {"operator"}
     if kind == "Health" or (kind, name) == ("ControlService", "Describe"):
         return {"reader", "writer", "peer", "operator"}
-    if name in {"Stats", "Sessions", "List", "Describe", "Snapshots"}:
+    if name in {"Stats", "Sessions", "List", "Describe", "Snapshots", "Versions"}:
         return {"reader", "writer", "operator"}
     return {"reader", "writer"} if kind == "IdService" or name in {"Pull", "Locate"} else {"writer"}
 

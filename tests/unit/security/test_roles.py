@@ -9,11 +9,21 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from atta.errors import UnknownNameError
-from atta.protos.v1 import control_pb2, graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2
+from atta.protos.v1 import (
+    control_pb2,
+    graph_pb2,
+    ids_pb2,
+    kv_pb2,
+    link_pb2,
+    session_pb2,
+    table_pb2,
+    update_pb2,
+    weights_pb2,
+)
 from atta.wire.rpc import METHODS
 from atta.wire.security.roles import METRICS, ROLES, Role, allowed, is_operators, parse_roles
 
-DATA = (graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, weights_pb2)
+DATA = (graph_pb2, ids_pb2, kv_pb2, link_pb2, session_pb2, table_pb2, update_pb2, weights_pb2)
 MODULES = (*DATA, control_pb2, health_pb2, reflection_pb2)
 SETS = list(chain.from_iterable(combinations(Role, n) for n in range(len(Role) + 1)))
 
@@ -63,7 +73,7 @@ def test_partitions_are_read_by_peers_alone() -> None:
 
 def test_calls_of_operators_are_those_for_them_alone() -> None:
     assert {method.rpartition("/")[2] for method in ROLES if is_operators(method)} == {
-        "Stop", "Trace", "Save", "Load", "Delete", "ServerReflectionInfo",
+        "Stop", "Trace", "Save", "Load", "Delete", "Publish", "ServerReflectionInfo",
     }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Cursor:
         if not isinstance(request, str):
             raise ConfigError(f"state of a loader: request is {request!r}, must be a text")
         tables = state.get(_TABLES)
-        for name, value in (("epoch", epoch), ("batch", batch), (_TABLES, tables or 0)):
+        for name, value in (("epoch", epoch), ("batch", batch), (_TABLES, 0 if tables is None else tables)):
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
                 raise ConfigError(f"state of a loader: {name} is {value!r}, must be a whole number from 0")
         return cls(request, epoch, batch, tables)
