@@ -61,7 +61,7 @@ class Cursor:
 
     def to_state(self) -> dict[str, Any]:
         """The cursor as plain values that ``torch.save`` and JSON can store."""
-        state = {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
+        state: dict[str, Any] = {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
         return state if self.tables_version is None else {**state, _TABLES: self.tables_version}
 
     @classmethod
