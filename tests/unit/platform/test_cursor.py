@@ -16,9 +16,9 @@ from atta.protos.v1 import session_pb2
 WHOLE = st.integers(0, (1 << 64) - 1)
 
 
-@given(st.text(), WHOLE, WHOLE)
-def test_a_state_survives_json(request: str, epoch: int, batch: int) -> None:
-    cursor = Cursor(request, epoch, batch)
+@given(st.text(), WHOLE, WHOLE, st.none() | WHOLE)
+def test_a_state_survives_json(request: str, epoch: int, batch: int, tables: int | None) -> None:
+    cursor = Cursor(request, epoch, batch, tables)
     assert Cursor.from_state(json.loads(json.dumps(cursor.to_state()))) == cursor
 
 
@@ -31,6 +31,8 @@ def test_a_state_survives_json(request: str, epoch: int, batch: int) -> None:
         ({"batch": 1.0}, "batch is 1.0"),
         ({"request": None}, "request is None"),
         ({"more": 1}, "exactly the keys"),
+        ({"tables_version": -1}, "tables_version is -1"),
+        ({"tables_version": "1"}, "tables_version is '1'"),
     ],
 )
 def test_other_states_are_refused(change: dict[str, Any], words: str) -> None:
@@ -44,7 +46,14 @@ def test_what_a_digest_depends_on() -> None:
     def digest(**changes: Any) -> str:
         return request_digest(session_pb2.OpenRequest(**{"dataset_id": "d", "seed": 1, "batch_size": 4, **changes}))
 
-    same: list[dict[str, Any]] = [{"epoch": 3}, {"start_batch": 7}, {"session": "s"}, {"job": "j"}, {"share": 2.0}]
+    same: list[dict[str, Any]] = [
+        {"epoch": 3},
+        {"start_batch": 7},
+        {"session": "s"},
+        {"job": "j"},
+        {"share": 2.0},
+        {"version": 3},
+    ]
     other: list[dict[str, Any]] = [{"dataset_id": "e"}, {"seed": 2}, {"batch_size": 5}, {"rank": 1}, {"shuffle": True}]
     assert {digest(**changes) for changes in same} == {digest()}
     assert len({digest(), *(digest(**changes) for changes in other)}) == 1 + len(other)

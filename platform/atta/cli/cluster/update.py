@@ -20,13 +20,13 @@ def update() -> None:
 
 @update.command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--data", required=True, type=click.Path(exists=True, file_okay=False), help="Folder of the dataset.")
+@click.option("--data", required=True, metavar="FOLDER", help="Folder of the dataset.")
 @click.option("--table", required=True, help="NAME or NODETYPE/NAME of the table.")
 @click.option(
     "--from",
     "source",
     required=True,
-    type=click.Path(exists=True),
+    metavar="PATH",
     help="FILE.npy: a row for each vertex, by ascending id; or a folder with NAME.npy and ids.npy: rows of some.",
 )
 @click.option(

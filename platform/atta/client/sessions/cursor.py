@@ -61,7 +61,7 @@ class Cursor:
 
     def to_state(self) -> dict[str, Any]:
         """The cursor as plain values that ``torch.save`` and JSON can store."""
-        state = {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
+        state: dict[str, Any] = {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
         return state if self.tables_version is None else {**state, _TABLES: self.tables_version}
 
     @classmethod
@@ -77,7 +77,7 @@ class Cursor:
         if not isinstance(request, str):
             raise ConfigError(f"state of a loader: request is {request!r}, must be a text")
         tables = state.get(_TABLES)
-        for name, value in (("epoch", epoch), ("batch", batch), (_TABLES, tables or 0)):
+        for name, value in (("epoch", epoch), ("batch", batch), (_TABLES, 0 if tables is None else tables)):
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
                 raise ConfigError(f"state of a loader: {name} is {value!r}, must be a whole number from 0")
         return cls(request, epoch, batch, tables)

@@ -99,7 +99,7 @@ def _check_daemons(answers: list[DaemonAnswer[Description]], dataset: Dataset) -
             )
 
 
-def _tell(ask: _Ask, version: VersionFiles, phase: _Request.Phase) -> Exception | None:
+def _tell(ask: _Ask, version: VersionFiles, phase: update_pb2.PublishRequest.Phase) -> Exception | None:
     """Ask all daemons at once; the error that names all that did not agree."""
     request = _Request(number=version.number, id=version.id, phase=phase)
     return down(ask(partial(_call, "UpdateService.Publish", request), LOAD_S))

@@ -130,7 +130,8 @@ class LiveVersions:
 
     def _cache(self, number: int) -> RowCache:
         if number not in self._caches:
-            mine, right = self.book.sources(number), {}
+            mine = self.book.sources(number)
+            right: dict[str, RowCache] = {}
             for other, cache in self._caches.items():
                 theirs = self.book.known.get(other, {})
                 for node_type, tables in self._dataset.schema.node_tables.items():

@@ -227,8 +227,14 @@ class Peer:
         request = kv_pb2.PullRequest(age_ms=age_ms)
         for item in items:
             rows, wide = rows_to_wire(item.rows)
-            of = {"node_type": item.node_type, "tables": item.tables, "version": item.version}
-            request.pulls.add(**of, rows=rows, wide_rows=wide, codec=codec)
+            request.pulls.add(
+                node_type=item.node_type,
+                tables=item.tables,
+                rows=rows,
+                wide_rows=wide,
+                codec=codec,
+                version=item.version,
+            )
         return request
 
     async def attach(self, request: link_pb2.AttachRequest) -> link_pb2.AttachReply:

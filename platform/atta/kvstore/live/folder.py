@@ -179,7 +179,8 @@ class VersionFolder:
                 raise DataError(version.path / MANIFEST, f"has no {name} with the rows of partition {part}")
             check_file(path, record, verify=True)
             arrays.append(map_array(path))
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return rows
 
 
 def _table_name(name: str) -> TableName:
