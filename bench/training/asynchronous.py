@@ -77,6 +77,11 @@ def main() -> None:
         "--dorylus", action="store_true", help="the modes of dorylus with slow workers, and their value"
     )
     parser.add_argument("--only-tune", action="store_true", help="end when learning rates are chosen")
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="with --straggler: random parts, not those of METIS; async-straggler-random",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="[3]")
     parser.add_argument("--target", type=float, help="test accuracy that times are measured to")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="graphs are kept here")
@@ -116,7 +121,7 @@ def median(rounds: Sequence[Round], variant: str, figure: str) -> str:
     """Median (minimum to maximum) of a figure over the rounds that have it; how many lack it."""
     values = [r[variant][figure] for r in rounds if figure in r[variant]]
     if not values:
-        return "never"
+        return "none"
     missing = len(rounds) - len(values)
     text = f"{statistics.median(values):,.4g} ({min(values):,.4g} to {max(values):,.4g})"
     return f"{text}, {missing} without" if missing else text
@@ -195,7 +200,8 @@ def soonest(tuned: Mapping[float, Round], side: str) -> float:
 def measure_straggler(arguments: argparse.Namespace, kept: Path, typed: str) -> None:
     """Rounds without and with a straggler, and their record."""
     target = arguments.target or TARGET
-    data = partitioned("sbm", SBM, None, arguments.work, HOSTS)
+    name, method = ("async-straggler-random", "random") if arguments.random else ("async-straggler", "METIS")
+    data = partitioned("sbm-random" if arguments.random else "sbm", SBM, None, arguments.work, HOSTS)
     tuned = {
         rate: measured(
             kept / f"tune-{rate}.json",
@@ -232,14 +238,14 @@ def measure_straggler(arguments: argparse.Namespace, kept: Path, typed: str) -> 
         verdict(f"epoch of the others / without a straggler ≤ {MOST_SLOWER}", others, MOST_SLOWER, most=True),
         verdict(f"points of accuracy lost ≤ {MOST_POINTS}", points, MOST_POINTS, most=True),
     ]
-    found = document("async-straggler", command=typed, calm=calm, rounds=rounds, bounds=verdicts)
+    found = document(name, command=typed, calm=calm, rounds=rounds, bounds=verdicts)
     found |= {"stop": [stop.trainer, stop.stopped_s, stop.every_s], "target": target, "learning_rates": rates}
     found["tuning"] = {str(rate): figures for rate, figures in tuned.items()}
     names = ("seconds_to_target", "mean_epoch_seconds", "steps_per_s", "test_accuracy")
     lines = [
         *head("Digest and digest-async with a straggler", found),
         f"GCN {SBM.features}-{HIDDEN}-{SBM.classes} on an SBM of {SBM.nodes:,} vertices; {HOSTS} hosts (namespaces on one",
-        f"machine), {HOSTS} trainers, one thread each. Trainer {STRAGGLER} is stopped for {stop.stopped_s:.3f} s once in",
+        f"machine), {HOSTS} trainers, one thread each, parts by {method}. Trainer {STRAGGLER} is stopped for {stop.stopped_s:.3f} s once in",
         f"{stop.every_s:.3f} s, a ninth more or less; without it an epoch of digest takes {epoch_s:.3f} s. {EPOCHS} epochs of",
         f"digest, {EPOCHS * HOSTS * MORE_UPDATES} updates of digest-async. Learning rates: {rates}. {len(rounds)} seeds, median (minimum to maximum).",
         "",
@@ -257,7 +263,7 @@ def measure_straggler(arguments: argparse.Namespace, kept: Path, typed: str) -> 
         f"With digest the straggler was stopped {statistics.median(stops):.2f} times per epoch (median). Without a straggler:",
         f"{CALM_EPOCHS} epochs of one seed.",
     ]
-    write(arguments.out / "async-straggler.json", found, lines)
+    write(arguments.out / f"{name}.json", found, lines)
 
 
 # -- dorylus -----------------------------------------------------------------------------------------------------------
@@ -335,7 +341,14 @@ def measure_dorylus(arguments: argparse.Namespace, kept: Path, typed: str) -> No
         "two cores does not count.",
     ]
     systems = [*MODES, "exchange"]
-    names = ("epoch_seconds", "mean_epoch_seconds", "epochs_to_target", "steady_seconds_to_target", "test_accuracy")
+    names = (
+        "epoch_seconds",
+        "mean_epoch_seconds",
+        "seconds_to_target",
+        "epochs_to_target",
+        "steady_seconds_to_target",
+        "test_accuracy",
+    )
     more = ("pipeline/tasks", "pipeline/relaunched", "pipeline/oldest_row", "pipeline/worker_s")
     lines = [
         *head("Modes of dorylus with slow workers", found),

@@ -32,7 +32,7 @@ def test_a_bound_is_judged_by_the_median_and_does_not_hold_without_values() -> N
     assert not script.verdict("a / b", values, 0.8, most=False)["holds"]
     assert not script.verdict("a / b", [], 0.8, most=True)["holds"]
     assert script.median(rounds, "a", "t") == "3 (1 to 8), 1 without"
-    assert script.median(rounds, "a", "u") == "never"
+    assert script.median(rounds, "a", "u") == "none"
 
 
 def test_commands_are_those_of_the_comparison() -> None:
@@ -65,4 +65,4 @@ def test_values_are_recorded_beside_what_workers_cost(tmp_path: Path) -> None:
     assert found["ratios"]["nopipe"] == [pytest.approx(10 / 12)]
     text = (tmp_path / "async-value.md").read_text()
     assert "| steady_seconds_to_target | 10 (10 to 10) |" in text
-    assert "| workers_cost | never |" in text
+    assert "| workers_cost | none |" in text
