@@ -32,7 +32,7 @@ def test_a_bound_is_judged_by_the_median_and_does_not_hold_without_values() -> N
     assert not script.verdict("a / b", values, 0.8, most=False)["holds"]
     assert not script.verdict("a / b", [], 0.8, most=True)["holds"]
     assert script.median(rounds, "a", "t") == "3 (1 to 8), 1 without"
-    assert script.median(rounds, "a", "u") == "never"
+    assert script.median(rounds, "a", "u") == "none"
 
 
 def test_commands_are_those_of_the_comparison() -> None:
@@ -52,17 +52,19 @@ def test_a_kept_round_is_not_made_again(tmp_path: Path) -> None:
     assert script.measured(tmp_path / "round.json", script.dorylus_bench(Path("nowhere"), 0, 0.8)) == kept
 
 
-def test_values_are_recorded_beside_what_workers_cost(tmp_path: Path) -> None:
+def test_values_are_of_equally_many_epochs(tmp_path: Path) -> None:
+    """2 servers for 25 epochs of a second each; workers add 25 tasks and 50 s."""
     systems = [*script.MODES, "exchange"]
-    rounds = [
-        {
-            s: figures(steady_seconds_to_target=10.0 + n, cost=0.5, value=1 / ((10 + n) * 0.5))
-            for n, s in enumerate(systems)
-        }
-    ]
+    rounds = [{s: figures(mean_epoch_seconds=1.0 + n) for n, s in enumerate(systems)}]
+    rounds[0]["nopipe"] |= {"pipeline/worker_s": 2.0, "pipeline/tasks": 1.0}
+    for found in rounds[0].values():
+        script.add_value(found)
+    servers = 2 * 0.432 * 25 / 3600
+    workers = 50 * 0.01125 / 3600 + 25 * 0.2e-6
+    assert rounds[0]["nopipe"]["workers_cost"] == pytest.approx(workers)
+    assert rounds[0]["nopipe"]["value"] == pytest.approx(1 / (25 * (servers + workers)))
+    assert rounds[0]["pipe"]["value"] == pytest.approx(1 / (50 * 2 * servers))
     script.record_values(rounds, ["About."], "command", tmp_path)
     found = json.loads((tmp_path / "async-value.json").read_text())
-    assert found["ratios"]["nopipe"] == [pytest.approx(10 / 12)]
-    text = (tmp_path / "async-value.md").read_text()
-    assert "| steady_seconds_to_target | 10 (10 to 10) |" in text
-    assert "| workers_cost | never |" in text
+    assert found["ratios"]["pipe"] == [pytest.approx(4 / 9)]  # epochs of 3 s and of 2 s: time and cost
+    assert "| seconds | 25 (25 to 25) |" in (tmp_path / "async-value.md").read_text()
