@@ -77,6 +77,11 @@ class Versions(RuleBasedStateMachine):
             with pytest.raises(UnknownNameError, match="version"):
                 self.book.open(wanted)
             return
+        read = {n for n, _ in self.sessions} | {self.book.newest}
+        if wanted is not None and wanted not in read and len(read) >= MOST_IN_USE:
+            with pytest.raises(QuotaExceededError):
+                self.book.open(wanted)
+            return
         number = self.book.open(wanted)
         assert number == (self.book.newest if wanted is None else wanted)
         self.sessions.append((number, self.truth[number]))

@@ -187,7 +187,7 @@ class LiveVersions:
                 self.abort(self.book.prepared[0])
             try:
                 await self._look()
-            except AttaError as error:
+            except (AttaError, OSError, MemoryError) as error:  # it may be better the next time
                 log.warning("versions of tables cannot be read", error=str(error))
 
     async def _look(self) -> None:

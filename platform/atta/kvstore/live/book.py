@@ -72,12 +72,15 @@ class VersionBook:
         """
         if number <= self.newest:
             raise UnknownNameError(f"version {number} cannot be prepared: version {self.newest} is committed")
-        used = {n for n, count in self.readers.items() if count} | {self.newest}
+        self._check_room()
+        self.prepared = number, sources
+
+    def _check_room(self) -> None:
+        used = {*self.readers, self.newest}
         if len(used) >= MOST_IN_USE:
             raise QuotaExceededError(
                 f"sessions read {len(used)} versions of the tables, the most that are served at once; wait for them to end"
             )
-        self.prepared = number, sources
 
     def abort(self, number: int) -> None:
         """Forget what was prepared, if it is this version."""
@@ -104,9 +107,12 @@ class VersionBook:
 
         Raises:
             UnknownNameError: it is not committed, or was dropped; names those that exist.
+            QuotaExceededError: too many versions are read.
         """
         number = self.newest if number is None else number
         self._committed(number)
+        if number != self.newest and number not in self.readers:
+            self._check_room()
         self.readers[number] += 1
         return number
 

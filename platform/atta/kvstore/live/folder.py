@@ -4,6 +4,7 @@
                                              id, the dataset's id, the source of each table, size and checksum of files
     0001/part-0000/nodes/<type>/<table>.npy  rows of the core vertices in internal order, as in the dataset
     0001/committed                           empty; the version counts since this file is there
+    lock                                     held by the command that writes and publishes a version
 
 A folder appears whole and never changes afterwards. Version 0 is the dataset itself.
 """
