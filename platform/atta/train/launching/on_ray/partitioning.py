@@ -85,7 +85,7 @@ def partition(
 
     The dataset is, bit for bit, the one that ``partition_graph(..., method="ldg")`` makes. Both folders must be the same
     on all machines. Tasks read slices of the graph and pass files to each other in ``DST.partial``; no rows pass through
-    Ray's object store. This process places the vertices. It holds some 50 bytes per vertex, and a block of neighbours.
+    Ray's object store. This process places the vertices. It holds some 80 bytes per vertex, and a block of neighbours.
 
     Args:
         src: a graph folder.
