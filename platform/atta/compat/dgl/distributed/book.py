@@ -124,7 +124,7 @@ class GraphPartitionBook:
 
     def part_of(self, policy: str, ids: Any) -> np.ndarray:
         """int64 [n]: the part of each id."""
-        return np.searchsorted(self.bounds(policy)[1:], self.order(policy, ids), side="right")
+        return np.asarray(np.searchsorted(self.bounds(policy)[1:], self.order(policy, ids), side="right"))
 
     def of_part(self, policy: str, part: int) -> np.ndarray:
         """int64: the ids of a part, ascending. Looks every id of the type up."""
