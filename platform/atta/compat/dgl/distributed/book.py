@@ -124,15 +124,13 @@ class GraphPartitionBook:
 
     def part_of(self, policy: str, ids: Any) -> np.ndarray:
         """int64 [n]: the part of each id."""
-        found: np.ndarray = np.searchsorted(self.bounds(policy)[1:], self.order(policy, ids), side="right")
-        return found
+        return np.asarray(np.searchsorted(self.bounds(policy)[1:], self.order(policy, ids), side="right"))
 
     def of_part(self, policy: str, part: int) -> np.ndarray:
         """int64: the ids of a part, ascending. Looks every id of the type up."""
         part = whole("partid", part, 0, self.num_partitions() - 1)
         everything = np.arange(int(self.bounds(policy)[-1]))
-        found: np.ndarray = everything[self.part_of(policy, everything) == part]
-        return found
+        return everything[self.part_of(policy, everything) == part]
 
     def _bounds(self, policy: str) -> np.ndarray:
         """int64 [parts + 1]: where the parts begin in ``order``, then the end."""

@@ -89,7 +89,7 @@ class EdgeEnds:
     def _look(self, e_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         assert self._known is not None
         known = self._known.e_id
-        at = np.searchsorted(known, e_id)
+        at = np.asarray(np.searchsorted(known, e_id))
         if not len(known):
             return np.zeros(len(e_id), bool), at
         at = np.minimum(at, len(known) - 1)

@@ -167,7 +167,7 @@ class DistGraph:
         count = self.cluster.schema.node_counts[self.cluster.schema.endpoints(edge_type)[1]]
         ids = np.arange(count) if isinstance(v, str) and v == ALL else np.atleast_1d(integers("v", v))
         unique, inverse = np.unique(ids, return_inverse=True)
-        degrees = np.zeros(len(unique), np.int64)
+        degrees: np.ndarray = np.zeros(len(unique), np.int64)
         for first in range(0, len(unique), _TOGETHER):
             piece = unique[first : first + _TOGETHER]
             found = in_edges(self.cluster, edge_type, piece).dst
