@@ -130,7 +130,8 @@ class GraphPartitionBook:
         """int64: the ids of a part, ascending. Looks every id of the type up."""
         part = whole("partid", part, 0, self.num_partitions() - 1)
         everything = np.arange(int(self.bounds(policy)[-1]))
-        return everything[self.part_of(policy, everything) == part]
+        found: np.ndarray = everything[self.part_of(policy, everything) == part]
+        return found
 
     def _bounds(self, policy: str) -> np.ndarray:
         """int64 [parts + 1]: where the parts begin in ``order``, then the end."""
