@@ -17,6 +17,7 @@ import pytest
 import atta
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from atta.train.reports.display import TRAINING_BEGINS
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
@@ -77,9 +78,10 @@ class Job:
             self.versions = found
 
     def end(self) -> tuple[int, list[str]]:
-        """The exit code, and what it said besides epochs."""
+        """The exit code, and what it said besides epochs and beginnings."""
         _, said = self.process.communicate(timeout=WITHIN_S)
-        return self.process.returncode, [line for line in said.splitlines() if not line.startswith("epoch")]
+        usual = ("epoch", TRAINING_BEGINS)
+        return self.process.returncode, [line for line in said.splitlines() if not line.startswith(usual)]
 
 
 @pytest.fixture
@@ -152,6 +154,7 @@ def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
     options = ("--max-updates", "300", "--eval-interval", "0.002", "--json", str(tmp_path / "report.json"))
     job = start(*options)
     assert job.process.stderr is not None
+    assert job.process.stderr.readline() == f"{TRAINING_BEGINS}\n"
     assert job.process.stderr.readline().startswith("epoch   0"), "the first copy is evaluated"
     job.kill(rank)
     code, said = job.end()

@@ -121,6 +121,6 @@ def test_figures_of_the_process() -> None:
     process = ProcessFigures()
     first, second = process.stats(), process.stats()
     assert second["uptime_seconds"] > first["uptime_seconds"] >= 0
-    assert second["machine_busy_seconds"] >= first["machine_busy_seconds"] > 0
+    assert second["machine_busy_seconds"] > first["machine_busy_seconds"] - 1e-6 > 0  # a sum over cores is rounded
     assert first["process_resident_bytes"] > 1 << 20
     assert set(first) <= set(FIGURES)

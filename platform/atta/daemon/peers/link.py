@@ -165,9 +165,11 @@ class PeerLink:
         """What is under way has no answer. The next request goes to a replica, or over another connection."""
         self._known = False
         self._say_lost(error)
+        if self._meeting is not None:
+            return  # the peer is looked for already, over the connection of now
         if len(self._replicas) > 1:
             self._change()
-        else:
+        elif isinstance(error, DeadlineError):  # else gRPC knows that it is broken, and connects anew
             self._replace(Link(self.address, self._meant, self._credentials))
 
     def _is_connected(self) -> bool:

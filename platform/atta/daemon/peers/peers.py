@@ -275,9 +275,8 @@ class Peer:
                 if failures == ATTEMPTS or not isinstance(error, UnavailableError):
                     raise error from failure
                 self._link.broke(error)
-            except asyncio.CancelledError:
-                waiting = asyncio.current_task()
-                if self._link.watch.silences == silences or (waiting is not None and waiting.cancelling()):
+            except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
+                if not self._was_left(ended, silences):
                     raise
                 failures = 1 if left.progressed else failures + 1
                 if failures == ATTEMPTS:
@@ -288,6 +287,13 @@ class Peer:
                 if call is not None:
                     call.cancel()
             await asyncio.sleep(RETRY_S * failures)
+
+    def _was_left(self, ended: BaseException, silences: int) -> bool:
+        """Whether a call has ended because the peer was silent; ``silences``: their number when it began."""
+        if isinstance(ended, grpc.aio.UsageError):
+            return True  # another connection has taken the place of the one that it was to use
+        waiting = asyncio.current_task()
+        return self._link.watch.silences > silences and not (waiting is not None and waiting.cancelling())
 
     async def _first(self, method: str, request: Any) -> tuple[Any, Any]:
         """The call and its first answer (EOF: there is none). If it is late, the first of two calls to answer."""
