@@ -16,6 +16,7 @@ from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
 from tests.system.conftest import SmallGraph
 from tests.unit.platform.figures import job
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 ALERTS = (ROOT / "deploy/prometheus-alerts.yml").read_text()
@@ -32,6 +33,11 @@ def queries() -> list[str]:
     return [ALERTS, *(target["expr"] for panel in panels for target in panel["targets"])]
 
 
+def scraped(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None:
     (address,) = free_addresses(1)
     data = small_graph.dataset(2, "metis")
@@ -43,8 +49,7 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
         with pytest.raises(ConfigError, match="is not a vertex"):
             next(iter(atta.NeighborLoader(cluster, [3, 2], [10**12])))
         cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        text = eventually(lambda: shown if "atta_job_" in (shown := scraped(address)) else "")  # nobody awaits reports
         batches.close()  # type: ignore[attr-defined]
     exported = set(re.findall(r"^(atta_\w+)", text, re.MULTILINE))
     wanted = set().union(*map(metrics_in, queries()))

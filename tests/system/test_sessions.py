@@ -346,7 +346,8 @@ def test_rows_of_several_messages_reach_their_places(tmp_path: Path, threads: in
 
 
 def test_rows_that_batches_have_in_common_cross_once(tmp_path: Path) -> None:
-    """With slow answers, batches in flight wait together: fewer bytes, the same rows."""
+    """With slow answers, which come over links as others do, batches in flight wait together: fewer bytes, the same
+    rows."""
     generate("powerlaw", tmp_path / "g", GenerateOptions(nodes=4000, edges=80_000, features=64, classes=3))
     partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
     found = {}
@@ -360,6 +361,7 @@ def test_rows_that_batches_have_in_common_cross_once(tmp_path: Path) -> None:
             )
             shared = sum(b.stats["shared_rows"] for b in batches)
             assert (shared > 0) == (share == "--share-pulls")
+            assert sum(of["link_requests_served"] for of in cluster.stats()) > 0
     (together, fewer), (apart, more) = found.values()
     assert fewer < 0.9 * more
     assert len(together) == len(apart) > 3

@@ -35,7 +35,8 @@ def loader_of(cluster: atta.Cluster) -> Any:
 
 @pytest.mark.parametrize("transport", ["--links", "--no-links"])
 def test_the_daemon_of_the_other_part_and_then_the_own_one_are_stopped(transport: str, small_graph: SmallGraph) -> None:
-    options = ("--cache", "0", transport)
+    # Few batches ahead: else a fast machine has made all of them before a daemon is stopped.
+    options = ("--cache", "0", "--policy", "prefetch", "--prefetch", "2", transport)
     with atta.local(small_graph.dataset(2, "random"), threads=1, replicas=2, options=options) as cluster:
         loader, first = loader_of(cluster), cluster.addresses[0]
         whole = [digest(batch) for batch in loader]

@@ -99,7 +99,7 @@ class Daemon:
             contract=self._contract,
             own=config.listen,
         )
-        with_links = config.links and self._dataset.num_parts > 1 and not config.peer_delay_s
+        with_links = config.links and self._dataset.num_parts > 1
         encrypted = outgoing is not None
         self._links = (
             DaemonLinks(config, self._dataset, shard, store, peers, encrypted=encrypted) if with_links else None

@@ -49,7 +49,7 @@ class DaemonLinks:
         self._native.keep_served(config.trace_events)
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port, encrypted=encrypted)
-        self._steps = LinkSteps(self._native, config.peer_deadline_s, self._end_silent)
+        self._steps = LinkSteps(self._native, config.peer_deadline_s, self._end_silent, delay_s=config.peer_delay_s)
         self._peers, self._others = peers, [owner for owner in range(dataset.num_parts) if owner != shard.part]
         # One connection is served by one thread, so a pair of large daemons has several.
         first, width = config.parts.start, max(1, threads // 2)

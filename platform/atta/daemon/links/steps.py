@@ -36,11 +36,18 @@ class LinkSteps:
     repeated as among messages (``Hedges``).
     """
 
-    def __init__(self, links: _native.Links, deadline_s: float, end_silent: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        links: _native.Links,
+        deadline_s: float,
+        end_silent: Callable[[], Awaitable[None]],
+        *,
+        delay_s: float = 0.0,
+    ) -> None:
         """``end_silent``: asks the peers at the links whether they are there, and ends the links of those that do not
-        answer. It is awaited while a step takes long.
+        answer. It is awaited while a step takes long. ``delay_s``: how long every step waits before it asks.
         """
-        self._links, self._deadline_s, self._end_silent = links, deadline_s, end_silent
+        self._links, self._deadline_s, self._end_silent, self._delay_s = links, deadline_s, end_silent, delay_s
         self._asking: asyncio.Task[None] | None = None
         self._awaited: dict[int, _Awaited] = {}
         self._flushing = False
@@ -54,6 +61,8 @@ class LinkSteps:
     async def run(self, step: _native.Step, kind: str, age_ms: int) -> None:
         """Ask, and wait until each request has been answered, refused or lost. Requests of one turn of the event loop
         go out together. ``kind``: of step, for what counts as late."""
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
         loop, now = asyncio.get_running_loop(), time.monotonic()
         awaited = _Awaited(step, loop.create_future(), kind, now, now + self._deadline_s)
         self._awaited[step.number] = awaited
