@@ -379,6 +379,8 @@ def test_bad_input_is_one_line(
     folder = str(saved["sage"][0])
     (tmp_path / "ids.txt").write_text("3\nx\n")
     (tmp_path / "unknown.txt").write_text("123456789\n")
+    pairs = str(tmp_path / "pairs.txt")
+    Path(pairs).write_text("3 4\n")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("")
     (tmp_path / "cut").mkdir()
@@ -404,7 +406,8 @@ def test_bad_input_is_one_line(
         ([*there, *out, "--checkpoint", folder, "--what", "score"], "score"),
         ([*there, *out, "--checkpoint", folder, "--links", str(tmp_path / "ids.txt")], "2 per line"),
         ([*there, *out, "--checkpoint", folder, "--links", str(tmp_path / "missing.npy")], "missing.npy"),
-        ([*there, *out, "--checkpoint", folder, "--links", "x", "--what", "scores"], "--links"),
+        ([*there, *out, "--checkpoint", folder, "--links", pairs, "--what", "classes"], "no classes"),
+        ([*there, *out, "--checkpoint", folder, "--links", "x", "--node-type", "node"], "--node-type"),
         ([*there, *out, "--checkpoint", folder, "--links", "x", "--split", "train"], "--links"),
         ([*there, *out, "--checkpoint", folder, "--mode", "sampled"], "--num-neighbors"),
         ([*there, *out, "--checkpoint", folder, "--mode", "sampled", "--num-neighbors", "2,0"], "2,0"),

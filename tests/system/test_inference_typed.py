@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import atta
 from atta.cli import main as root
@@ -19,10 +21,11 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint import save_best
-from atta.train.models.typed import TypedModel
+from atta.train.models.links import PairClasses, decoder_named
+from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.tasks.reach import TypeReach
-from tests.hetero import over_all_vertices
+from tests.hetero import hidden_over_all_vertices, over_all_vertices
 
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)
 COUNTS = {"author": 40, "paper": 90, "term": 25, "venue": 6}
@@ -165,9 +168,146 @@ def test_what_training_says_is_what_prediction_says(world: World, cluster: atta.
     assert np.mean([truth[v] == c for v, c in zip(found.ids.tolist(), found.values.tolist(), strict=True)]) == expected
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_sampled_batches_with_all_neighbours_are_the_whole_graph(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    expected = checkpoint(tmp_path, world, cluster, kind)
+    found = atta.predict(cluster, tmp_path, "val", what="scores", num_neighbors=[-1], batch_size=11)
+    assert found is not None
+    own = expected[[int(np.flatnonzero(world.ids["paper"] == vertex)[0]) for vertex in found.ids]]
+    assert len(own) == 30
+    np.testing.assert_allclose(found.values, own, rtol=1e-5, atol=1e-5)
+    drawn = [atta.predict(cluster, tmp_path, "val", what="scores", num_neighbors=[2, 1], seed=s) for s in (0, 0, 1)]
+    rows = [one.values for one in drawn if one is not None]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert np.abs(rows[0] - rows[2]).max() > 1e-3  # other draws
+    assert np.abs(rows[0] - own.numpy()).max() > 1e-3  # fewer neighbours
+
+
+@dataclass
+class Pairs:
+    """A checkpoint of pairs of authors and papers, and what the same weights give on the whole graph.
+
+    Attributes:
+        rows: embeddings by node type, in the order of the ids.
+        decoder: of the checkpoint.
+    """
+
+    rows: dict[str, torch.Tensor]
+    decoder: torch.nn.Module
+
+    @torch.no_grad()
+    def scores(self, world: World, pairs: np.ndarray) -> torch.Tensor:
+        ends = zip(WRITES[::2], pairs.T, strict=True)
+        places = [[int(np.flatnonzero(world.ids[t] == vertex)[0]) for vertex in ids] for t, ids in ends]
+        scores: torch.Tensor = self.decoder(self.rows[WRITES[0]][places[0]], self.rows[WRITES[2]][places[1]])
+        return scores
+
+
+WRITES = ("author", "writes", "paper")
+
+
+def checkpoint_of_pairs(folder: Path, world: World, cluster: atta.Cluster, kind: str, decoder: str) -> Pairs:
+    """``decoder``: of links, or ``"classes"`` of classes of edges."""
+    classes = decoder == "classes"
+    settings = TrainConfig(
+        data="x", model=kind, num_neighbors=(2, 2), hidden=HIDDEN, heads=2, edge_type="__".join(WRITES),
+        task="edge-classes" if classes else "link", **({} if classes else {"decoder": decoder}),
+    )  # fmt: skip
+    reach = TypeReach.of(cluster.schema, "paper", 2, ("author",))
+    torch.manual_seed(6)
+    of_pairs = PairClasses(HIDDEN, HIDDEN, CLASSES) if classes else decoder_named(decoder, HIDDEN, HIDDEN)
+    model = TypedLinkModel(settings.own, reach, ("author", "paper"), of_pairs)
+    rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.without_features}
+    in_tables = {t: torch.empty_like(learnt) for t, learnt in rows.items()}
+    for t, learnt in rows.items():
+        in_tables[t][places(cluster, t, world.ids[t])] = learnt
+    save_best(folder, settings.own, model, EPOCH, embeddings=in_tables, dataset_id=cluster.dataset_id)
+    with torch.no_grad():
+        h = hidden_over_all_vertices(model.eval(), {**world.x, **rows}, world.edges)
+        return Pairs({t: model.outputs[t](h[t]) for t in ("author", "paper")}, of_pairs)
+
+
+def some_pairs(world: World) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    return np.stack([rng.choice(world.ids[t], 45) for t in ("author", "paper")], axis=1)
+
+
+FAN_OUTS = (None, [-1, -1])
+
+
+@pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])
+@pytest.mark.parametrize(("kind", "decoder"), zip(MODELS, ("dot", "distmult", "mlp", "mlp"), strict=True))
+def test_links_have_the_scores_of_the_whole_graph(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, kind: str, decoder: str, sampled: list[int] | None
+) -> None:
+    expected, pairs = checkpoint_of_pairs(tmp_path, world, cluster, kind, decoder), some_pairs(world)
+    found = atta.predict(cluster, tmp_path, links=pairs, num_neighbors=sampled)
+    assert found is not None
+    np.testing.assert_array_equal(found.ids, pairs)
+    np.testing.assert_allclose(found.values, expected.scores(world, pairs), rtol=1e-5, atol=1e-5)
+    for node_type, asked in (("author", "author"), ("paper", None)):
+        rows = atta.predict(cluster, tmp_path, num_neighbors=sampled, node_type=asked)
+        assert rows is not None
+        order = np.argsort(world.ids[node_type])
+        own = order[np.searchsorted(world.ids[node_type], rows.ids, sorter=order)]
+        assert sorted(own) == list(range(COUNTS[node_type]))
+        np.testing.assert_allclose(rows.values, expected.rows[node_type][own], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])
+def test_pairs_have_the_classes_of_the_whole_graph(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, sampled: list[int] | None
+) -> None:
+    expected = checkpoint_of_pairs(tmp_path / "run", world, cluster, "hetero-sage", "classes")
+    pairs = some_pairs(world)
+    before = edges_read(cluster)
+    found = atta.predict(cluster, tmp_path / "run", links=pairs, num_neighbors=sampled)
+    assert found is not None
+    scores = expected.scores(world, pairs)
+    assert scores.shape == (45, CLASSES)
+    np.testing.assert_allclose(found.values, scores, rtol=1e-5, atol=1e-5)
+    if sampled is None:  # the last layer only reads what the pairs depend on
+        into = {t: sum(pair.shape[1] for e, pair in world.edges.items() if e[2] == t) for t in COUNTS}
+        assert edges_read(cluster) - before <= 2 * (into["author"] + into["paper"]) + into["term"]
+    report = tmp_path / "report.json"
+    np.save(tmp_path / "pairs.npy", pairs)
+    given = (
+        f"--checkpoint {tmp_path}/run --out {tmp_path}/out --links {tmp_path}/pairs.npy --json {report} --format npy"
+    )
+    mode = "" if sampled is None else "--mode sampled --num-neighbors -1,-1"
+    command = ["predict", "--cluster", str(cluster.cluster_file), *given.split(), *mode.split(), "--what", "classes"]
+    done = CliRunner().invoke(root.cli, [*command, "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    rows = np.concatenate([np.load(file) for file in json.loads(report.read_text())["files"]])
+    assert rows.dtype.names == ("source", "target", "class")
+    np.testing.assert_array_equal(np.stack([rows["source"], rows["target"]], axis=1), pairs)
+    np.testing.assert_array_equal(rows["class"], scores.argmax(1))
+
+
+def test_what_a_model_of_pairs_does_not_compute_is_refused(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    checkpoint_of_pairs(tmp_path, world, cluster, "rgcn", "dot")
+    np.save(tmp_path / "pairs.npy", some_pairs(world))
+    np.save(tmp_path / "unknown.npy", np.array([[10**9, int(world.ids["paper"][0])]]))
+
+    def said(*options: str) -> str:
+        return line_of(cluster, tmp_path, monkeypatch, capfd, *options)
+
+    assert "the model computes vertices of author and paper" in said("--node-type", "venue")
+    assert "ask for embeddings, or give pairs" in said("--what", "scores")
+    assert "pairs have scores, but no classes" in said("--links", str(tmp_path / "pairs.npy"), "--what", "classes")
+    assert "does not go with --node-type" in said("--links", str(tmp_path / "pairs.npy"), "--node-type", "paper")
+    assert "1000000000" in said("--links", str(tmp_path / "unknown.npy"))
+
+
 BAD = [
-    ("--mode sampled --num-neighbors 5", "typed graphs are predicted layer by layer"),
+    ("--mode sampled --num-neighbors 5,4,3", "3 fan-outs for 2 layers that are computed"),
     ("--split nobody", "unknown split 'nobody'"),
+    ("--node-type author", "the model computes vertices of paper"),
 ]
 
 

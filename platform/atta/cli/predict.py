@@ -53,7 +53,8 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 def _summary(report: PredictReport) -> str:
     config = report.config
     where = f"{len(report.files)} files in {config.out}" if config.out else f"table {config.table}"
-    what = f"pairs: scores in {where}" if config.links else f"vertices: {config.what} in {where}"
+    of_pairs = "classes" if config.what == "classes" else "scores"
+    what = f"pairs: {of_pairs} in {where}" if config.links else f"vertices: {config.what} in {where}"
     return f"{report.vertices:,} {what}, {report.seconds:.1f} s"
 
 

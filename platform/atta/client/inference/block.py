@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -40,18 +40,24 @@ class LayerBlock:
 class TypedBlock:
     """Some vertices of one node type of a typed graph, all in-edges of them, and the rows of both ends.
 
+    Or a sampled neighbourhood of several hops: vertices and edges stand hop by hop.
+
     Attributes:
         x: float32 [r, channels] by node type, rows of the vertices that the layer reads. The first ``targets`` rows of
             the vertices' own type are those that it computes.
         edges: int64 [2, e] by edge type, positions in ``x`` of sources and targets.
         targets: number of vertices to compute.
         places: int64 [targets], where tables of the node type have the rows of these vertices.
+        nodes_per_hop: [hops + 1] new vertices by node type; the first number counts the seeds.
+        edges_per_hop: [hops] edges by edge type.
     """
 
     x: Mapping[str, Floats]
     edges: Mapping[str, npt.NDArray[np.int64]]
     targets: int
     places: npt.NDArray[np.int64]
+    nodes_per_hop: Mapping[str, Sequence[int]]
+    edges_per_hop: Mapping[str, Sequence[int]]
 
 
 class Layer(Protocol):

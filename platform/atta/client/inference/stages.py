@@ -9,7 +9,7 @@
 | pairs (only if pairs are scored) | ``rows-L`` | the result |
 
 Typed graphs have a stage per layer and node type that it computes (``typed_stages``), and one for each type with
-learnt embeddings, which writes them as ``rows-0``.
+learnt embeddings, which writes them as ``rows-0``. Sampled, they have one for each type that is asked for.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ __all__ = [
     "layer_widths",
     "layerwise_stages",
     "sampled_stages",
+    "sampled_typed_stages",
     "typed_stages",
     "unread",
 ]
@@ -66,7 +67,7 @@ class TypedReads:
     Attributes:
         node_type: of the vertices that it computes.
         rows: of each node type that it reads; None: the features.
-        edge_types: along which it reads, all of which end at ``node_type``.
+        edge_types: along which it reads. With one hop all of them end at ``node_type``.
     """
 
     node_type: str
@@ -122,7 +123,8 @@ class Stage:
         degrees: whether it reads ``DEGREES``.
         row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
-        typed: what it reads of a typed graph, in place of ``features``, ``reads`` and ``fan_outs``.
+        typed: what it reads of a typed graph, in place of ``features`` and ``reads``.
+        ends: of a stage that scores pairs, the rows of sources and of targets.
     """
 
     title: str
@@ -136,12 +138,13 @@ class Stage:
     row_per_edge: bool = False
     writes: Rows | None = None
     typed: TypedReads | None = None
+    ends: tuple[Rows, Rows] | None = None
 
     @property
     def all_reads(self) -> set[Rows]:
         """All rows that it reads."""
         typed = () if self.typed is None else self.typed.rows.values()
-        used = (self.reads, DEGREES if self.degrees else None, *typed)
+        used = (self.reads, DEGREES if self.degrees else None, *typed, *(self.ends or ()))
         return {rows for rows in used if rows is not None}
 
 
@@ -192,53 +195,109 @@ def typed_stages(
     layers: Sequence[Sequence[TypedLayer]],
     embeddings: Sequence[TypedLayer],
     widths: Sequence[int],
-    nodes: Targets,
+    nodes: Mapping[str, Targets],
     *,
-    pairs: bool = False,
+    ends: tuple[str, str] | None = None,
 ) -> list[Stage]:
     """The stages of exact inference on a typed graph.
 
     Args:
-        layers: for each layer the node types that it computes. The last one computes one type.
+        layers: for each layer the node types that it computes; the last one those that are asked for.
         embeddings: of the types whose rows before the first layer are learnt. Others have features.
         widths: of rows before the first layer and after each.
-        nodes: the vertices of that type which are asked for.
-        pairs: whether the last stage scores pairs of them.
+        nodes: by node type the vertices which are asked for: of one type, or of both ends of pairs.
+        ends: node types of sources and targets, if the last stage scores pairs of them.
     """
+    rows_after, last = _naming([embeddings, *layers], widths), len(layers)
     learnt = {layer.node_type for layer in embeddings}
-    types = sorted({t for parts in (embeddings, *layers) for layer in parts for t in (layer.node_type, *layer.reads)})
-
-    def rows_after(number: int, node_type: str) -> Rows:
-        # Types may have names that tables cannot have.
-        return Rows(f"rows-{number}-{types.index(node_type)}", widths[number], node_type)
-
-    stages, last = [], len(layers)
-    for number, parts in enumerate([embeddings, *layers]):
+    stages = [_learnt(layer, rows_after(0, layer.node_type)) for layer in embeddings]
+    for number, parts in enumerate(layers, 1):
         for layer in parts:
             of_features = set(layer.reads) - learnt if number == 1 else set()
-            rows = {t: None if t in of_features else rows_after(number - 1, t) for t in layer.reads}
-            of = f"layer {number} of {last}" if number else "embeddings"
             stage = Stage(
-                f"{of}, {layer.node_type}",
-                nodes if number == last else None,
+                f"layer {number} of {last}, {layer.node_type}",
+                nodes[layer.node_type] if number == last else None,
                 widths[number],
                 (-1,) if layer.edge_types else (),
                 partial(_typed, layer),
                 row_per_edge=True,
                 writes=rows_after(number, layer.node_type),
-                typed=TypedReads(layer.node_type, rows, layer.edge_types),
+                typed=TypedReads(
+                    layer.node_type,
+                    {t: None if t in of_features else rows_after(number - 1, t) for t in layer.reads},
+                    layer.edge_types,
+                ),
             )
             stages.append(stage)
-    return _ended(stages, pairs)
+    return _ended_typed(stages, ends)
+
+
+def sampled_typed_stages(
+    models: Sequence[TypedLayer],
+    embeddings: Sequence[TypedLayer],
+    widths: tuple[int, int],
+    nodes: Mapping[str, Targets],
+    fan_outs: Sequence[int],
+    *,
+    ends: tuple[str, str] | None = None,
+) -> list[Stage]:
+    """The stages of inference on sampled batches of a typed graph.
+
+    Args:
+        models: for each node type that is asked for what computes it: all layers at once.
+        embeddings, nodes, ends: see ``typed_stages``.
+        widths: of learnt rows, and of the rows that are computed.
+        fan_outs: per hop, of every edge type.
+    """
+    rows_after = _naming([embeddings, models], widths)
+    learnt = {layer.node_type for layer in embeddings}
+    stages = [_learnt(layer, rows_after(0, layer.node_type)) for layer in embeddings]
+    for model in models:
+        reads = {t: rows_after(0, t) if t in learnt else None for t in model.reads}
+        stage = Stage(
+            f"sampled, {model.node_type}",
+            nodes[model.node_type],
+            widths[1],
+            tuple(fan_outs),
+            partial(_typed, model),
+            row_per_edge=True,
+            writes=rows_after(1, model.node_type),
+            typed=TypedReads(model.node_type, reads, model.edge_types),
+        )
+        stages.append(stage)
+    return _ended_typed(stages, ends)
+
+
+def _naming(layers: Sequence[Sequence[TypedLayer]], widths: Sequence[int]) -> Callable[[int, str], Rows]:
+    """Names the rows of a type after a layer: types may have names that tables cannot have."""
+    types = sorted({t for parts in layers for layer in parts for t in (layer.node_type, *layer.reads)})
+    return lambda number, node_type: Rows(f"rows-{number}-{types.index(node_type)}", widths[number], node_type)
+
+
+def _learnt(layer: TypedLayer, rows: Rows) -> Stage:
+    """Writes the learnt rows of a type."""
+    typed = TypedReads(layer.node_type, {}, ())
+    return Stage(
+        f"embeddings, {layer.node_type}", None, rows.width, (), partial(_typed, layer), row_per_edge=True, writes=rows,
+        typed=typed,
+    )  # fmt: skip
 
 
 def _typed(layer: TypedLayer, block: TypedBlock, counts: HopCounts) -> Floats:
     return layer.compute(block)
 
 
+def _ended_typed(stages: list[Stage], ends: tuple[str, str] | None) -> list[Stage]:
+    if ends is None:
+        return [*stages[:-1], replace(stages[-1], writes=None)]
+    written = {rows.node_type: rows for stage in stages if (rows := stage.writes) is not None}  # of the last stage each
+    return [*stages, Stage("pairs", None, None, ends=(written[ends[0]], written[ends[1]]))]
+
+
 def _ended(stages: list[Stage], pairs: bool) -> list[Stage]:
-    if pairs:
-        return [*stages, Stage("pairs", None, None, reads=stages[-1].writes)]
+    rows = stages[-1].writes
+    if pairs and rows is not None:
+        return [*stages, Stage("pairs", None, None, ends=(rows, rows))]
     return [*stages[:-1], replace(stages[-1], writes=None)]
 
 

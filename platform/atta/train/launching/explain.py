@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 import atta
 from atta.errors import ConfigError
-from atta.train.launching.predict import predicted_type
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.links import UNTABLED
 
@@ -114,7 +113,7 @@ def explain(
     """
     import torch
 
-    from atta.client.inference.run import feature_width
+    from atta.client.inference.task import feature_width
     from atta.train.checkpoint import load_model
     from atta.train.models.layers import saved_model
 
@@ -124,7 +123,7 @@ def explain(
     task = str(saved.shape.get("task", "classes"))
     if task in UNTABLED:
         raise ConfigError(f"{saved.path}: was trained for --task {task}: there is no prediction of a vertex to explain")
-    node_type = predicted_type(cluster.schema, saved)
+    node_type = cluster.schema.node_types[0]
     gnn = saved_model(saved, feature_width(cluster.schema, "x")).eval()
     number = int(cluster.ids.numbers([vertex], node_type)[0]) if isinstance(vertex, str) else vertex
     data = _around(cluster, node_type, number, int(saved.shape["depth"]))

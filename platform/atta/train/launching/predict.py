@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 import atta
 from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.plan import share_count
-from atta.client.inference.run import Inference, InferenceTask, feature_width, inner_products, target_count
+from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
-from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages, typed_stages
+from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages
+from atta.client.inference.task import InferenceTask, PairScore, feature_width, inner_products, target_count
 from atta.client.loaders.dag import place_of
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import ConfigError, DataError, UnknownNameError
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
 
-__all__ = ["PredictJob", "predict", "predicted_type"]
+__all__ = ["PredictJob", "predict", "predicted_types"]
 
-PairScore = Callable[[npt.NDArray[np.float32], npt.NDArray[np.float32]], npt.NDArray[np.float32]]
-_Made = tuple[list[Stage], Sequence[int], str, PairScore]
-"""Stages, numbers per row before and after each layer, a digest of the model, and what scores pairs."""
+_Made = tuple[list[Stage], int, str, PairScore]
+"""Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
 _COLUMNS = dict(zip(WHAT, ("embedding", "score", "class"), strict=True))
 
 
@@ -70,7 +70,8 @@ def predict(
         what: of a checkpoint: ``"embeddings"``, ``"scores"`` or ``"classes"``. Of a list of layers the last one's rows
             are taken; with ``"classes"`` the position of the largest number in each.
         links: [n, 2], user ids of pairs: instead of rows give a score from both ends' embeddings: that of the decoder
-            of a checkpoint of ``--task link``, otherwise their dot product.
+            of a checkpoint of ``--task link``, otherwise their dot product. Of a checkpoint of ``--task edge-classes``
+            a score per class, or with ``what="classes"`` the class.
         num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
             computed (embeddings need the last one only of deep models), or one for all; None: exactly.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
@@ -80,7 +81,8 @@ def predict(
         **options: ``features`` (node table with the input of the first layer, ``"x"``), ``format`` (of files:
             ``"parquet"`` or ``"npy"``), ``files`` (how many; default: one per process, or more with more partitions),
             ``batch_size`` (vertices that a layer computes at a time), ``seed`` (of sampled batches), ``device`` (of
-            torch, ``"cpu"``).
+            torch, ``"cpu"``), ``node_type`` (of a model of pairs of a typed graph: the end whose vertices are computed;
+            default: the targets').
 
     Returns:
         The result; None if it is written. Where vertices have string ids, the ids of the result and of files are
@@ -110,7 +112,7 @@ class PredictJob:
     """What one process of an inference does, checked before it begins. Arguments are those of ``predict``.
 
     Attributes:
-        node_type: of the vertices that are computed.
+        types: node type of the vertices that are computed; of pairs, those of sources and of targets.
         count: number of vertices, or pairs, asked for.
         width: numbers per row that is written.
         sink: takes the results.
@@ -134,17 +136,21 @@ class PredictJob:
     batch_size: int | None = None
     seed: int = 0
     device: str = "cpu"
+    node_type: str | None = None
 
     def __post_init__(self) -> None:
         """Raises the errors of ``predict``."""
         self._check()
         schema, saved = self.cluster.schema, _saved(self.model)
-        self.node_type = predicted_type(schema, saved)
+        self.types = predicted_types(schema, saved, self.node_type, pairs=self.links is not None)
         pairs, nodes = self._asked()
-        self.count = target_count(schema, nodes, self.node_type) if pairs is None else len(pairs)
+        self.count = target_count(schema, nodes[self.types[0]], self.types[0]) if pairs is None else len(pairs)
         made = self._of_layers if saved is None or not _typed(saved) else self._of_types
-        stages, widths, digest, score = made(saved, nodes, pairs=pairs is not None)
-        self.width = widths[-1] if self.what != "classes" and pairs is None else 1
+        stages, width, digest, score = made(saved, nodes, pairs=pairs is not None)
+        if pairs is not None:
+            one = score(*(np.zeros((1, width), np.float32) for _ in range(2)))
+            width = 1 if one.ndim == 1 else one.shape[1]
+        self.width = width if self.what != "classes" else 1
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about = {
@@ -152,19 +158,22 @@ class PredictJob:
             "model": digest,
             "what": self.what,
             "features": self.features,
-            "nodes": _digest(nodes) if isinstance(nodes, np.ndarray) else nodes,
+            "nodes": _digest_of_nodes(nodes),
             "links": None if pairs is None else _digest(pairs),
             "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
             "seed": None if self.num_neighbors is None else self.seed,
         }
-        if self.cluster.ids.known(self.node_type):
+        if self.node_type is not None:
+            about["node_type"] = self.node_type
+        if any(self.cluster.ids.known(t) for t in self.types):
             about["ids"] = "strings"
-        self.sink = self._sink(shares, "score" if pairs is not None else _COLUMNS[self.what], about)
+        column = "score" if pairs is not None and self.what == "embeddings" else _COLUMNS[self.what]
+        self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
-            stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs, finish, score,
-            self.node_type,
+            self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,
+            finish, score,
         )  # fmt: skip
 
     @property
@@ -184,51 +193,73 @@ class PredictJob:
             raise ConfigError("give a folder for files or a table, not both")
         if self.links is None:
             return
-        if self.nodes is not None or self.what != "embeddings":
-            raise ConfigError("pairs are scored by the embeddings of their ends: give no vertices and no other kind")
+        if self.nodes is not None or self.node_type is not None:
+            raise ConfigError("pairs say which vertices there are: give no others, and no node type")
         if self.table is not None:
             raise ConfigError("scores of pairs go into files, not into a table of vertices")
+        if self.what == "classes" and not isinstance(self.model, str | Path):
+            raise ConfigError("pairs have classes by a checkpoint of --task edge-classes, not by layers")
 
-    def _asked(self) -> tuple[npt.NDArray[np.int64] | None, Targets]:
-        """The pairs to score, if any, and the vertices to compute."""
+    def _asked(self) -> tuple[npt.NDArray[np.int64] | None, dict[str, Targets]]:
+        """The pairs to score, if any, and the vertices to compute by node type."""
         if self.links is not None:
-            pairs = np.asarray(integers("links", self._numbered("links", self.links)))
-            if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-                raise ConfigError(f"links: must be pairs of ids [n, 2], at least one, not of shape {list(pairs.shape)}")
-            return pairs, np.unique(pairs)
+            pairs = self._pairs(self.links)
+            ends = (self.types[0], pairs[:, 0]), (self.types[-1], pairs[:, 1])
+            return pairs, {t: np.unique(np.concatenate([ids for own, ids in ends if own == t])) for t, _ in ends}
+        own = self.types[0]
         if self.nodes is None or isinstance(self.nodes, str):
-            return None, self.nodes
-        return None, np.unique(as_ids("nodes", self._numbered("nodes", self.nodes)))
+            return None, {own: self.nodes}
+        return None, {own: np.unique(as_ids("nodes", self._numbered("nodes", self.nodes, own)))}
 
-    def _numbered(self, what: str, given: Any) -> Any:
+    def _pairs(self, given: ArrayLike) -> npt.NDArray[np.int64]:
+        """int64 [n, 2], with numbers in place of string ids."""
+        strings = as_strings("links", given)
+        if strings is not None and strings.ndim == 2 and strings.shape[1] == 2 and len(self.types) == 2:
+            ends = zip(strings.T, self.types, strict=True)
+            given = np.stack([self._end_numbers(column, t) for column, t in ends], axis=1)
+        pairs = np.asarray(integers("links", self._numbered("links", given, self.types[0])))
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+            raise ConfigError(f"links: must be pairs of ids [n, 2], at least one, not of shape {list(pairs.shape)}")
+        return pairs
+
+    def _end_numbers(self, column: npt.NDArray[np.str_], node_type: str) -> npt.NDArray[np.int64]:
+        """Numbers of one end's vertices: of their string ids, or where they have none, those that the digits say."""
+        if self.cluster.ids.known(node_type):
+            return self.cluster.ids.numbers(column, node_type)
+        try:
+            return column.astype(np.int64)
+        except (ValueError, OverflowError):
+            raise ConfigError(f"links: the vertices of node type {node_type!r} have numbers as ids") from None
+
+    def _numbered(self, what: str, given: Any, node_type: str) -> Any:
         """``given`` with numbers in place of string ids."""
         strings = as_strings(what, given)
-        return given if strings is None else self.cluster.ids.numbers(strings, self.node_type)
+        return given if strings is None else self.cluster.ids.numbers(strings, node_type)
 
-    def _of_layers(self, saved: SavedModel | None, nodes: Targets, *, pairs: bool) -> _Made:
+    def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
         """What is computed on a graph with one node type and one edge type."""
         channels = feature_width(self.cluster.schema, self.features)
         layers, digest, score = self._layers(saved, channels)
-        widths = layer_widths(layers, channels)
+        widths, own = layer_widths(layers, channels), nodes[self.types[0]]
         if self.num_neighbors is None:
-            return layerwise_stages(layers, widths, nodes, pairs=pairs), widths, digest, score
-        return sampled_stages(layers, widths, nodes, self.num_neighbors, pairs=pairs), widths, digest, score
+            return layerwise_stages(layers, widths, own, pairs=pairs), widths[-1], digest, score
+        return sampled_stages(layers, widths, own, self.num_neighbors, pairs=pairs), widths[-1], digest, score
 
-    def _of_types(self, saved: SavedModel | None, nodes: Targets, *, pairs: bool) -> _Made:
+    def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
         """What is computed on a typed graph."""
         from atta.train.models.typed_layers import SavedTypedModel
 
         assert saved is not None, "models of typed graphs come from checkpoints"
-        if self.num_neighbors is not None:
-            raise ConfigError("typed graphs are predicted layer by layer, over all in-neighbours: give no fan-outs")
         if self.features != "x":
             raise ConfigError(f"features {self.features!r}: models of typed graphs read the table x")
         self._check_kind(saved)
         schema, dataset_id = self.cluster.schema, self.cluster.dataset_id
         hidden = self.what == "embeddings"
-        model = SavedTypedModel.of(saved, schema, dataset_id, self._torch_device(), hidden=hidden)
-        stages = typed_stages(model.layers, model.embeddings, model.widths, nodes, pairs=pairs)
-        return stages, model.widths, model.digest, inner_products
+        model = SavedTypedModel.of(
+            saved, schema, dataset_id, self._torch_device(), types=list(nodes), hidden=hidden or pairs
+        )
+        ends = (self.types[0], self.types[-1]) if pairs else None
+        return model.stages(nodes, self.num_neighbors, ends), model.width, model.digest, model.score
 
     def _layers(self, saved: SavedModel | None, channels: int) -> tuple[list[Layer], str, PairScore]:
         from atta.train.models.layers import digest_of, layers_of, saved_model, wrapped
@@ -242,11 +273,9 @@ class PredictJob:
         task = self._check_kind(saved)
         model = saved_model(saved, channels)
         if task not in UNTABLED:
-            hidden = self.what == "embeddings"
+            hidden = self.what == "embeddings" or self.links is not None
             return layers_of(model, device, hidden=hidden), digest_of([model]), inner_products
-        if task == EDGE_CLASSES and self.links is not None:
-            raise ConfigError(f"{saved.path}: was trained for --task {task}, which does not score pairs")
-        if task != LINK:
+        if task not in (LINK, EDGE_CLASSES):
             return layers_of(model, device, hidden=False), digest_of([model]), inner_products
         decoder = saved_decoder(saved)
         return layers_of(model, device, hidden=False), digest_of([model, decoder]), scorer(decoder)
@@ -262,6 +291,10 @@ class PredictJob:
     def _check_kind(self, saved: SavedModel) -> str:
         """Refuse a kind of prediction that a model's task does not give; returns the task."""
         task: str = saved.shape.get("task", "classes")
+        if self.links is not None:
+            if self.what == "classes" and task != EDGE_CLASSES:
+                raise ConfigError(f"{saved.path}: was trained for --task {task}: pairs have scores, but no classes")
+            return task
         if task in UNTABLED and self.what != "embeddings":
             raise ConfigError(f"{saved.path}: was trained for --task {task}: ask for embeddings, or give pairs")
         if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
@@ -272,28 +305,40 @@ class PredictJob:
         if self.out is not None:
             return FileSink(self.out, self.format, shares, column, about)
         if self.table is not None:
-            return TableSink(self.cluster, self.node_type, self.table, None if self.what == "classes" else self.width)
+            return TableSink(self.cluster, self.types[0], self.table, None if self.what == "classes" else self.width)
         return MemorySink()
 
 
-def predicted_type(schema: Schema, saved: SavedModel | None) -> str:
-    """The node type that a model is about; ``saved``: None for layers of a user's own.
+def predicted_types(
+    schema: Schema, saved: SavedModel | None, asked: str | None = None, *, pairs: bool = False
+) -> tuple[str, ...]:
+    """The node type of the vertices that are computed; of ``pairs`` those of sources and of targets, if they are two.
+
+    saved: None for layers of a user's own. asked: the type that the user names, None: what the model is about.
 
     Raises:
-        DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks the type.
-        ConfigError: it has one of both ends of links, which nothing is predicted with so far.
+        DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks a type.
+        ConfigError: the model computes no vertices of the type that is asked for.
     """
-    if saved is None or not _typed(saved):
-        return schema.node_types[0]
-    kind, target = saved.shape["model"], saved.shape.get("target")
-    task = saved.shape.get("task")
-    if task in (LINK, EDGE_CLASSES):
-        raise ConfigError(f"{saved.path}: was trained for --task {task} on a typed graph: predict takes none of these")
-    if len(schema.node_types) == len(schema.edge_types) == 1:
-        raise DataError(saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type")
-    if target not in schema.node_types:
-        raise DataError(saved.path, f"{kind} was trained for node type {target!r}, which this graph does not have")
-    return str(target)
+    about: tuple[str, ...] = (schema.node_types[0],)
+    if saved is not None and _typed(saved):
+        from atta.train.models.typed_layers import types_of
+
+        kind, about = saved.shape["model"], types_of(saved)
+        if len(schema.node_types) == len(schema.edge_types) == 1:
+            raise DataError(
+                saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type"
+            )
+        for node_type in about:
+            if node_type not in schema.node_types:
+                raise DataError(
+                    saved.path, f"{kind} was trained for node type {node_type!r}, which this graph does not have"
+                )
+    if pairs:
+        return about
+    if asked is not None and asked not in about:
+        raise ConfigError(f"node type {asked!r}: the model computes vertices of {' and '.join(sorted(set(about)))}")
+    return (about[-1] if asked is None else asked,)
 
 
 def _typed(saved: SavedModel) -> bool:
@@ -316,3 +361,9 @@ def _best(scores: np.ndarray) -> np.ndarray:
 
 def _digest(content: npt.NDArray[Any]) -> str:
     return hashlib.blake2b(content.tobytes(), digest_size=8).hexdigest()
+
+
+def _digest_of_nodes(nodes: Mapping[str, Targets]) -> str | list[str] | None:
+    """Which vertices are asked for, as files say it."""
+    said = [_digest(asked) if isinstance(asked, np.ndarray) else asked for asked in nodes.values()]
+    return said[0] if len(said) == 1 else [str(one) for one in said]

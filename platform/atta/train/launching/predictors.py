@@ -103,9 +103,11 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
 def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     """The vertices or pairs that ``PredictJob`` is to compute."""
     from atta.train.checkpoint import load_model
-    from atta.train.launching.predict import predicted_type
+    from atta.train.launching.predict import predicted_types
 
-    strings = cluster.ids.known(predicted_type(cluster.schema, load_model(config.checkpoint)))
+    saved, pairs = load_model(config.checkpoint), config.links is not None
+    types = predicted_types(cluster.schema, saved, config.node_type, pairs=pairs)
+    strings = any(cluster.ids.known(node_type) for node_type in types)
     if config.links is not None:
         return {"links": read_ids(config.links, 2, strings=strings)}
     return {"nodes": config.split if config.ids is None else read_ids(config.ids, strings=strings)}
@@ -126,6 +128,7 @@ def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
         "files": config.files,
         "batch_size": config.batch_size,
         "device": _device(config.device, rank),
+        "node_type": config.node_type,
     }
 
 

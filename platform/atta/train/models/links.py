@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from atta.client.inference.block import Floats
+from atta.client.inference.task import PairScore
 from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import SavedModel
 from atta.train.models import SampledModel
+from atta.train.settings.links import EDGE_CLASSES
 
 __all__ = [
     "DECODER",
@@ -87,19 +89,24 @@ def decoder_named(name: str, width: int, hidden: int) -> torch.nn.Module:
 
 
 def saved_decoder(saved: SavedModel) -> torch.nn.Module:
-    """The decoder of a checkpoint with its weights. Raises DataError if they do not fit it."""
+    """The decoder of a checkpoint with its weights: of scores of pairs, or of their classes. Raises DataError if they do
+    not fit it.
+    """
     try:
         width = int(saved.shape["hidden"])
-        decoder = decoder_named(str(saved.shape["decoder"]), width, width)
-        weights = {name: tensor for name, tensor in saved.weights.items() if name.startswith(DECODER)}
-        decoder.load_state_dict({name.removeprefix(DECODER): tensor for name, tensor in weights.items()})
+        found = {name.removeprefix(DECODER): t for name, t in saved.weights.items() if name.startswith(DECODER)}
+        if saved.shape.get("task") == EDGE_CLASSES:
+            decoder: torch.nn.Module = PairClasses(width, width, len(found["score.bias"]))
+        else:
+            decoder = decoder_named(str(saved.shape["decoder"]), width, width)
+        decoder.load_state_dict(found)
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise DataError(saved.path, f"has no decoder that fits: {' '.join(str(error).split())}") from error
     return decoder
 
 
-def scorer(decoder: torch.nn.Module) -> Callable[[Floats, Floats], Floats]:
-    """Scores of pairs, float32 [n], from embeddings [n, width] of sources and of targets, on the CPU."""
+def scorer(decoder: torch.nn.Module) -> PairScore:
+    """Scores of pairs, float32 [n] or [n, classes], from embeddings [n, width] of sources and of targets, on the CPU."""
 
     @torch.no_grad()
     def score(sources: Floats, targets: Floats) -> Floats:

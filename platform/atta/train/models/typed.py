@@ -31,6 +31,7 @@ class TypedLayers(torch.nn.Module):
 
     Attributes:
         reach: the types that each layer reads and computes.
+        hidden_width: numbers per row before the first layer and after each.
         encoders: a linear layer per type with features.
         layers: see ``_layer``.
     """
@@ -38,7 +39,7 @@ class TypedLayers(torch.nn.Module):
     def __init__(self, config: TrainSettings, reach: TypeReach) -> None:
         """Raises ConfigError for a node type whose name PyG's layers do not take."""
         super().__init__()
-        self.reach, self.dropout = reach, config.dropout
+        self.reach, self.dropout, self.hidden_width = reach, config.dropout, config.hidden
         widths = {t: width for t in reach.read(0) if (width := reach.widths[t]) is not None}
         self.encoders: Any = ModuleDict({t: torch.nn.Linear(width, config.hidden) for t, width in widths.items()})
         self.layers = torch.nn.ModuleList(_layer(config, reach, number) for number in range(reach.depth))

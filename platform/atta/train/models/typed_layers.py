@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,16 +11,31 @@ import torch
 import torch.nn.functional as F
 
 from atta.client.inference.block import Floats, TypedBlock
-from atta.client.inference.stages import TypedLayer
-from atta.errors import DataError
-from atta.partition.schema import Schema
+from atta.client.inference.stages import Stage, Targets, TypedLayer, sampled_typed_stages, typed_stages
+from atta.client.inference.task import PairScore, inner_products
+from atta.errors import ConfigError, DataError
+from atta.partition.schema import Schema, split_edge_type
 from atta.train.checkpoint import SavedModel
 from atta.train.models.layers import digest_of
-from atta.train.models.typed import TypedModel
+from atta.train.models.links import saved_decoder, scorer
+from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
 from atta.train.settings import TrainSettings
+from atta.train.settings.links import EDGE_CLASSES, LINK
 from atta.train.tasks.reach import EdgeTriple, TypeReach
 
-__all__ = ["SavedTypedModel"]
+__all__ = ["SavedTypedModel", "types_of"]
+
+
+def types_of(saved: SavedModel) -> tuple[str, ...]:
+    """The node types that a model of typed graphs is about: the target, or those of sources and of targets of pairs.
+
+    Raises DataError for a checkpoint that does not say it.
+    """
+    name = "edge_type" if saved.shape.get("task") in (LINK, EDGE_CLASSES) else "target"
+    said = saved.shape.get(name)
+    if not isinstance(said, str):
+        raise DataError(saved.path, f"does not say its {name}: it was not written by atta train of this version")
+    return split_edge_type(said)[::2] if name == "edge_type" else (said,)
 
 
 @dataclass(frozen=True)
@@ -28,35 +44,54 @@ class SavedTypedModel:
 
     Attributes:
         model: in evaluation mode, on the device that it computes on.
+        asked: by node type that is asked for, what turns rows of the last layer into rows that are written; None:
+            nothing does, they are written as they are.
         rows: learnt rows of each type without features, float32 [vertices, hidden], in the order of the tables.
-        hidden: whether embeddings are wanted, the rows that the decoder reads; otherwise scores.
+        score: what gives pairs of rows their scores.
         device: of the model.
     """
 
-    model: TypedModel
+    model: TypedLayers
+    asked: Mapping[str, torch.nn.Linear | None]
     rows: dict[str, torch.Tensor]
-    hidden: bool
+    score: PairScore
     device: torch.device
 
     @classmethod
     def of(
-        cls, saved: SavedModel, schema: Schema, dataset_id: str, device: torch.device, *, hidden: bool
+        cls,
+        saved: SavedModel,
+        schema: Schema,
+        dataset_id: str,
+        device: torch.device,
+        *,
+        types: Sequence[str],
+        hidden: bool,
     ) -> SavedTypedModel:
         """Take the weights of a checkpoint.
+
+        types: the node types that are asked for, some of ``types_of``. hidden: of models of one type, whether
+            embeddings are wanted, the rows that the decoder reads; otherwise scores.
 
         Raises:
             ConfigError: the graph has no edges into the target type.
             DataError: the model was trained on a graph of other types or features, or its embeddings are those of
                 another partitioned dataset.
         """
-        kind = saved.shape["model"]
+        kind, about = saved.shape["model"], types_of(saved)
+        pairs = len(about) == 2
+        decoder = saved_decoder(saved) if pairs else None
         try:
             depth, width, heads = (int(saved.shape[name]) for name in ("depth", "hidden", "heads"))
-            target = str(saved.shape["target"])
-            schema.check_node_type(target)
-            reach = TypeReach.of(schema, target, depth)
+            for node_type in about:
+                schema.check_node_type(node_type)
+            reach = TypeReach.of(schema, about[-1], depth, about[:-1])
             settings = TrainSettings(model=kind, hidden=width, heads=heads, layers=depth)
-            model = TypedModel(settings, reach, len(saved.weights["decoder.bias"]))
+            model: TypedModel | TypedLinkModel
+            if decoder is None:
+                model = TypedModel(settings, reach, len(saved.weights["decoder.bias"]))
+            else:
+                model = TypedLinkModel(settings, reach, (about[0], about[1]), decoder)
             model.load_state_dict(dict(saved.weights))
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
             cause = " ".join(str(error).split())
@@ -68,7 +103,13 @@ class SavedTypedModel:
             raise DataError(saved.path, f"{kind} does not fit this graph: it has other embeddings, or none")
         if shapes and saved.dataset_id != dataset_id:
             raise DataError(saved.path, "the embeddings in it are those of another partitioned dataset")
-        return cls(model.eval().to(device), dict(saved.embeddings), hidden, device)
+        model.eval().to(device)
+        if isinstance(model, TypedLinkModel):
+            asked: dict[str, torch.nn.Linear | None] = {t: model.outputs[t] for t in types}
+        else:
+            asked = dict.fromkeys(types, None if hidden else model.decoder)
+        score = inner_products if decoder is None else scorer(decoder.cpu())
+        return cls(model, asked, dict(saved.embeddings), score, device)
 
     @property
     def digest(self) -> str:
@@ -79,22 +120,57 @@ class SavedTypedModel:
         return digest_of([self.model, learnt])
 
     @property
-    def widths(self) -> list[int]:
+    def width(self) -> int:
+        """Numbers per row that is written."""
+        last = next(iter(self.asked.values()))
+        return self._hidden if last is None else last.out_features
+
+    @property
+    def _hidden(self) -> int:
         """Numbers per row before the first layer and after each."""
-        decoder = self.model.decoder
-        inside = [decoder.in_features] * (self.model.reach.depth + 1)
-        return inside if self.hidden else [*inside[:-1], decoder.out_features]
+        return self.model.hidden_width
 
-    @property
-    def embeddings(self) -> list[TypedLayer]:
-        """What gives the learnt rows."""
-        return [TypedLayer(t, (), (), partial(_learnt, rows.numpy())) for t, rows in sorted(self.rows.items())]
+    def stages(
+        self, nodes: Mapping[str, Targets], fan_outs: Sequence[int] | None, ends: tuple[str, str] | None
+    ) -> list[Stage]:
+        """The stages that compute some vertices of each type that is asked for, or score pairs with these ``ends``.
 
-    @property
-    def layers(self) -> list[list[TypedLayer]]:
-        """For each layer the types that it computes."""
+        fan_outs: of sampled batches, one per layer, from the vertices outwards, or one for all; None: exactly.
+
+        Raises:
+            ConfigError: the number of fan-outs is not that of the layers.
+        """
+        depth = self.model.reach.depth
+        if fan_outs is None:
+            widths = [self._hidden] * depth + [self.width]
+            return typed_stages(self._layers(), self._embeddings(self._needed(0)), widths, nodes, ends=ends)
+        fan_outs = list(fan_outs) * depth if len(fan_outs) == 1 else fan_outs
+        if len(fan_outs) != depth:
+            raise ConfigError(f"{len(fan_outs)} fan-outs for {depth} layers that are computed: give one for each")
         reach = self.model.reach
-        return [[self._layer(number, t) for t in reach.computed(number)] for number in range(reach.depth)]
+        models = [
+            TypedLayer(t, reach.read(0), tuple(map("__".join, reach.edges(0))), partial(self._through, t))
+            for t in self.asked
+        ]
+        widths_of = (self._hidden, self.width)
+        return sampled_typed_stages(models, self._embeddings(reach.read(0)), widths_of, nodes, fan_outs, ends=ends)
+
+    def _embeddings(self, read: Sequence[str]) -> list[TypedLayer]:
+        """What gives the learnt rows of the types that are read."""
+        return [
+            TypedLayer(t, (), (), partial(_learnt, rows.numpy())) for t, rows in sorted(self.rows.items()) if t in read
+        ]
+
+    def _layers(self) -> list[list[TypedLayer]]:
+        """For each layer the types that it computes."""
+        return [[self._layer(number, t) for t in self._needed(number + 1)] for number in range(self.model.reach.depth)]
+
+    def _needed(self, layers: int) -> list[str]:
+        """The types whose rows after so many layers are needed for what is asked for: links know of more."""
+        found, reach = set(self.asked), self.model.reach
+        for number in range(reach.depth - 1, layers - 1, -1):
+            found |= {e[0] for e in reach.edges(number) if e[2] in found}
+        return sorted(found)
 
     def _layer(self, number: int, node_type: str) -> TypedLayer:
         edges = [e for e in self.model.reach.edges(number) if e[2] == node_type]
@@ -105,27 +181,44 @@ class SavedTypedModel:
     def _compute(self, number: int, node_type: str, block: TypedBlock) -> Floats:
         """Rows of one type. Layers are called with all types that they know; the others have no rows here."""
         reach = self.model.reach
-        nothing = torch.zeros(0, self.model.decoder.in_features, device=self.device)
+        nothing = torch.zeros(0, self._hidden, device=self.device)
         x = {t: self._rows(number, t, block) if t in block.x else nothing for t in reach.read(number)}
         computed = {t: block.targets if t == node_type else 0 for t in reach.computed(number)}
         edges = {e: self._edges(e, block, node_type) for e in reach.edges(number)}
         out: torch.Tensor = self.model.layers[number](x, computed, edges)[node_type]
-        if number == reach.depth - 1 and not self.hidden:
-            out = self.model.decoder(out)
-        found: Floats = out.float().cpu().numpy()
-        return found
+        return self._written(node_type, out) if number == reach.depth - 1 else _on_cpu(out)
+
+    @torch.no_grad()
+    def _through(self, node_type: str, block: TypedBlock) -> Floats:
+        """All layers on a sampled neighbourhood."""
+        reach = self.model.reach
+        x = {t: self._moved(block.x[t]) for t in reach.read(0)}
+        edges = {e: self._moved(block.edges["__".join(e)]) for e in reach.edges(0)}
+        per_hop = {e: block.edges_per_hop["__".join(e)] for e in reach.edges(0)}
+        return self._written(node_type, self.model.hidden(x, edges, block.nodes_per_hop, per_hop)[node_type])
+
+    def _written(self, node_type: str, rows: torch.Tensor) -> Floats:
+        last = self.asked[node_type]
+        return _on_cpu(rows if last is None else last(rows))
+
+    def _moved(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.require(np.ascontiguousarray(array), requirements="W")).to(self.device)
 
     def _rows(self, number: int, node_type: str, block: TypedBlock) -> torch.Tensor:
-        rows = torch.from_numpy(np.require(block.x[node_type], requirements="W")).to(self.device)
+        rows = self._moved(block.x[node_type])
         encodes = number == 0 and node_type in self.model.encoders
         return F.relu(self.model.encoders[node_type](rows)) if encodes else rows
 
     def _edges(self, edge_type: EdgeTriple, block: TypedBlock, node_type: str) -> torch.Tensor:
         if edge_type[2] != node_type:
             return torch.zeros(2, 0, dtype=torch.int64, device=self.device)
-        ends = block.edges["__".join(edge_type)]
-        return torch.from_numpy(np.ascontiguousarray(ends)).to(self.device)
+        return self._moved(block.edges["__".join(edge_type)])
 
 
 def _learnt(rows: Floats, block: TypedBlock) -> Floats:
     return rows[block.places]
+
+
+def _on_cpu(rows: torch.Tensor) -> Floats:
+    found: Floats = rows.float().cpu().numpy()
+    return found

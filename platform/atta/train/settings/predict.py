@@ -39,6 +39,11 @@ class PredictConfig:
         Option("Score the pairs of ids that this file has by their embeddings: .npy [n, 2], or text with two per line.",
                path="file"),
     ] = None  # fmt: skip
+    node_type: Annotated[
+        str | None,
+        Option("Of a model of pairs of a typed graph: the end whose vertices are computed.", unset="the targets'",
+               metavar="TYPE"),
+    ] = None  # fmt: skip
     mode: Annotated[
         str, Option("All in-neighbours, layer by layer, or sampled batches.", choices=("exact", "sampled"))
     ] = "exact"
@@ -90,10 +95,10 @@ class PredictConfig:
             return
         if self.split is not None or self.ids is not None:
             raise ConfigError("--links: has the vertices itself, so it does not go with --split and --ids")
-        if self.what != "embeddings" or self.table is not None:
-            raise ConfigError(
-                "--links: scores pairs by embeddings, into files: it takes no other --what and no --table"
-            )
+        if self.node_type is not None:
+            raise ConfigError("--links: the model says of which types the ends are, so it does not go with --node-type")
+        if self.table is not None:
+            raise ConfigError("--links: writes scores of pairs into files: it takes no --table")
 
     def _check_mode(self) -> None:
         if (self.mode == "sampled") != (self.num_neighbors is not None):

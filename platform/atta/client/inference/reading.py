@@ -1,0 +1,159 @@
+"""Reads what a stage of an inference computes on: batches of vertices, their edges, and the rows of both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.client.cluster import Cluster
+from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared
+from atta.client.inference.plan import block_size
+from atta.client.inference.sinks import UserIds
+from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, TypedReads
+from atta.client.inference.tables import InferenceTables
+from atta.client.inference.task import InferenceTask
+from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.tables.remote import RemoteTable
+from atta.partition.graph.strings import NAME
+from atta.samplers.seed_plan import home_of
+
+__all__ = ["BlockReader", "Prepared"]
+
+_SAMPLED_SEEDS = 1024
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A block with the user ids and the table rows of its targets."""
+
+    ids: UserIds
+    rows: npt.NDArray[np.int64]
+    block: LayerBlock | TypedBlock
+    counts: HopCounts
+
+
+class BlockReader:
+    """Reads the blocks of shares of stages."""
+
+    def __init__(
+        self, cluster: Cluster, task: InferenceTask, tables: InferenceTables, id_type: np.dtype[np.str_] | None
+    ) -> None:
+        """``id_type``: of string ids, if these are written; None: numbers are."""
+        self._cluster, self._task, self._tables, self._id_type = cluster, task, tables, id_type
+        self._schema, self._node_type = cluster.schema, task.types[0]
+
+    def blocks(self, share: int, stage: Stage) -> Iterator[Prepared]:
+        """A share's blocks. The next one is prepared while one is in use."""
+        return one_prepared(self._loader(share, stage), partial(self._prepare, stage))
+
+    def _loader(self, share: int, stage: Stage) -> NeighborLoader:
+        return NeighborLoader(
+            self._cluster,
+            self._fan_outs(stage),
+            (self._node_type if stage.typed is None else stage.typed.node_type, stage.nodes),
+            batch_size=self._task.batch_size or self._block_size(stage),
+            rank=share,
+            world_size=self._task.shares,
+            home=home_of(share, self._task.shares, self._cluster.num_parts),  # the shares keep all daemons busy
+            pad=False,
+            seed=self._task.seed,
+            tables=self._features(stage),
+            seed_tables=[NAME] if self._writes_strings(stage) else [],
+            edge_ids=False,
+            job=f"predict-{stage.title.replace(' ', '-')}-{share}",
+        )
+
+    def _fan_outs(self, stage: Stage) -> Sequence[int] | Mapping[str, Sequence[int]]:
+        """Of a typed graph those of the edge types that are read. With one hop these end at the vertices to compute."""
+        if stage.typed is None or not stage.fan_outs:
+            return stage.fan_outs
+        nothing = [0] * len(stage.fan_outs)
+        return {name: stage.fan_outs if name in stage.typed.edge_types else nothing for name in self._schema.edge_types}
+
+    def _features(self, stage: Stage) -> Mapping[str, Sequence[str]] | Sequence[str]:
+        """The features that come with a stage's batches."""
+        if stage.typed is None:
+            return [self._task.features] if stage.features else []
+        return {t: [self._task.features] for t, rows in stage.typed.rows.items() if rows is None}
+
+    def _block_size(self, stage: Stage) -> int:
+        if len(stage.fan_outs) > 1:
+            return _SAMPLED_SEEDS
+        if stage.typed is not None:
+            return self._typed_block_size(stage, stage.typed)
+        read = self._schema.node_tables[self._node_type][self._task.features].row_shape[0] if stage.features else 1
+        width = max(read, stage.width or 1, (stage.reads.width or 1) if stage.reads else 1)
+        edges = self._schema.edge_counts[self._schema.edge_types[0]]
+        vertices = self._schema.node_counts[self._node_type]
+        return block_size(vertices, edges, width, row_per_edge=stage.row_per_edge, queued=stage.features)
+
+    def _typed_block_size(self, stage: Stage, typed: TypedReads) -> int:
+        tables = self._schema.node_tables
+        read = [
+            tables[t][self._task.features].row_shape[0] if rows is None else rows.width or 1
+            for t, rows in typed.rows.items()
+        ]
+        edges = sum(self._schema.edge_counts[name] for name in typed.edge_types)
+        vertices = self._schema.node_counts[typed.node_type]
+        return block_size(vertices, edges, max([stage.width or 1, *read]), row_per_edge=True, queued=None in typed.rows)
+
+    def _writes_strings(self, stage: Stage) -> bool:
+        return self._id_type is not None and stage.writes is None
+
+    def _prepare(self, stage: Stage, batch: MiniBatch) -> Prepared:
+        """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
+        if stage.typed is not None:
+            return self._prepare_typed(stage, stage.typed, batch)
+        n_id, targets = batch.n_id(), batch.batch_size
+        table = next((self._table(rows) for rows in self._numbering(stage)), None)
+        rows = np.empty(0, np.int64) if table is None else table.locate(n_id)
+        if stage.reads is not None:
+            x = self._table(stage.reads).pull(rows).values
+        elif stage.features:
+            x = np.asarray(batch.table(self._task.features), np.float32)
+        else:
+            x = np.empty((len(n_id), 0), np.float32)
+        degrees = self._table(DEGREES).pull(rows).values if stage.degrees else None
+        counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
+        block = LayerBlock(x, batch.edge_index(), targets, degrees)
+        return Prepared(self._ids(stage, batch), rows[:targets], block, counts)
+
+    def _prepare_typed(self, stage: Stage, typed: TypedReads, batch: MiniBatch) -> Prepared:
+        """The same of a typed graph: rows by node type."""
+        own, targets = typed.node_type, batch.batch_size
+        x = {}
+        for node_type, read in typed.rows.items():
+            if read is None:
+                x[node_type] = np.asarray(batch.table(self._task.features, node_type), np.float32)
+            else:
+                table = self._table(read)
+                x[node_type] = table.pull(table.locate(batch.n_id(node_type))).values
+        places = np.empty(0, np.int64)
+        if stage.writes is not None:
+            places = self._table(stage.writes).locate(batch.n_id(own)[:targets])
+        edges = {name: batch.edge_index(name) for name in typed.edge_types}
+        nodes = {t: batch.num_sampled_nodes(t) for t in self._schema.node_types}
+        hops = {name: batch.num_sampled_edges(name) for name in typed.edge_types}
+        block = TypedBlock(x, edges, targets, places, nodes, hops)
+        return Prepared(self._ids(stage, batch), places, block, HopCounts((), ()))
+
+    def _ids(self, stage: Stage, batch: MiniBatch) -> UserIds:
+        """What users call the vertices that a batch is about."""
+        node_type = self._node_type if stage.typed is None else stage.typed.node_type
+        if self._id_type is not None and stage.writes is None:
+            return batch.strings(node_type)[: batch.batch_size].astype(self._id_type)
+        return batch.n_id(node_type)[: batch.batch_size].copy()
+
+    @staticmethod
+    def _numbering(stage: Stage) -> list[Rows]:
+        """Tables that the stage uses. All of them number their rows alike."""
+        used = (stage.reads, DEGREES if stage.degrees else None, stage.writes)
+        return [rows for rows in used if rows is not None]
+
+    def _table(self, rows: Rows) -> RemoteTable:
+        return self._tables.rows(rows)
