@@ -176,3 +176,9 @@ def test_the_documented_script_runs_as_it_stands(
     accuracy = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(accuracy) == 3
     assert accuracy[-1] > accuracy[0]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_the_same(config: TrainConfig, report: TrainReport) -> None:
+    compiled = fit(replace(config, compile=True, epochs=3))
+    assert [e.loss for e in compiled.epochs] == pytest.approx([e.loss for e in report.epochs[:3]], rel=1e-4)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from atta.errors import ConfigError
 from atta.train import TrainConfig
 from atta.train.models import SampledModel, build_model
+from atta.train.models.compiled import compile_in_place
 
 
 def batch(rng: np.random.Generator, seeds: int, fan_outs: tuple[int, ...]) -> tuple[torch.Tensor, list[int], list[int]]:
@@ -106,3 +108,29 @@ def test_bfloat16_is_near_single_precision(rng: np.random.Generator, model: str)
     exact, near = gradients
     assert not torch.equal(exact, near)
     assert torch.nn.functional.cosine_similarity(exact, near, dim=0) > 0.99
+
+
+@pytest.mark.parametrize("model", [m if m == "sage" else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
+def test_a_compiled_model_is_the_same_model(rng: np.random.Generator, model: str) -> None:
+    torch.manual_seed(0)
+    config = TrainConfig(data="x", model=model, num_neighbors=(4, 3), hidden=8, heads=2, dropout=0.0)
+    network, copy = build_model(config, 5, 3), build_model(config, 5, 3)
+    copy.load_state_dict(network.state_dict())
+    compile_in_place(copy, torch.device("cpu"), backend="aot_eager")
+    for seeds in (20, 13, 31):  # batches of other sizes
+        edge_index, nodes, edges = batch(rng, seeds, (4, 3))
+        x = torch.from_numpy(rng.standard_normal((sum(nodes), 5)).astype(np.float32))
+        scores, same = network(x, edge_index, nodes, edges), copy(x, edge_index, nodes, edges)
+        torch.testing.assert_close(scores, same)
+        for some in (scores, same):
+            some.square().sum().backward()
+    assert list(network.state_dict()) == list(copy.state_dict())
+    for weight, other in zip(network.parameters(), copy.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad, other.grad, rtol=1e-4, atol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # something was compiled
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="there is no no-such-compiler"):
+        compile_in_place(torch.nn.Linear(1, 1), torch.device("cpu"))

@@ -28,6 +28,7 @@ class MinibatchSettings(LinkSettings):
             "Numbers that training computes with; bf16 keeps weights, loss and evaluation in fp32.", choices=PRECISIONS
         ),
     ] = "fp32"
+    compile: Annotated[bool, Option("Have torch compile the model: slow first steps, faster later ones.")] = False
     seed_policy: Annotated[
         str,
         Option(

@@ -18,6 +18,7 @@ from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import PartialEpoch, RunPlace, random_state, set_random_state
 from atta.train.loop import EpochLoop
 from atta.train.models import build_model
+from atta.train.models.compiled import compile_in_place
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.settings import MinibatchSettings
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
@@ -36,6 +37,8 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         super().__init__(config, cluster, device)
         torch.manual_seed(config.seed)
         self.begin_with(self.build())
+        if config.compile:
+            compile_in_place(self.model, device)
         self.parallel = DistributedDataParallel(
             self.model, device_ids=[device.index] if device.type == "cuda" else None
         )
