@@ -57,7 +57,7 @@ def report(document: Mapping[str, Any]) -> list[str]:
         f"{document['repeated_steps']} again after a restart. Violations: {len(document['violations'])}. Errors that "
         f"workers went on after: {errors}.",
         "",
-        "Times are the longest that any consumer was without a batch, from a fault to the next one.",
+        "Times are the longest that any consumer, or the trainer, was without a batch after a fault.",
         "",
         *table,
     ]

@@ -13,6 +13,7 @@ import pytest
 
 import atta
 from atta.client.local import free_addresses
+from atta.client.sessions import resuming
 from atta.wire.clusterfile import write_cluster
 from tests.soak.proxy import Proxy
 from tests.system.conftest import SmallGraph
@@ -53,7 +54,12 @@ def test_the_daemon_of_the_other_part_and_then_the_own_one_are_stopped(transport
         assert found == whole
 
 
-def test_the_link_to_the_daemon_is_half_open(small_graph: SmallGraph, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["within an epoch", "between two"])
+def test_the_link_to_the_daemon_is_half_open(
+    small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    # Requests have no end of their own here: without a question nobody would ever learn of it.
+    monkeypatch.setattr(resuming, "FIRST_OPEN_S", 600.0)
     (far, near), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
     with daemons() as running:
         for address in (far, near):
@@ -61,14 +67,18 @@ def test_the_link_to_the_daemon_is_half_open(small_graph: SmallGraph, tmp_path: 
         proxy = Proxy(far)
         try:
             write_cluster(file, [(proxy.address, near)])
-            with atta.connect(file) as cluster:
+            with atta.connect(file, deadline_s=600) as cluster:
                 loader = loader_of(cluster)
                 whole = [digest(batch) for batch in loader]
                 loader.set_epoch(0)
                 batches = iter(loader)
-                found = [digest(next(batches))]
+                found = [digest(next(batches)) for _ in range(1 if when == "within an epoch" else len(whole))]
                 proxy.freeze()
                 found += [digest(batch) for batch in batches]
+                if when == "between two":
+                    assert found == whole
+                    loader.set_epoch(0)
+                    found = [digest(batch) for batch in loader]
                 assert found == whole
                 assert cluster.addresses == [near]
         finally:

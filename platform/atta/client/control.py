@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +109,17 @@ class Connection:
         """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
         return self._stub(name).future(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
-    def call(self, name: str, request: Any, *, wait: bool = False, timeout: float | None = None) -> Any:
+    def call(
+        self,
+        name: str,
+        request: Any,
+        *,
+        wait: bool = False,
+        timeout: float | None = None,
+        begun: Callable[[Any], None] | None = None,
+    ) -> Any:
         """One unary call, e.g. ``call("ControlService.Describe", ...)``. ``wait``: wait for a daemon that is starting.
+        ``begun`` gets the call, and may cancel it from another thread: that is UnavailableError here.
 
         Without a ``timeout``, a call to a daemon that has been met is repeated for ``patience_s`` while nobody answers.
         That is safe: every request may be repeated.
@@ -119,7 +128,13 @@ class Connection:
         ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)
         while True:
             try:
-                return ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+                if begun is None:
+                    return ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+                call = ask.future(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+                begun(call)
+                return call.result()
+            except grpc.FutureCancelledError:
+                raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
                 error = rpc.error_from(self.address, failure)
                 if not isinstance(error, UnavailableError) or not patience.lasts():

@@ -149,9 +149,11 @@ def test_leaks_are_found() -> None:
 def test_the_longest_gap() -> None:
     times = [0.0, 1.0, 1.5, 4.0, 4.1]
     assert longest_gap(times, 1.2, 4.1) == 2.5
-    assert longest_gap(times, 0.5, 1.6) == 0.5
+    assert longest_gap(times, 0.5, 1.4) == 0.5
     assert longest_gap(times, 2.0, 9.0) == pytest.approx(4.9)
     assert longest_gap([], 2.0, 9.0) == 7.0
+    assert longest_gap(times, 1.2, 1.6) == 2.5  # until the next batch, though that is later
+    assert longest_gap([0.0, 5.0], 1.0, 2.0) == 4.0
 
 
 def test_a_torn_line_is_dropped(tmp_path: Any) -> None:

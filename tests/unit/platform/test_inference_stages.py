@@ -40,7 +40,8 @@ class Sum:
 
 
 def reads(stage: Stage) -> set[object]:
-    return {rows for rows in (stage.reads, DEGREES if stage.degrees else None) if rows is not None}
+    used = (stage.reads, DEGREES if stage.degrees else None, *(stage.ends or ()))
+    return {rows for rows in used if rows is not None}
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=5), st.booleans())

@@ -21,7 +21,7 @@ from atta.wire.rpc import Bulk
 from tests.waiting import eventually
 
 BATCHES = 3
-KEEPER: Any = SimpleNamespace(keep=lambda *_: None, discard=lambda _: None)
+KEEPER: Any = SimpleNamespace(watch=lambda _: None, keep=lambda *_: None, discard=lambda _: None)
 
 
 class Failure(grpc.RpcError):

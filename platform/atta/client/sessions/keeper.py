@@ -40,7 +40,7 @@ class SessionState:
         self.call: Any = None
         self.closed = False
         self.patience_s = ALONE_S
-        """How long the daemon may take to answer a question, while it owes a batch."""
+        """How long the daemon may take to answer a question, while it owes the session or a batch."""
         self.silent = False
         """Whether it has not answered such a question. Its call is cancelled then."""
         self._silence, self._owed_since = DaemonSilence(), math.inf
@@ -65,12 +65,16 @@ class SessionState:
 
     @contextlib.contextmanager
     def owed(self) -> Iterator[None]:
-        """Within this block the consumer waits for a batch."""
+        """Within this block the consumer waits for the session or a batch."""
         self._owed_since = time.monotonic()
         try:
             yield
         finally:
             self._owed_since = math.inf
+
+    def awaits(self, call: Any) -> None:
+        """The consumer waits for this call. It is cancelled if the daemon falls silent."""
+        self.call = call
 
     def question(self) -> Any:
         """If it is time to ask the daemon whether it is there: the call, else None. ``questioned`` must follow."""
@@ -93,11 +97,14 @@ class SessionState:
                 self.call.cancel()
 
     def close(self) -> None:
-        """Cancel the outstanding request, close the session and wait for the answer; repeating it does nothing."""
+        """Cancel the outstanding request, close the session and wait for the answer; repeating it does nothing.
+
+        A daemon that others can stand in for is not waited for longer than for a question: the next epoch may begin
+        elsewhere. If it is gone or the channel is closed, the lease ends the session.
+        """
         if self._ends():
-            # If the daemon is gone or the channel is closed, the lease ends the session.
             with contextlib.suppress(AttaError, ValueError):
-                self.connection.call("SessionService.Close", self._request(), timeout=ANSWER_S)
+                self.connection.call("SessionService.Close", self._request(), timeout=min(ANSWER_S, self.patience_s))
 
     def begin_close(self) -> Any:
         """Like ``close`` without waiting: the call, or None if there is nothing to do."""
@@ -133,6 +140,13 @@ class SessionKeeper:
         self._calls: set[Any] = set()  # under way; gRPC cancels a call that nobody holds
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+
+    def watch(self, state: SessionState) -> None:
+        """Ask the daemon whether it is there, while it owes what ``state`` waits for."""
+        with self._lock:
+            self._open.add(state)
+            self._start()
+        self._notes.put(_nothing)  # wakes the thread, which looks more often now
 
     def keep(self, state: SessionState, lease_s: float) -> None:
         """Renew ``state``'s lease until it is closed."""

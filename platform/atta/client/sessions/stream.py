@@ -80,7 +80,7 @@ class BatchStream(Iterator[RawBatch]):
         patience_s: float = ALONE_S,
     ) -> None:
         """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there while
-        a batch is waited for. ``patience_s``: how long the answer may take.
+        the session or a batch is waited for. ``patience_s``: how long the answer may take.
 
         Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``.
 
@@ -91,16 +91,22 @@ class BatchStream(Iterator[RawBatch]):
         request.session = secrets.token_hex(8)
         self._state = SessionState(connection, slots, request.session)
         self._state.patience_s = patience_s
+        keeper.watch(self._state)
         try:
-            reply = connection.call("SessionService.Open", request, timeout=timeout_s)
+            with self._state.owed():
+                reply = connection.call("SessionService.Open", request, timeout=timeout_s, begun=self._state.awaits)
         except (ConfigError, QuotaExceededError):
             raise
-        except BaseException:  # the session may be open: perhaps only the answer was lost
+        except BaseException as error:  # the session may be open: perhaps only the answer was lost
+            silent = self._state.silent  # before the state is closed
             keeper.drop(self._state)
+            if silent and isinstance(error, AttaError):
+                raise UnavailableError(connection.address, _owing("the session", patience_s)) from error
             raise
         self.session, self.batches = reply.session, int(reply.batches)
         self.version = int(reply.version)
         """Of the tables, in all batches."""
+        self._state.answered()
         self._state.session, self._state.pid = self.session, int(reply.pid)
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
@@ -191,8 +197,7 @@ class BatchStream(Iterator[RawBatch]):
                     answer = self._answer()
             except AttaError as error:
                 if self._state.silent:
-                    owes = f"owes a batch, and a question had no answer for {self._state.patience_s:g} s"
-                    raise UnavailableError(self.address, owes) from error
+                    raise UnavailableError(self.address, _owing("a batch", self._state.patience_s)) from error
                 if not isinstance(error, UnavailableError | DeadlineError):
                     raise
                 # An answer that was asked for ahead may miss its deadline while the consumer is busy elsewhere.
@@ -207,6 +212,10 @@ class BatchStream(Iterator[RawBatch]):
                     self.unlaunched, self.moving = answer.unlaunched, answer.moving
                     return answer.batch
             self._ask()
+
+
+def _owing(what: str, patience_s: float) -> str:
+    return f"owes {what}, and a question had no answer for {patience_s:g} s"
 
 
 def _begun(function: Callable[[], T]) -> Callable[[], T]:

@@ -122,7 +122,10 @@ def leaks(name: str, samples: Sequence[ProcessSample]) -> list[str]:
 
 
 def longest_gap(times: Sequence[float], start: float, end: float) -> float:
-    """The longest time without a batch between ``start`` and ``end``; ``times`` of batches are ascending."""
-    within = times[bisect.bisect_left(times, start) : bisect.bisect_right(times, end)]
-    points = [start, *within, end]
+    """The longest time without a batch that begins between ``start`` and ``end``; ``times`` of batches are ascending.
+
+    It ends with the next batch, however late, or at ``end`` if none has come.
+    """
+    within = times[bisect.bisect_left(times, start) : bisect.bisect_right(times, end) + 1]
+    points = [start, *within] if within and within[-1] >= end else [start, *within, end]
     return max((b - a for a, b in itertools.pairwise(points)), default=0.0)

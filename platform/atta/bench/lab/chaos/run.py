@@ -74,8 +74,9 @@ class ChaosRun:
     """A run and what has come of it.
 
     Attributes:
-        faults: what was done when, with ``pause_s``: the longest time that a consumer had no batch after it, and
-            ``in_use``: whether it hit the process that made a consumer's batches, or that consumer.
+        faults: what was done when, with ``pause_s``: the longest time that a consumer, or a trainer that it did not
+            hit, had no batch after it, and ``in_use``: whether it hit the process that made a consumer's batches, or
+            that consumer.
         violations: what must not be.
         errors: how often workers had which error, and began again.
     """
@@ -267,10 +268,10 @@ class ChaosRun:
         for name, process in self._processes.items():
             self.violations += leaks(f"{name} (start {process.starts})", process.samples)
         ends = [*(note["began"] for note in self.faults[1:]), time.monotonic()][: len(self.faults)]
-        consumers = [name for name in self._times if name.startswith("consumer")]
         for note, end in zip(self.faults, ends, strict=True):
             last = max((times[-1] for times in self._times.values() if times), default=end)
-            gaps = [longest_gap(self._times[name], note["began"], min(end, last)) for name in consumers]
+            others = [name for name in self._times if name.startswith("consumer") or name != note["target"]]
+            gaps = [longest_gap(self._times[name], note["began"], min(end, last)) for name in others]
             note["pause_s"] = round(max(gaps, default=0.0), 3)
 
     def to_dict(self) -> dict[str, Any]:
