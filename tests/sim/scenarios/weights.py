@@ -2,18 +2,21 @@
 
 Every gradient subtracts -1 from a weight of its own, so the weights tell how often each was applied: a gradient that
 was acknowledged once, any other at most once. A member whose lease was over joins anew. The daemon is never killed: the
-weights would be gone, and members would be told so.
+weights would be gone, and members would be told so. It may forget a job that nobody asks about for several leases, but
+no earlier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import atta
-from atta.errors import UnknownClientError
+from atta.errors import UnknownClientError, UnknownNameError
+from atta.kvstore.parameters.jobs import JOB_LEASES
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.graph import PARTS
@@ -33,21 +36,50 @@ def _connected(world: World) -> Any:
     return patiently(lambda: atta.connect([world.address(part) for part in range(PARTS)], deadline_s=10))
 
 
-def _member(world: World, number: int, acknowledged: set[int], sent: set[int]) -> Callable[[], None]:
+@dataclass
+class _Job:
+    """What members know of their job: gradients by their weight, and when the daemon last answered anybody."""
+
+    acknowledged: set[int] = field(default_factory=set)
+    sent: set[int] = field(default_factory=set)
+    answered: float = 0.0
+    forgotten: bool = False
+
+
+def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
+    def patiently_but(ask: Callable[[], Any]) -> Any:
+        """As ``patiently``, but a member whose life is over must know."""
+        for _ in range(400):
+            try:
+                found = ask()
+            except UnknownClientError:
+                known.answered = world.loop.now
+                raise
+            except UnknownNameError:
+                assert world.loop.now - known.answered > JOB_LEASES * SPEC.lease_s, "a job was forgotten too early"
+                known.forgotten = True
+                raise
+            except EXPECTED:
+                current().park(0.5)
+            else:
+                known.answered = world.loop.now
+                return found
+        raise AssertionError("a daemon never answers")
+
     def push(job: Any, life: int, step: int) -> None:
         column = number * STEPS + step
         gradient = np.zeros(SPEC.size, np.float32)
         gradient[column] = -1
-        sent.add(column)
+        known.sent.add(column)
         patiently_but(lambda: job.push(number, step, gradient, life=life))
-        acknowledged.add(column)
+        known.acknowledged.add(column)
         world.event(f"member {number}: gradient {step} is acknowledged")
 
     def work() -> None:
         with _connected(world) as cluster:
             job, life, step = cluster.weights(SPEC), 0, 0
             patiently(lambda: job.create(np.zeros(SPEC.size, np.float32)))
-            while step < STEPS:
+            while step < STEPS and not known.forgotten:
                 life += 1
                 try:
                     step = patiently_but(lambda life=life: job.join(number, life))
@@ -57,21 +89,12 @@ def _member(world: World, number: int, acknowledged: set[int], sent: set[int]) -
                         step += 1
                 except UnknownClientError:
                     world.event(f"member {number}: its life {life} is over")
-            patiently(lambda: job.leave(number, life))
+                except UnknownNameError:
+                    world.event(f"member {number}: its job is forgotten")
+            if not known.forgotten:
+                patiently(lambda: job.leave(number, life))
 
     return work
-
-
-def patiently_but(ask: Callable[[], Any]) -> Any:
-    """As ``patiently``, but a member whose life is over must know."""
-    for _ in range(400):
-        try:
-            return ask()
-        except UnknownClientError:
-            raise
-        except EXPECTED:
-            current().park(0.5)
-    raise AssertionError("a daemon never answers")
 
 
 async def weights(world: World) -> None:
@@ -80,11 +103,8 @@ async def weights(world: World) -> None:
     for part in range(PARTS):
         await world.serve(part, peers=dict(enumerate(addresses)))
     world.network.weather = bad_weather(world.rng)
-    acknowledged: set[int] = set()
-    sent: set[int] = set()
-    clients = {
-        f"member-{n}": world.client(f"member-{n}", _member(world, n, acknowledged, sent)) for n in range(MEMBERS)
-    }
+    known = _Job()
+    clients = {f"member-{n}": world.client(f"member-{n}", _member(world, n, known)) for n in range(MEMBERS)}
     places, kinds = [addresses[0], *clients], ("pause", "cut")
 
     def busy() -> bool:
@@ -93,13 +113,15 @@ async def weights(world: World) -> None:
     await outages(world, places, [*clients], busy=busy, every_s=world.rng.choice([0.2, 1.0, 4.0]), kinds=kinds)
     await world.ended(clients)
     await healed(world, addresses)
-    await world.ended({"auditor": world.client("auditor", lambda: _audit(world, acknowledged, sent))})
+    if not known.forgotten:
+        await world.ended({"auditor": world.client("auditor", lambda: _audit(world, known))})
 
 
-def _audit(world: World, acknowledged: set[int], sent: set[int]) -> None:
+def _audit(world: World, known: _Job) -> None:
     with _connected(world) as cluster:
         values = cluster.weights(SPEC).pull().values
     assert values is not None
     for column, times in enumerate(values):
-        wanted = (1,) if column in acknowledged else (0, 1) if column in sent else (0,)
-        assert times in wanted, f"gradient {column} was applied {times} times; acknowledged: {sorted(acknowledged)}"
+        wanted = (1,) if column in known.acknowledged else (0, 1) if column in known.sent else (0,)
+        acknowledged = sorted(known.acknowledged)
+        assert times in wanted, f"gradient {column} was applied {times} times; acknowledged: {acknowledged}"

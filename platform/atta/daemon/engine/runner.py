@@ -229,7 +229,7 @@ class TaskRunner:
                     self._at_once,
                 )
                 result = await run_remote(running.state, task, context)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # nobody waits for it, and there may be no loop any more
             raise
         except BaseException as error:
             result = error
