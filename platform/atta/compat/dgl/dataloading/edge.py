@@ -58,7 +58,7 @@ class DistEdgeDataLoader(DistBatches):
             **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
 
         Raises:
-            NotOfferedError: another sampler, another way to exclude, or a graph of several types.
+            UnknownNameError: another sampler, another way to exclude, or a graph of several types.
             ConfigError: DGL is missing, or an edge does not exist.
         """
         check_device("DistEdgeDataLoader", device)

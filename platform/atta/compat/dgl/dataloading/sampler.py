@@ -36,7 +36,7 @@ class NeighborSampler:
             **options: ``output_device``, and prefetched names: rows come with the batch anyway, so they mean nothing.
 
         Raises:
-            NotOfferedError: an option that daemons do not have.
+            UnknownNameError: an option that daemons do not have.
         """
         if edge_dir != "in":
             raise NotOfferedError(f"NeighborSampler does not offer edge_dir={edge_dir!r}: neighbours are in-neighbours")

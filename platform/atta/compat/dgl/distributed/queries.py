@@ -42,7 +42,7 @@ def sample_neighbors(  # noqa: PLR0917 - as in DGL
     Every call draws anew; ``torch.manual_seed`` before the first one repeats them.
 
     Raises:
-        NotOfferedError: out-edges, or other probabilities. ConfigError: DGL is missing, or a vertex does not exist.
+        UnknownNameError: out-edges, or other probabilities. ConfigError: DGL is missing, or a vertex does not exist.
     """
     dgl = load("sample_neighbors", "dgl", "torch")
     if edge_dir != "in":
