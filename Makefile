@@ -14,7 +14,7 @@ FUZZ := $(wildcard tests/fuzz/*)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format protos docs wheel bench sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos docs wheel release bench sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ docs: setup ## build the documentation site in build/docs (its tools are install
 	@$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || $(PIP) furo myst-parser sphinx
 	@$(BIN)/python -m sphinx -q -E -W -n --keep-going -b html -d build/doctrees docs build/docs
 	@echo "== build/docs/index.html"
+
+release: setup ## make the wheel, the source archive, the list of packages (SBOM) and checksums in dist
+	@tools/release.sh
 
 wheel: setup ## build the wheel for this machine in dist, with a manylinux tag and checksums
 	@tools/wheel.sh
