@@ -149,7 +149,7 @@ class SimulatedCluster:
         training = batches * scenario.train_s * scenario.train_threads
         completions = sorted(s for m in machines for s in m.completions_s)
         seeds_per_s = batches * self.model.batch_size / seconds if seconds else 0.0
-        seeds = scenario.profile.epoch_seeds
+        seeds = scenario.epoch_seeds
 
         def share(part: float, whole: float) -> float:
             return part / (count * seconds * whole) if seconds else 0.0

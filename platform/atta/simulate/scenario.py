@@ -55,6 +55,9 @@ class Scenario:
     """Fan-outs hop by hop; empty = the profile's."""
     cache_hit: float | None = None
     """Share of remote rows found in the cache; None = the profile's."""
+    growth: float = 1.0
+    """How many times as many vertices and seeds the graph has as the measured one, with degrees alike. Batches of a
+    larger graph meet fewer vertices twice; batches in flight are taken to have none in common."""
     share_pulls: bool = True
     """Whether a batch shares the rows that another batch of the machine waits for. Needs a profile with ``repeats``."""
     batches: int = 50
@@ -74,15 +77,22 @@ class Scenario:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
         if not self.link > 0:
             raise ConfigError(f"link is {self.link} bytes per second, must be positive")
+        if not 0 < self.growth < math.inf:
+            raise ConfigError(f"growth is {self.growth}, must be positive")
         if self.cache_hit is not None and not 0 <= self.cache_hit <= 1:
             raise ConfigError(f"cache_hit is {self.cache_hit}, must lie in [0, 1]")
         if any(f < 1 and f != -1 for f in self.fan_outs):
             raise ConfigError(f"fan_outs are {list(self.fan_outs)}: must be positive, or -1 for all neighbours")
 
     @property
+    def epoch_seeds(self) -> int:
+        """Number of seeds of an epoch, all machines together; 0 = unknown."""
+        return round(self.profile.epoch_seeds * self.growth)
+
+    @property
     def epoch_batches(self) -> int | None:
         """Number of batches of a machine in an epoch; None if the profile does not tell the number of seeds."""
-        seeds = self.profile.epoch_seeds
+        seeds = self.epoch_seeds
         if not seeds:
             return None
         return math.ceil(seeds / (self.machines * (self.batch_size or self.profile.batch_size)))
@@ -112,7 +122,7 @@ class BatchModel:
         spec = neighbor_spec(schema, Hops(self.fan_outs), seed_type="node")
         self.plan: Plan = check_spec(spec, schema)
         self.cache_hit = profile.cache_hit if scenario.cache_hit is None else scenario.cache_hit
-        self.hops = _scaled_hops(profile, self.batch_size, self.fan_outs, scenario.machines)
+        self.hops = _scaled_hops(profile, self.batch_size, self.fan_outs, scenario.machines, scenario.growth)
         self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
         self._owners = min(scenario.machines - 1, scenario.neighbours or scenario.machines)
         self._around = _ring(min(self._owners, scenario.peers))
@@ -120,7 +130,7 @@ class BatchModel:
         self._seed, self._machines = scenario.seed, scenario.machines
         self._new_vertices = sum(hop.new for hop in self.hops)
         self._measured_vertices = sum(hop.new for hop in profile.hops)
-        self.shares_pulls = scenario.share_pulls and len(profile.repeats) > 1
+        self.shares_pulls = scenario.share_pulls and scenario.growth == 1 and len(profile.repeats) > 1
         self._overlap = Overlap(profile.repeats, self.cache_hit)
         self._away: dict[int, float] = {}  # bytes of a batch's remote rows, by machine
 
@@ -227,15 +237,17 @@ def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> l
     return ratios
 
 
-def _scaled_hops(profile: Profile, batch_size: int, fan_outs: tuple[int, ...], machines: int) -> list[HopSize]:
-    """New vertices per hop for other batch sizes and fan-outs.
+def _scaled_hops(
+    profile: Profile, batch_size: int, fan_outs: tuple[int, ...], machines: int, growth: float
+) -> list[HopSize]:
+    """New vertices per hop for other batch sizes and fan-outs, and ``growth`` times as many vertices.
 
     Without ``draws`` in the profile, the number of new vertices per sampled edge stays as measured.
     """
     if fan_outs and not profile.fan_outs:
         raise ConfigError("the profile has no hop: it says nothing about fan-outs")
     if profile.draws:
-        sizes = Reach(profile).sizes(batch_size, fan_outs)
+        sizes = Reach(profile, growth).sizes(batch_size, fan_outs)
         shares = [own / (own + other) if own + other else 1.0 for own, other in sizes]
         new = [own + other for own, other in sizes]
     else:

@@ -10,6 +10,8 @@ import click
 
 from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, TO_WRITE, json_option, printer, quiet_option, write_json
 from atta.cli.simulate.pipeline import OPTIONS, pipeline_options, run_pipeline
+from atta.cli.simulate.sizing import OPTIONS as SIZING
+from atta.cli.simulate.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig
 
@@ -123,6 +125,7 @@ _SWEPT: Mapping[str, Callable[[str], Any]] = {
     "--split", default="train", show_default=True, help="With --measure: the split whose vertices are the seeds."
 )
 @pipeline_options
+@sizing_options
 @json_option
 @quiet_option
 def simulate(
@@ -140,10 +143,12 @@ def simulate(
     \b
     Example: atta simulate --measure data/pl-2p --out profile.json
              atta simulate --profile profile.json --machines 8 --link 1gbit --rtt 2ms --train-ms 20 --sweep cores=1,2,4
+             atta simulate --profile profile.json --instances machines.toml --sample data/pl-2p --vertices 1e9 --edges 1e11
              atta simulate --strategy dorylus --machines 4 --workers 100 --jitter 50ms --kill 0.1 --epochs 20
     """
     measuring = {name: options.pop(name) for name in ("epochs", "split", "data")}
     pipeline = {name: options.pop(name.replace("-", "_")) for name in OPTIONS}
+    sizing, instances = {name: options.pop(name) for name in SIZING}, options.pop("instances")
     if options.pop("strategy") is not None:
         common = {"machines": options["machines"], "threads": options["threads"], "seed": options["seed"]}
         if source is not None or profile_file is not None or trace_file is not None:
@@ -154,40 +159,54 @@ def simulate(
         return
     if given := [f"--{name}" for name, value in pipeline.items() if value is not None]:
         raise click.UsageError(f"{', '.join(given)}: goes with --strategy dorylus")
+    check_sizing(instances, {**sizing, **options})
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
         _measure(source, out, {**measuring, **options}, quiet=quiet)
         return
+    profile = _profile(profile_file, trace_file, options)
+    option, values = _sweep(options.pop("sweep"))
+    if instances is not None:
+        run_sizing(_scenario(profile, options), instances, sizing, json_file, quiet=quiet)
+        return
+    swept = option.replace("-", "_")
+    scenarios = {label: _scenario(profile, {**options, swept: value} if option else options) for label, value in values}
+    _run(scenarios, option, Path(profile_file or trace_file or "").name, json_file, quiet=quiet)
+
+
+def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[str, Any]) -> Profile:
+    """What batches cost, from the one file that must be given."""
     if (profile_file is None) == (trace_file is None):
         raise click.UsageError(
             "--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost"
         )
-    from atta.simulate import load_profile, simulate
-    from atta.simulate.display import SimulatedRun, document, table
+    from atta.simulate import load_profile
     from atta.simulate.traced import profile_of_trace
 
     if profile_file is not None:
-        profile = load_profile(profile_file)
-    else:
-        assert trace_file is not None
-        profile = profile_of_trace(trace_file, batch_size=options["batch_size"], fan_outs=options["fan_out"] or ())
-    option, values = _sweep(options.pop("sweep"))
-    runs = []
-    for label, value in values:
-        scenario = _scenario(profile, {**options, option.replace("-", "_"): value} if option else options)
-        runs.append(SimulatedRun(label, scenario, simulate(scenario)))
+        return load_profile(profile_file)
+    assert trace_file is not None
+    return profile_of_trace(trace_file, batch_size=options["batch_size"], fan_outs=options["fan_out"] or ())
+
+
+def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file: str | None, *, quiet: bool) -> None:
+    """Simulate the scenarios of a sweep, or the only one, and show their figures."""
+    from atta.simulate import simulate
+    from atta.simulate.display import SimulatedRun, document, table
+
+    runs = [SimulatedRun(label, scenario, simulate(scenario)) for label, scenario in scenarios.items()]
     if not quiet:
         for scenario in {run.scenario.epoch_batches: run.scenario for run in runs}.values():
             _warn_of_length(scenario)
     if not quiet and json_file != "-":
         printer().print(table(runs, option))
-    write_json(json_file, document(runs, option, Path(profile_file or trace_file or "").name))
+    write_json(json_file, document(runs, option, source))
 
 
 def _warn_of_length(scenario: Scenario) -> None:
     """Warn if a scenario is longer than an epoch: a loader would end there and start again."""
-    most, seeds = scenario.epoch_batches, scenario.profile.epoch_seeds
+    most, seeds = scenario.epoch_batches, scenario.epoch_seeds
     if most is not None and scenario.batches > most:
         size = scenario.batch_size or scenario.profile.batch_size
         click.echo(

@@ -62,12 +62,12 @@ class _Curve:
         factors = [t / _distinct(d, vertices, k) for (d, t), k in zip(points, shapes, strict=True)]
         return cls(vertices, np.array([d for d, _ in points]), np.array(shapes), np.array(factors))
 
-    def at(self, draws: float) -> float:
+    def at(self, draws: float, growth: float) -> float:
         if not len(self.draws) or draws <= 0:
             return 0.0
         where, known = math.log(draws), np.log(self.draws)
-        factor = float(np.interp(where, known, self.factors))
-        return min(draws, self.vertices, factor * _distinct(draws, self.vertices, self._shape_at(where, known)))
+        factor, vertices = float(np.interp(where, known, self.factors)), growth * self.vertices
+        return min(draws, vertices, factor * _distinct(draws, vertices, self._shape_at(where, known)))
 
     def _shape_at(self, where: float, known: np.ndarray) -> float:
         shapes = np.log(self.shapes)
@@ -81,10 +81,13 @@ class _Curve:
 
 
 class Reach:
-    """What batches of a profile with ``draws`` reach for other batch sizes and fan-outs."""
+    """What batches of a profile with ``draws`` reach for other batch sizes and fan-outs.
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+    ``growth``: how many times as many vertices there are, of the same popularity: hubs grow with the graph.
+    """
+
+    def __init__(self, profile: Profile, growth: float = 1.0) -> None:
+        self._profile, self._growth = profile, growth
         sizes = [OwnAndOther(hop.new * hop.home, hop.new * (1 - hop.home)) for hop in profile.hops]
         drawn = [sizes[0]]
         for number, before in enumerate(sizes[:-1]):
@@ -115,7 +118,8 @@ class Reach:
             more = _led(found[-1], edges, (draw.own, draw.other))
             drawn = OwnAndOther(drawn.own + more.own, drawn.other + more.other)
             now = OwnAndOther(
-                max(reached.own, self._curves[0].at(drawn.own)), max(reached.other, self._curves[1].at(drawn.other))
+                max(reached.own, self._curves[0].at(drawn.own, self._growth)),
+                max(reached.other, self._curves[1].at(drawn.other, self._growth)),
             )
             found.append(OwnAndOther(now.own - reached.own, now.other - reached.other))
             reached = now
