@@ -14,7 +14,7 @@ FUZZ := $(wildcard tests/fuzz/*)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format protos docs wheel bench sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos docs wheel bench claims sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ wheel: setup ## build the wheel for this machine in dist, with a manylinux tag a
 
 bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bench/run.sh
+
+claims: setup ## repeat the short measurements of bench/results/claims.md (ARGS="--list": which; ARGS="--only D1,O3")
+	@$(BIN)/python -m bench.claims $(ARGS)
 
 sanitize: setup ## run the kernel tests, damaged frames and busy links under sanitizers
 	@tools/sanitize.sh
