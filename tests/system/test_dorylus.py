@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from atta.errors import AttaError, ConfigError
 from atta.partition import partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.reports.epochs import EpochReport
+from atta.train.steps.pipeline.decisions.stages import stages_of
 from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
 from atta.train.steps.pipeline.links.pool import ProcessPool
 from atta.train.steps.pipeline.trainer import IntervalTrainer
@@ -60,14 +62,24 @@ def config(**changed: object) -> TrainConfig:
 @pytest.mark.parametrize(
     "model", ["gcn", pytest.param("sage", marks=pytest.mark.slow), pytest.param("gat", marks=pytest.mark.slow)]
 )
-def test_pipe_with_two_trainers_is_exchange(preloaded_trainers: None, graph: Path, model: str) -> None:  # noqa: F811
+def test_pipe_with_two_trainers_is_exchange(
+    preloaded_trainers: None,
+    graph: Path,  # noqa: F811
+    tmp_path: Path,
+    model: str,
+) -> None:
     """With dropout and Adam, on two partitions; the losses of four epochs follow from all weights before."""
     folder = str(parts_of(graph, 2))
-    found = fit(config(data=folder, trainers=2, model=model, layers=3))
+    traces = tmp_path / "traces"
+    found = fit(config(data=folder, trainers=2, model=model, layers=3, interval_trace=str(traces)))
     wanted = fit(config(data=folder, trainers=2, model=model, layers=3, strategy="exchange"))
     np.testing.assert_allclose([e.loss for e in found.epochs], [e.loss for e in wanted.epochs], rtol=1e-4)
     assert [e.metrics["val_accuracy"] for e in found.epochs] == [e.metrics["val_accuracy"] for e in wanted.epochs]
     assert all(e.crossed_bytes > 0 for e in found.epochs)
+    for rank in range(2):
+        events = json.loads((traces / f"intervals-{rank}.json").read_text())["traceEvents"]
+        stages = [e["tid"] for e in events if e["ph"] == "X"]
+        assert all(stages.count(interval) == 4 * len(stages_of(3)) for interval in range(4))
     last = found.epochs[-1].pipeline
     assert (last["oldest_row"], last["lost"], last["workers"]) == (0, 0, 2)
     tasks = 2 * 4 * (2 * 3 - 1)  # of an epoch: the last layer is one task

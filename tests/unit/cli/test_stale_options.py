@@ -51,6 +51,7 @@ CASES = [
     ("--strategy dorylus --worker-timeout nan", "--worker-timeout nan: must be auto, or seconds above 0"),
     ("--strategy dorylus --worker-timeout 0", "--worker-timeout 0: must be auto, or seconds above 0"),
     ("--strategy dorylus --max-relaunch -1", "'--max-relaunch': -1 is not in the range"),
+    ("--strategy dorylus --interval-trace /etc/passwd", "is a file; each trainer writes one into a folder"),
     ("--strategy dorylus --model deepergcn", "--model deepergcn: dorylus cannot split it into gather and apply"),
     ("--strategy dorylus --checkpoint x", "--checkpoint: does not go with dorylus"),
     ("--strategy dorylus --device cuda", "--device cuda: does not go with dorylus"),

@@ -23,13 +23,13 @@ from atta.partition.parts.needs import BARE_BYTES
 from atta.simulate import save_profile
 from atta.simulate.batches.reach import Reach
 from atta.simulate.sizing.clusters import MOST_MACHINES, USABLE, best, choices, fitting_counts
-from atta.simulate.sizing.graph import UNEVEN, GraphSize, SampleBytes, sample_bytes
+from atta.simulate.sizing.graph import UNEVEN, GraphCounts, SampleBytes, sample_bytes
 from atta.simulate.sizing.instances import Instance, instances_of
 from tests.unit.simulate.scenarios import PROFILE, scenario
 from tests.unit.simulate.test_reach import profile as drawn
 
 GIB = 1 << 30
-SAMPLE = SampleBytes(GraphSize(1000, 20_000), 400.0, 8.0, 8.0, vertex_numbers=4.0, edge_numbers=4.0, row=392.0)
+SAMPLE = SampleBytes(GraphCounts(1000, 20_000), 400.0, 8.0, 8.0, vertex_numbers=4.0, edge_numbers=4.0, row=392.0)
 KINDS = """
 [[instance]]
 name = "small"
@@ -48,12 +48,14 @@ price = 4
 
 
 def test_memory_by_hand() -> None:
-    graph = GraphSize(10**8, 2 * 10**9)
+    graph = GraphCounts(10**8, 2 * 10**9)
     rows = 10**8 * 0.75 * 392
     part = (10**8 * 400 + 2 * 10**9 * 8) / 4
     wanted = BARE_BYTES + UNEVEN * part + 8 * 10**8 + min(GIB, rows) + 5
     assert SAMPLE.daemon(graph, 4, GIB, 5) == math.ceil(wanted)
-    wider = SAMPLE.daemon(GraphSize(10**8, 1 << 31), 1, 0, 0) - SAMPLE.daemon(GraphSize(10**8, (1 << 31) - 1), 1, 0, 0)
+    wider = SAMPLE.daemon(GraphCounts(10**8, 1 << 31), 1, 0, 0) - SAMPLE.daemon(
+        GraphCounts(10**8, (1 << 31) - 1), 1, 0, 0
+    )
     assert wider == pytest.approx(4 * 2**31, rel=1e-6)  # edge ids become twice as wide, their ends do not
     assert SAMPLE.daemon(graph, 1, GIB, 0) == math.ceil(BARE_BYTES + 4 * part + 8 * 10**8)  # one machine has no others
 
@@ -67,7 +69,7 @@ def test_bytes_of_a_dataset_are_those_of_its_files(tmp_path: Path) -> None:
     dataset = Dataset.described(tmp_path / "d")
     found = sample_bytes(dataset)
     whole = sum(record.size for name, record in dataset.files.items() if name.startswith("part-"))
-    assert found.size == GraphSize(n, edges)
+    assert found.size == GraphCounts(n, edges)
     assert n * found.per_vertex + edges * found.per_edge == pytest.approx(whole)
     assert found.row == 24
     assert found.vertex_numbers == pytest.approx(4, rel=0.2)  # and the headers of small files
@@ -76,7 +78,7 @@ def test_bytes_of_a_dataset_are_those_of_its_files(tmp_path: Path) -> None:
 
 @given(st.integers(1, 10**10), st.integers(1, 10**11), st.sampled_from([4, 64, 512]))
 def test_the_least_number_of_machines_that_fits(vertices: int, edges: int, gib: int) -> None:
-    graph, kind = GraphSize(vertices, edges), Instance("x", 8, gib * GIB, 1e9, 1.0)
+    graph, kind = GraphCounts(vertices, edges), Instance("x", 8, gib * GIB, 1e9, 1.0)
 
     def fits(machines: int) -> bool:
         return SAMPLE.daemon(graph, machines, GIB, 0) <= USABLE * kind.memory
@@ -93,7 +95,7 @@ def test_the_least_number_of_machines_that_fits(vertices: int, edges: int, gib: 
 def test_price_and_time_of_an_epoch() -> None:
     kinds = [Instance("a", 4, 16 * GIB, 1e9, 0.5), Instance("b", 8, 16 * GIB, 1e9, 2.0)]
     base = scenario(batches=5)
-    found = list(choices(base, SAMPLE, GraphSize(10**7, 2 * 10**8), kinds, cache=GIB, buffer=0))
+    found = list(choices(base, SAMPLE, GraphCounts(10**7, 2 * 10**8), kinds, cache=GIB, buffer=0))
     assert [(one.instance.name, one.machines) for one in found] == [
         ("a", 1),
         ("a", 2),
@@ -114,7 +116,7 @@ def test_price_and_time_of_an_epoch() -> None:
             choices(
                 replace(base, profile=replace(PROFILE, epoch_seeds=0)),
                 SAMPLE,
-                GraphSize(1, 1),
+                GraphCounts(1, 1),
                 kinds,
                 cache=0,
                 buffer=0,

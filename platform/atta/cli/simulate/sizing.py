@@ -16,7 +16,7 @@ from atta.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from atta.simulate import Scenario
     from atta.simulate.sizing.clusters import ClusterChoice
-    from atta.simulate.sizing.graph import GraphSize, SampleBytes
+    from atta.simulate.sizing.graph import GraphCounts, SampleBytes
 
 __all__ = ["OPTIONS", "check_sizing", "run_sizing", "sizing_options"]
 
@@ -77,7 +77,7 @@ def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: s
     """Simulate the machines of ``file``, and show what an epoch takes and costs on each."""
     from atta.partition.dataset import Dataset
     from atta.simulate.sizing.clusters import COUNTS, best, choices
-    from atta.simulate.sizing.graph import GraphSize, sample_bytes
+    from atta.simulate.sizing.graph import GraphCounts, sample_bytes
     from atta.simulate.sizing.instances import instances_of
 
     missing = [f"--{name}" for name in ("vertices", "edges", "sample") if given[name] is None]
@@ -86,7 +86,7 @@ def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: s
     instances = instances_of(
         _document(file), file, size=lambda text: int(_read(SIZE, text)), rate=lambda text: float(_read(RATE, text))
     )
-    sample, graph = sample_bytes(Dataset.described(given["sample"])), GraphSize(given["vertices"], given["edges"])
+    sample, graph = sample_bytes(Dataset.described(given["sample"])), GraphCounts(given["vertices"], given["edges"])
     if not quiet:
         _warn(sample, graph, base)
     bounds = {"cache": _GIB if given["cache"] is None else given["cache"], "buffer": base.scheduler.queue_bytes}
@@ -129,7 +129,7 @@ def _read(kind: click.ParamType[Any], text: str) -> Any:
         raise ValueError(error.format_message()) from None
 
 
-def _warn(sample: SampleBytes, graph: GraphSize, base: Scenario) -> None:
+def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
     ratio = graph.degree / sample.size.degree
     if not 1 / OTHER_DEGREE < ratio < OTHER_DEGREE:
         click.echo(

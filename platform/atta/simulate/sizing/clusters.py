@@ -10,7 +10,7 @@ from atta.errors import ConfigError
 from atta.scheduler import SchedulerConfig
 from atta.simulate.cluster import Outcome, simulate
 from atta.simulate.scenario import Scenario
-from atta.simulate.sizing.graph import GraphSize, SampleBytes
+from atta.simulate.sizing.graph import GraphCounts, SampleBytes
 from atta.simulate.sizing.instances import Instance
 
 __all__ = ["COUNTS", "ClusterChoice", "best", "choices", "fitting_counts"]
@@ -42,7 +42,7 @@ class ClusterChoice:
     epoch_price: float
 
 
-def fitting_counts(sample: SampleBytes, graph: GraphSize, instance: Instance, cache: int, buffer: int) -> list[int]:
+def fitting_counts(sample: SampleBytes, graph: GraphCounts, instance: Instance, cache: int, buffer: int) -> list[int]:
     """Numbers of machines to try: powers of two times the least that fits into memory; empty: no number does."""
 
     def fits(machines: int) -> bool:
@@ -60,7 +60,7 @@ def fitting_counts(sample: SampleBytes, graph: GraphSize, instance: Instance, ca
 def choices(
     base: Scenario,
     sample: SampleBytes,
-    graph: GraphSize,
+    graph: GraphCounts,
     instances: Sequence[Instance],
     *,
     cache: int,

@@ -17,7 +17,7 @@ from atta.partition.dataset import Dataset, part_folder
 from atta.partition.disk.files import FileRecord
 from atta.partition.parts.needs import BARE_BYTES
 
-__all__ = ["GraphSize", "SampleBytes", "sample_bytes"]
+__all__ = ["GraphCounts", "SampleBytes", "sample_bytes"]
 
 UNEVEN = 1.1
 """A part may be this many times as large as the mean: cuts balance vertices, and edges only roughly."""
@@ -25,7 +25,7 @@ _NARROW = 1 << 31
 
 
 @dataclass(frozen=True)
-class GraphSize:
+class GraphCounts:
     """Vertices and edges of a graph, all types together."""
 
     vertices: int
@@ -50,7 +50,7 @@ class SampleBytes:
         row: bytes of the table rows of a vertex.
     """
 
-    size: GraphSize
+    size: GraphCounts
     per_vertex: float
     per_edge: float
     shared: float
@@ -58,7 +58,7 @@ class SampleBytes:
     edge_numbers: float
     row: float
 
-    def daemon(self, graph: GraphSize, machines: int, cache: int, buffer: int) -> int:
+    def daemon(self, graph: GraphCounts, machines: int, cache: int, buffer: int) -> int:
         """Bytes that each daemon of a larger graph needs, one per machine.
 
         Args:
@@ -80,7 +80,7 @@ def sample_bytes(dataset: Dataset) -> SampleBytes:
         ConfigError: it has no edges.
     """
     schema = dataset.schema
-    size = GraphSize(sum(schema.node_counts.values()), sum(schema.edge_counts.values()))
+    size = GraphCounts(sum(schema.node_counts.values()), sum(schema.edge_counts.values()))
     if not size.edges:
         raise ConfigError(f"{dataset.path}: has no edges, so it says nothing about a larger graph")
     parts = tuple(f"{part_folder(part)}/" for part in range(dataset.num_parts))

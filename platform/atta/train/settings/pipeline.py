@@ -50,6 +50,9 @@ class DorylusSettings(ServerSettings):
     max_relaunch: Annotated[
         int, Option("How often a task is done again before the run fails.", at_least=0, at_most=1000)
     ] = 5
+    interval_trace: Annotated[
+        str | None, Option("Each trainer writes what its intervals did into this folder, for Perfetto.", metavar="DIR")
+    ] = None
 
     @property
     def most_workers(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
@@ -50,6 +51,10 @@ def _check(settings: DorylusSettings) -> None:
         )
     for read in (settings.most_workers, settings.timeout_s):  # what makes no sense is refused where it is read
         assert read is None or read > 0
+    if settings.interval_trace is not None and Path(settings.interval_trace).is_file():
+        raise ConfigError(
+            f"--interval-trace {settings.interval_trace}: is a file; each trainer writes one into a folder"
+        )
     if settings.server_size > 1:
         raise ConfigError("--trainers-per-server above 1: dorylus has one trainer per partition; give 1")
 

@@ -22,6 +22,7 @@ from atta.train.steps.pipeline import engine as engine_module
 from atta.train.steps.pipeline.decisions.division import interval_rows
 from atta.train.steps.pipeline.decisions.progress import Mode, PipelineProgress
 from atta.train.steps.pipeline.decisions.stages import Work
+from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
 from atta.train.steps.pipeline.engine import (
     Acknowledged,
     Begun,
@@ -91,7 +92,7 @@ class OwnWeights:
 
 def trained(
     model: torch.nn.Module, graph: TrainingGraph, intervals: int, *, epochs: int, optimiser: VectorStep,
-    mode: Mode = "pipe", staleness: int = 0, seed: int = 0,
+    mode: Mode = "pipe", staleness: int = 0, seed: int = 0, tracks: IntervalTracks | None = None,
 ) -> tuple[np.ndarray, IntervalEngine, SummedJob]:  # fmt: skip
     """The weights after ``epochs``, computed by one trainer."""
     view = worker_view(graph, np.zeros(len(graph), np.int64), 0, 1)
@@ -111,7 +112,7 @@ def trained(
         plan, alone(), torch.from_numpy(view.features), view.global_ids[: len(view.own)], targets_of(view, rows)
     )
     about = {"seed": 0, "divisor": int(graph.loss_mask.sum())}
-    engine = IntervalEngine(progress, forms, data, links, happenings, about=about)
+    engine = IntervalEngine(progress, forms, data, links, happenings, about=about, tracks=tracks)
     with mock.patch.object(engine_module, "TICK_S", 1e-3):  # results of workers here come with the ticks
         engine.run()
     progress.validate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from atta.kvstore.parameters.spec import VectorStep
 from atta.train.cooperative.graph import TrainingGraph
 from atta.train.models import whole_model
 from atta.train.settings import TrainSettings
+from atta.train.steps.pipeline.decisions.stages import Work, stages_of
+from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
 from atta.train.steps.pipeline.frames import packed, unpacked
 from atta.train.steps.pipeline.layers import LayerForm, computed
 from atta.train.steps.pipeline.split import forms_of
@@ -88,6 +91,16 @@ def test_the_steps_of_adam_are_those_of_torch(mode: Any) -> None:
         model_of("gcn", 2), graph_of(), 4, epochs=EPOCHS, optimiser=VectorStep("adam", 0.02, 1e-3), mode=mode
     )
     np.testing.assert_allclose(found, by_autograd(model_of("gcn", 2), graph_of(), "adam", 0.02), rtol=1e-6)
+
+
+def test_tracks_have_each_stage_once_and_no_overlap() -> None:
+    stages = stages_of(2)
+    tracks = IntervalTracks(stages, 3)
+    trained(model_of("gcn", 2), graph_of(), 3, epochs=2, optimiser=VectorStep("sgd", 0.1), tracks=tracks)
+    for interval in range(3):
+        mine = [span for span in tracks.spans if span.work.interval == interval]
+        assert [span.work for span in mine] == [Work(e, s, interval) for e in range(2) for s in range(len(stages))]
+        assert all(0 <= a.start <= a.end <= b.start for a, b in pairwise(mine))
 
 
 def test_the_order_of_results_changes_no_bit() -> None:

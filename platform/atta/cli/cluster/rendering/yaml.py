@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["as_yaml"]
 
 _PLAIN = re.compile(r"(--)?[A-Za-z/][A-Za-z0-9_./-]*")
+_SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
 
 
@@ -58,8 +59,13 @@ def _is_block(text: str) -> bool:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    return json.dumps(value)  # JSON is YAML
+    return _SURROGATES.sub(_wide, json.dumps(value))  # JSON is YAML, but for what takes JSON two escapes
 
 
 def _inner(line: str) -> str:
     return f"  {line}" if line else ""
+
+
+def _wide(pair: re.Match[str]) -> str:
+    high, low = (int(half, 16) for half in pair.groups())
+    return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08x}"

@@ -15,6 +15,7 @@ import torch
 from atta.errors import AttaError, ConfigError, DeadlineError
 from atta.train.steps.pipeline.decisions.progress import PipelineProgress, Producer
 from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work
+from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
 from atta.train.steps.pipeline.frames import Arrays
 from atta.train.steps.pipeline.layers import LayerForm
 from atta.train.steps.pipeline.rows import Travels, matrices
@@ -159,9 +160,11 @@ class IntervalEngine:
         about: Mapping[str, Any],
         began: Callable[[int, np.ndarray], None] = lambda version, values: None,
         figures: Callable[[], Mapping[str, float]] = dict,
+        tracks: IntervalTracks | None = None,
     ) -> None:
         """``about``: what every task is told, ``seed`` and ``divisor``; ``began``: called with each version of the
-        weights that an interval begins with; ``figures``: counts that are noted at the end of each epoch.
+        weights that an interval begins with; ``figures``: counts that are noted at the end of each epoch; ``tracks``:
+        remembers what intervals did.
         """
         self.progress, self._forms, self._data, self._about, self._began = progress, forms, data, about, began
         self._tasks, self._weights, self._peers = links
@@ -176,7 +179,7 @@ class IntervalEngine:
         self.losses: defaultdict[int, float] = defaultdict(float)
         self.ended: list[float] = []
         self.marks: list[dict[str, float]] = []
-        self._figures = figures
+        self._figures, self._tracks = figures, tracks
         self.sent_bytes = 0
         self._start = self._heard = time.monotonic()
 
@@ -205,10 +208,10 @@ class IntervalEngine:
             if self.progress.stages[work.stage].by_trainer:
                 own.append(work)
             else:
-                self.progress.take(work)
+                self._take(work)
                 self._give(work)
         if own:
-            self.progress.take(own[0])
+            self._take(own[0])
             self._do(own[0])
             self._end(own[0])
         return len(own)
@@ -301,7 +304,14 @@ class IntervalEngine:
                 self.sent_bytes += values.nbytes
                 self._peers.send(rank, self.progress.stages[work.stage], work.interval, work.epoch, values)
 
+    def _take(self, work: Work) -> None:
+        if self._tracks is not None:
+            self._tracks.begin(work, time.monotonic() - self._start)
+        self.progress.take(work)
+
     def _end(self, work: Work) -> None:
+        if self._tracks is not None:
+            self._tracks.end(work, time.monotonic() - self._start)
         self.progress.end(work)
         self._note_ends()
 

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ import atta
 from atta.client.parameters import JobWeights
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.observe.timeline import document
+from atta.partition.disk.staging import StagedFile
 from atta.train.cooperative import count_targets
 from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.meeting import HaloRows, meet, told
@@ -33,6 +36,7 @@ from atta.train.steps.pipeline.decisions.division import interval_rows
 from atta.train.steps.pipeline.decisions.hand_out import HandOut
 from atta.train.steps.pipeline.decisions.pool import PoolSize
 from atta.train.steps.pipeline.decisions.progress import PipelineProgress, mode_named
+from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
 from atta.train.steps.pipeline.engine import Happening, IntervalEngine, IntervalTargets, TrainerIntervals
 from atta.train.steps.pipeline.layers import Longs
 from atta.train.steps.pipeline.links.desk import TaskDesk
@@ -60,13 +64,15 @@ class IntervalTrainer(ServerTrainer):
     """
 
     def __init__(self, config: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """Raises the errors of ``ServerTrainer``, and ConfigError for a GPU."""
+        """Raises the errors of ``ServerTrainer``, and ConfigError for a GPU or a folder that cannot be made."""
         if device.type != "cpu":
             raise ConfigError("--device: dorylus computes on CPUs; give --device cpu")
         names = {field.name for field in dataclasses.fields(CooperativeSettings)}
         common = {name: value for name, value in vars(config).items() if name in names}
         super().__init__(CooperativeSettings(**common), cluster, device, halo=True)
         self.options = config
+        if config.interval_trace is not None:
+            _make(Path(config.interval_trace))
         self.optimiser = VectorStep("adam", config.lr, config.weight_decay)
         self.forms = forms_of(self.model)
         self._found: HaloRows | None = None
@@ -108,6 +114,7 @@ class IntervalTrainer(ServerTrainer):
             staleness=options.staleness, rank=self.rank, forward=travels.rows_from, backward=travels.sums_from,
         )  # fmt: skip
         happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
+        tracks = IntervalTracks(progress.stages, len(intervals)) if options.interval_trace is not None else None
         hand_out = HandOut(timeout_s=options.timeout_s, max_relaunch=options.max_relaunch)
         with self._job() as job, ExitStack() as links:
             key = self._told_bytes(secrets.token_bytes(32))
@@ -128,10 +135,14 @@ class IntervalTrainer(ServerTrainer):
 
             engine = IntervalEngine(
                 progress, self.forms, data, (pool, weights, peers), happenings, about={"seed": self.config.seed,
-                "divisor": count}, began=self._keep, figures=figures,
+                "divisor": count}, began=self._keep, figures=figures, tracks=tracks,
             )  # fmt: skip
             self.display.line(TRAINING_BEGINS)
-            engine.run()
+            try:
+                engine.run()
+            finally:  # why a run has failed may be seen, too
+                if tracks is not None:
+                    self._write(tracks)
             progress.validate()
             dist.barrier()  # until here others may need this trainer's rows
             if self.rank == 0:
@@ -161,6 +172,14 @@ class IntervalTrainer(ServerTrainer):
             if self.rank == 0:
                 with contextlib.suppress(AttaError):  # what is wrong has been raised; silent jobs are dropped
                     job.drop()
+
+    def _write(self, tracks: IntervalTracks) -> None:
+        """Write what this trainer's intervals did; raises AttaError where there is no space."""
+        assert self.options.interval_trace is not None, "asked for"
+        about = {"rank": self.rank, "mode": self.options.mode, "left_out": tracks.left_out}
+        file = Path(self.options.interval_trace) / f"intervals-{self.rank}.json"
+        with StagedFile(file, overwrite=True) as partial:
+            partial.write_text(document(tracks.events(self.rank), about))
 
     def _told_bytes(self, mine: bytes) -> bytes:
         """The bytes of the first trainer; all trainers call this."""
@@ -240,6 +259,13 @@ def _targets(found: HaloRows, intervals: list[Longs]) -> list[IntervalTargets]:
     trains = np.zeros(len(view.own), np.bool_)
     trains[view.targets] = True
     return [IntervalTargets(np.flatnonzero(trains[rows]), view.labels[rows[trains[rows]]]) for rows in intervals]
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--interval-trace {folder}: {error.strerror}") from None
 
 
 def _host() -> str:
