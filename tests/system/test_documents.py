@@ -49,6 +49,7 @@ PRINTED = {
     "sampling-standalone.md": "\n",
     "tables.md": "torch.Size([1000, 16])",
     "training.md": "epoch 2: ",
+    "tutorial-own-data.md": "600 people in tables/social",
     "typed.md": "['test', 'train', 'val']",
 }
 

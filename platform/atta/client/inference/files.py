@@ -1,6 +1,6 @@
 """Results as files: one ``.npy`` or Parquet file per share, which has its final name only when it is complete.
 
-The folder also has ``predictions.json``, which says what the files are. A repeated run goes on in a folder that has the
+The folder also has ``_predictions.json``, which says what the files are. A repeated run goes on in a folder that has the
 same description, and refuses one that has another.
 """
 
@@ -26,7 +26,7 @@ from atta.partition.disk.staging import StagedFile, remove_partial_file
 __all__ = ["DESCRIPTION", "FORMATS", "FileSink", "described"]
 
 FORMATS = ("parquet", "npy")
-DESCRIPTION = "predictions.json"
+DESCRIPTION = "_predictions.json"
 VERSION = 1
 _ATTEMPTS, _PAUSE_S = 20, 0.1
 """How often, and how long apart, a process tries to write the description that another one is writing."""
