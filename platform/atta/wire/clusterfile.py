@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.partition.disk.toml import read_toml
 from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def read_cluster(path: str | Path) -> dict[int, Addresses]:
         ConfigError: a key is unknown, missing or of the wrong type, or replicas serve different
             partitions.
     """
-    return _parse(path, _read(path))
+    return _parse(path, read_toml(path))
 
 
 def read_credentials(path: str | Path) -> Credentials | None:
@@ -59,7 +59,7 @@ def read_credentials(path: str | Path) -> Credentials | None:
     """
     from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
 
-    given = _read(path).get("tls", {})
+    given = read_toml(path).get("tls", {})
     if not isinstance(given, dict):
         raise ConfigError(f"{path}: [tls] names files")
     return Credentials.of(f"{path} [tls]", given, Path(path).absolute().parent)
@@ -90,15 +90,6 @@ def prefer(path: str | Path, part: int, address: str) -> None:
         raise DataError(path, f"cannot be written: {error.strerror}") from error
     finally:
         begun.unlink(missing_ok=True)
-
-
-def _read(path: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(path, f"is not a TOML file: {error}") from error
 
 
 def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atta.bench.strategies.figures import Figures
-from atta.errors import DataError
+from atta.partition.disk.toml import read_toml
 from atta.train.planning.value import PriceList, value_of
 
 __all__ = ["read_prices", "values"]
@@ -21,12 +20,7 @@ def read_prices(path: str | Path) -> PriceList:
         DataError: the file is missing or is not TOML.
         ConfigError: a key or a price is wrong.
     """
-    try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(path, f"is not a TOML file: {error}") from error
+    found = read_toml(path)
     return PriceList.parse(found, str(path))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from atta.cli.output import DURATION, RATE, SIZE, printer, progress_bars, write_json
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError
+from atta.partition.disk.toml import read_toml
 
 if TYPE_CHECKING:
     from atta.simulate import Scenario
@@ -84,7 +83,7 @@ def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: s
     if missing:
         raise click.UsageError(f"--instances needs {', '.join(missing)}")
     instances = instances_of(
-        _document(file), file, size=lambda text: int(_read(SIZE, text)), rate=lambda text: float(_read(RATE, text))
+        read_toml(file), file, size=lambda text: int(_read(SIZE, text)), rate=lambda text: float(_read(RATE, text))
     )
     sample, graph = sample_bytes(Dataset.described(given["sample"])), GraphCounts(given["vertices"], given["edges"])
     if not quiet:
@@ -111,15 +110,6 @@ def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: s
         "best": None if chosen is None else {"instance": chosen.instance.name, "machines": chosen.machines},
     }
     write_json(json_file, document)
-
-
-def _document(file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(file, f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(file, f"is not a TOML file: {error}") from error
 
 
 def _read(kind: click.ParamType[Any], text: str) -> Any:

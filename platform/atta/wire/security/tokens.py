@@ -18,7 +18,6 @@ import hmac
 import json
 import re
 import secrets
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.partition.disk.toml import read_toml
 from atta.wire.security.roles import Role, parse_roles
 
 __all__ = ["MAX_TOKENS", "TokenEntry", "TokenFile", "issue", "read_token", "read_tokens"]
@@ -137,12 +137,7 @@ def read_tokens(path: str | Path) -> TokenFile:
         DataError: it cannot be read, or is not TOML.
         ConfigError: a key is missing, unknown or of the wrong type, or a role does not exist.
     """
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(path, f"is not a TOML file: {error}") from error
+    content = read_toml(path)
     for key in content:
         if key != "token":
             raise UnknownNameError.of(f"key in {path}:", key, ["token"])
