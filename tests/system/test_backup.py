@@ -86,7 +86,7 @@ def test_a_machine_is_lost_with_its_disk(pair: Pair) -> None:
                 pair.start_backup()
         stats = cluster._connections[0].stats()
         assert stats["backup_lag"] == 0.0
-        assert any((pair.folder / "two").rglob("checkpoint-*"))
+        eventually(lambda: any((pair.folder / "two").rglob("checkpoint-*")))  # it is written beside the pushes
         pair.kill(pair.primary)
         shutil.rmtree(pair.folder / "one")
     told = CliRunner().invoke(cli, ["tables", "promote", "--cluster", str(pair.file), "--part", "0"])

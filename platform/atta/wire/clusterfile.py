@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.partition.disk.toml import read_toml
 from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
+from atta.wire.toml import read_toml
 
 if TYPE_CHECKING:
     from atta.wire.security.credentials import Credentials

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from atta.bench.strategies.figures import Figures
-from atta.partition.disk.toml import read_toml
 from atta.train.planning.value import PriceList, value_of
+from atta.wire.toml import read_toml
 
 __all__ = ["read_prices", "values"]
 

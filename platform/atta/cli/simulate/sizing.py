@@ -10,7 +10,7 @@ import click
 
 from atta.cli.output import DURATION, RATE, SIZE, printer, progress_bars, write_json
 from atta.errors import ConfigError
-from atta.partition.disk.toml import read_toml
+from atta.wire.toml import read_toml
 
 if TYPE_CHECKING:
     from atta.simulate import Scenario

@@ -1,4 +1,4 @@
-"""Reads TOML files."""
+"""Reads TOML files. It needs no numpy, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
