@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61tta/v1/weights.proto\x12\x07\x61tta.v1\"4\n\x14\x43reateWeightsRequest\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"-\n\x0cWeightsState\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\";\n\rMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\r\x12\x0c\n\x04life\x18\x03 \x01(\x04\"\x19\n\tJoinReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\\\n\x10\x42\x65ginStepRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\r\x12\x0c\n\x04life\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x0e\n\x06wait_s\x18\x05 \x01(\x01\"M\n\x0e\x42\x65ginStepReply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\x0c\n\x04wait\x18\x04 \x01(\x08\"\x7f\n\x13PushGradientRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\r\x12\x0c\n\x04life\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\r\n\x05layer\x18\x05 \x01(\r\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0e\n\x06values\x18\x07 \x01(\x0c\"C\n\x11PushGradientReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\"D\n\x12PullWeightsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"A\n\x10PullWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\"\"\n\x12\x44ropWeightsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x10\x44ropWeightsReply\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\x32\xf5\x03\n\x10ParameterService\x12>\n\x06\x43reate\x12\x1d.atta.v1.CreateWeightsRequest\x1a\x15.atta.v1.WeightsState\x12\x32\n\x04Join\x12\x16.atta.v1.MemberRequest\x1a\x12.atta.v1.JoinReply\x12;\n\x05\x42\x65gin\x12\x19.atta.v1.BeginStepRequest\x1a\x17.atta.v1.BeginStepReply\x12@\n\x04Push\x12\x1c.atta.v1.PushGradientRequest\x1a\x1a.atta.v1.PushGradientReply\x12>\n\x04Pull\x12\x1b.atta.v1.PullWeightsRequest\x1a\x19.atta.v1.PullWeightsReply\x12\x36\n\x05Renew\x12\x16.atta.v1.MemberRequest\x1a\x15.atta.v1.WeightsState\x12\x36\n\x05Leave\x12\x16.atta.v1.MemberRequest\x1a\x15.atta.v1.WeightsState\x12>\n\x04\x44rop\x12\x1b.atta.v1.DropWeightsRequest\x1a\x19.atta.v1.DropWeightsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61tta/v1/weights.proto\x12\x07\x61tta.v1\"V\n\x14\x43reateWeightsRequest\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0f\n\x07moments\x18\x04 \x01(\x0c\"-\n\x0cWeightsState\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\";\n\rMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\r\x12\x0c\n\x04life\x18\x03 \x01(\x04\"\x19\n\tJoinReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\\\n\x10\x42\x65ginStepRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\r\x12\x0c\n\x04life\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x0e\n\x06wait_s\x18\x05 \x01(\x01\"M\n\x0e\x42\x65ginStepReply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\x0c\n\x04wait\x18\x04 \x01(\x08\"\x7f\n\x13PushGradientRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\r\x12\x0c\n\x04life\x18\x03 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\r\n\x05layer\x18\x05 \x01(\r\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x0e\n\x06values\x18\x07 \x01(\x0c\"C\n\x11PushGradientReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\"U\n\x12PullWeightsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07moments\x18\x03 \x01(\x08\x42\n\n\x08_version\"R\n\x10PullWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\x0f\n\x07moments\x18\x04 \x01(\x0c\"\"\n\x12\x44ropWeightsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x10\x44ropWeightsReply\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\x32\xf5\x03\n\x10ParameterService\x12>\n\x06\x43reate\x12\x1d.atta.v1.CreateWeightsRequest\x1a\x15.atta.v1.WeightsState\x12\x32\n\x04Join\x12\x16.atta.v1.MemberRequest\x1a\x12.atta.v1.JoinReply\x12;\n\x05\x42\x65gin\x12\x19.atta.v1.BeginStepRequest\x1a\x17.atta.v1.BeginStepReply\x12@\n\x04Push\x12\x1c.atta.v1.PushGradientRequest\x1a\x1a.atta.v1.PushGradientReply\x12>\n\x04Pull\x12\x1b.atta.v1.PullWeightsRequest\x1a\x19.atta.v1.PullWeightsReply\x12\x36\n\x05Renew\x12\x16.atta.v1.MemberRequest\x1a\x15.atta.v1.WeightsState\x12\x36\n\x05Leave\x12\x16.atta.v1.MemberRequest\x1a\x15.atta.v1.WeightsState\x12>\n\x04\x44rop\x12\x1b.atta.v1.DropWeightsRequest\x1a\x19.atta.v1.DropWeightsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,29 +32,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atta.v1.weights_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATEWEIGHTSREQUEST']._serialized_start=34
-  _globals['_CREATEWEIGHTSREQUEST']._serialized_end=86
-  _globals['_WEIGHTSSTATE']._serialized_start=88
-  _globals['_WEIGHTSSTATE']._serialized_end=133
-  _globals['_MEMBERREQUEST']._serialized_start=135
-  _globals['_MEMBERREQUEST']._serialized_end=194
-  _globals['_JOINREPLY']._serialized_start=196
-  _globals['_JOINREPLY']._serialized_end=221
-  _globals['_BEGINSTEPREQUEST']._serialized_start=223
-  _globals['_BEGINSTEPREQUEST']._serialized_end=315
-  _globals['_BEGINSTEPREPLY']._serialized_start=317
-  _globals['_BEGINSTEPREPLY']._serialized_end=394
-  _globals['_PUSHGRADIENTREQUEST']._serialized_start=396
-  _globals['_PUSHGRADIENTREQUEST']._serialized_end=523
-  _globals['_PUSHGRADIENTREPLY']._serialized_start=525
-  _globals['_PUSHGRADIENTREPLY']._serialized_end=592
-  _globals['_PULLWEIGHTSREQUEST']._serialized_start=594
-  _globals['_PULLWEIGHTSREQUEST']._serialized_end=662
-  _globals['_PULLWEIGHTSREPLY']._serialized_start=664
-  _globals['_PULLWEIGHTSREPLY']._serialized_end=729
-  _globals['_DROPWEIGHTSREQUEST']._serialized_start=731
-  _globals['_DROPWEIGHTSREQUEST']._serialized_end=765
-  _globals['_DROPWEIGHTSREPLY']._serialized_start=767
-  _globals['_DROPWEIGHTSREPLY']._serialized_end=802
-  _globals['_PARAMETERSERVICE']._serialized_start=805
-  _globals['_PARAMETERSERVICE']._serialized_end=1306
+  _globals['_CREATEWEIGHTSREQUEST']._serialized_end=120
+  _globals['_WEIGHTSSTATE']._serialized_start=122
+  _globals['_WEIGHTSSTATE']._serialized_end=167
+  _globals['_MEMBERREQUEST']._serialized_start=169
+  _globals['_MEMBERREQUEST']._serialized_end=228
+  _globals['_JOINREPLY']._serialized_start=230
+  _globals['_JOINREPLY']._serialized_end=255
+  _globals['_BEGINSTEPREQUEST']._serialized_start=257
+  _globals['_BEGINSTEPREQUEST']._serialized_end=349
+  _globals['_BEGINSTEPREPLY']._serialized_start=351
+  _globals['_BEGINSTEPREPLY']._serialized_end=428
+  _globals['_PUSHGRADIENTREQUEST']._serialized_start=430
+  _globals['_PUSHGRADIENTREQUEST']._serialized_end=557
+  _globals['_PUSHGRADIENTREPLY']._serialized_start=559
+  _globals['_PUSHGRADIENTREPLY']._serialized_end=626
+  _globals['_PULLWEIGHTSREQUEST']._serialized_start=628
+  _globals['_PULLWEIGHTSREQUEST']._serialized_end=713
+  _globals['_PULLWEIGHTSREPLY']._serialized_start=715
+  _globals['_PULLWEIGHTSREPLY']._serialized_end=797
+  _globals['_DROPWEIGHTSREQUEST']._serialized_start=799
+  _globals['_DROPWEIGHTSREQUEST']._serialized_end=833
+  _globals['_DROPWEIGHTSREPLY']._serialized_start=835
+  _globals['_DROPWEIGHTSREPLY']._serialized_end=870
+  _globals['_PARAMETERSERVICE']._serialized_start=873
+  _globals['_PARAMETERSERVICE']._serialized_end=1374
 # @@protoc_insertion_point(module_scope)

@@ -5,12 +5,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateWeightsRequest(_message.Message):
-    __slots__ = ("spec", "values")
+    __slots__ = ("spec", "values", "version", "moments")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     spec: str
     values: bytes
-    def __init__(self, spec: _Optional[str] = ..., values: _Optional[bytes] = ...) -> None: ...
+    version: int
+    moments: bytes
+    def __init__(self, spec: _Optional[str] = ..., values: _Optional[bytes] = ..., version: _Optional[int] = ..., moments: _Optional[bytes] = ...) -> None: ...
 
 class WeightsState(_message.Message):
     __slots__ = ("version", "done")
@@ -91,22 +95,26 @@ class PushGradientReply(_message.Message):
     def __init__(self, applied: _Optional[bool] = ..., version: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class PullWeightsRequest(_message.Message):
-    __slots__ = ("name", "version")
+    __slots__ = ("name", "version", "moments")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    moments: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., moments: _Optional[bool] = ...) -> None: ...
 
 class PullWeightsReply(_message.Message):
-    __slots__ = ("version", "values", "done")
+    __slots__ = ("version", "values", "done", "moments")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     values: bytes
     done: bool
-    def __init__(self, version: _Optional[int] = ..., values: _Optional[bytes] = ..., done: _Optional[bool] = ...) -> None: ...
+    moments: bytes
+    def __init__(self, version: _Optional[int] = ..., values: _Optional[bytes] = ..., done: _Optional[bool] = ..., moments: _Optional[bytes] = ...) -> None: ...
 
 class DropWeightsRequest(_message.Message):
     __slots__ = ("name",)

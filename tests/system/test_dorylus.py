@@ -30,6 +30,7 @@ from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
 from atta.train.steps.pipeline.links.pool import ProcessPool
 from atta.train.steps.pipeline.trainer import IntervalTrainer
 from atta.train.strategies import STRATEGIES
+from tests.system.cuts import trainers_of, weights
 from tests.system.test_digest_async import graph  # noqa: F401 - a fixture
 from tests.waiting import eventually
 
@@ -95,6 +96,54 @@ def train_alone(cluster: atta.Cluster, **changed: object) -> tuple[bytes, list[E
     assert isinstance(trainer, IntervalTrainer)
     reports = trainer.fit()
     return parameters_to_vector(trainer.model.parameters()).detach().numpy().tobytes(), reports
+
+
+def test_a_run_goes_on_from_its_checkpoint(alone: None, graph: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Bit for bit, and a run that writes checkpoints is the run that writes none."""
+    with atta.local(parts_of(graph, 1), threads=1) as cluster:
+        folder = str(tmp_path / "run")
+        wanted, reports = train_alone(cluster, epochs=5, eval_every=2)
+        _, half = train_alone(cluster, epochs=3, eval_every=2, checkpoint=folder, checkpoint_every=2)
+        assert [e.epoch for e in half if e.metrics] == [1, 2]
+        found, whole = train_alone(
+            cluster, epochs=5, eval_every=2, checkpoint=folder, checkpoint_every=2, resume=True
+        )  # fmt: skip
+        assert found == wanted
+        np.testing.assert_allclose([e.loss for e in whole], [e.loss for e in reports], rtol=1e-6)
+        assert whole[:3] == half
+        assert whole[4].metrics == reports[4].metrics
+        again, same = train_alone(cluster, epochs=5, checkpoint=folder, resume=True)
+        assert (again, same) == (found, whole), "nothing is left to do"
+        assert cluster.stats()[0]["weights"] == 0
+    best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
+    most = max(e.metrics["val_accuracy"] for e in whole if e.metrics)
+    assert best["epoch"]["metrics"]["val_accuracy"] == most
+
+
+@pytest.mark.slow
+def test_trainers_go_on_after_one_was_killed(graph: Path, tmp_path: Path, own_interpreters: None) -> None:  # noqa: F811
+    """``--max-restarts``: all begin again at the newest checkpoint, and the weights are those of an undisturbed run."""
+    report, folder, other = tmp_path / "report.json", tmp_path / "run", tmp_path / "other"
+    settings = {"model": "sage", "epochs": 300, "intervals": 4, "mode": "pipe", "workers": "1", "eval_every": 100}
+    wanted = fit(config(data=str(parts_of(graph, 2)), trainers=2, checkpoint=str(other), **settings))
+    asked = f"train --data {parts_of(graph, 2)} --strategy dorylus --trainers 2 --trainers-per-server 1 --model sage " \
+        "--layers 2 --hidden 8 --lr 0.05 --epochs 300 --intervals 4 --mode pipe --workers 1 --device cpu --threads 1 " \
+        f"--eval-every 100 --checkpoint {folder} --checkpoint-every 20 --max-restarts 2 --json {report}"  # fmt: skip
+    command = subprocess.Popen(
+        [sys.executable, "-m", "atta.cli.main", *asked.split()], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert eventually(lambda: (folder / "checkpoint.pt").exists(), 120)
+        trainers_of(command)[1].kill()
+        assert command.wait(300) == 0, command.stderr and command.stderr.read()
+    finally:
+        command.kill()
+        command.wait()
+    found = json.loads(report.read_text())
+    assert found["restarts"] >= 1
+    np.testing.assert_allclose([e["loss"] for e in found["epochs"]], [e.loss for e in wanted.epochs], rtol=1e-5)
+    mine, its = weights(folder), weights(other)
+    assert all(torch.equal(mine[name], its[name]) for name in its)
 
 
 @pytest.mark.slow

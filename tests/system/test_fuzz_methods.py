@@ -173,12 +173,18 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
             backup_pb2.PieceRequest(store=store, at=place, complete=True),
         ],
         "ParameterService.Create": [
-            weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector)
+            weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector),
+            weights_pb2.CreateWeightsRequest(
+                spec=json.dumps(weights.to_dict()), values=vector, version=3, moments=vector
+            ),
         ],
         "ParameterService.Join": [weights_pb2.MemberRequest(**of_member)],
         "ParameterService.Begin": [weights_pb2.BeginStepRequest(**of_member)],
         "ParameterService.Push": [weights_pb2.PushGradientRequest(**of_member, values=vector)],
-        "ParameterService.Pull": [weights_pb2.PullWeightsRequest(name="w")],
+        "ParameterService.Pull": [
+            weights_pb2.PullWeightsRequest(name="w"),
+            weights_pb2.PullWeightsRequest(name="w", moments=True),
+        ],
         "ParameterService.Renew": [weights_pb2.MemberRequest(**of_member)],
         "ParameterService.Leave": [weights_pb2.MemberRequest(**of_member)],
         "ControlService.Report": [

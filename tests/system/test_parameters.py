@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.parameters import JobWeights
+from atta.client.parameters import JobState, JobWeights
 from atta.errors import (
     ConfigError,
     DeadlineError,
@@ -76,6 +76,39 @@ def test_intervals_are_summed_and_their_version_is_pinned(cluster: atta.LocalClu
         sums.join(0, 1)
     assert sums.drop()
     assert not sums.drop()
+
+
+def test_a_job_goes_on_from_what_another_one_was(cluster: atta.LocalCluster) -> None:
+    adam = dataclasses.replace(SUMMED, name="first", optimiser=VectorStep("adam", 0.1))
+    jobs = cluster.weights(adam), cluster.weights(dataclasses.replace(adam, name="second"))
+
+    def epochs(job: JobWeights, numbers: range) -> None:
+        for epoch in numbers:
+            for interval in (0, 1):
+                job.begin(interval, epoch, within_s=5)
+            for interval in (0, 1):
+                for layer, width in enumerate(adam.layers):
+                    gradient = np.full(width, 1.0 + epoch + interval)
+                    assert job.push(interval, epoch, gradient, layer=layer, version=epoch).applied
+
+    jobs[0].create(ZEROS)
+    epochs(jobs[0], range(2))
+    state = jobs[0].state()
+    assert (state.version, len(state.moments)) == (2, 10)
+    assert jobs[1].create(ZEROS, state) == 2
+    with pytest.raises(ConfigError, match="epoch 3 cannot begin, the next is 2"):
+        jobs[1].begin(0, 3, within_s=5)
+    for job in jobs:
+        epochs(job, range(2, 4))
+    first, second = (job.state() for job in jobs)
+    assert first.version == second.version == 4
+    assert first.values.tobytes() == second.values.tobytes()
+    assert first.moments.tobytes() == second.moments.tobytes()
+    bad = JobState(2, ZEROS, np.zeros(9))
+    with pytest.raises(ConfigError, match=r"takes <f8 \[10\]"):
+        cluster.weights(dataclasses.replace(adam, name="third")).create(ZEROS, bad)
+    for job in jobs:
+        job.drop()
 
 
 def test_a_fast_trainer_waits_until_the_slow_one_has_stepped(cluster: atta.LocalCluster) -> None:

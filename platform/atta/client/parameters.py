@@ -12,10 +12,17 @@ from atta.client.control import Connection
 from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.protos.v1 import weights_pb2
-from atta.wire.bulk import BEGIN_VALUES, CREATE_VALUES, GRADIENT_VALUES, WEIGHTS_VALUES
+from atta.wire.bulk import (
+    BEGIN_VALUES,
+    CREATE_MOMENTS,
+    CREATE_VALUES,
+    GRADIENT_VALUES,
+    WEIGHTS_MOMENTS,
+    WEIGHTS_VALUES,
+)
 from atta.wire.rpc import Bulk
 
-__all__ = ["JobWeights", "StepWeights", "Update"]
+__all__ = ["JobState", "JobWeights", "StepWeights", "Update"]
 
 _MOST_BEGIN_S = 60.0
 
@@ -36,6 +43,15 @@ class Update(NamedTuple):
     done: bool
 
 
+class JobState(NamedTuple):
+    """What a job goes on from: after ``version`` updates, ``values`` [size], and ``moments`` of the optimiser: those of
+    Adam one after the other, [2 * size]."""
+
+    version: int
+    values: np.ndarray
+    moments: np.ndarray
+
+
 class JobWeights:
     """The weights of one job. Requests may be repeated: the daemon applies each gradient once.
 
@@ -48,15 +64,22 @@ class JobWeights:
         """``connection``: to the process of the daemon that holds the weights (``Connection.pinned``)."""
         self._connection, self.spec = connection, spec
 
-    def create(self, values: np.ndarray) -> int:
+    def create(self, values: np.ndarray, state: JobState | None = None) -> int:
         """Begin the job with ``values`` [size], unless it exists; returns the present version.
+
+        state: go on from it instead (``applies="summed"`` only).
 
         Raises:
             QuotaExceededError: the daemon has no room.
             ConfigError: a job of that name has another description, or the weights do not fit it.
         """
         request = weights_pb2.CreateWeightsRequest(spec=json.dumps(self.spec.to_dict()))
-        reply = self._connection.call("ParameterService.Create", Bulk(request, {CREATE_VALUES: self._sent(values)}))
+        payloads = {CREATE_VALUES: self._sent(values)}
+        if state is not None:
+            self.spec.check_state()
+            request.version = state.version
+            payloads = {CREATE_VALUES: self._sent(state.values), CREATE_MOMENTS: self._sent(state.moments)}
+        reply = self._connection.call("ParameterService.Create", Bulk(request, payloads))
         return int(reply.version)
 
     def join(self, member: int, life: int) -> int:
@@ -107,6 +130,14 @@ class JobWeights:
         )
         values = self._received(reply.payloads[WEIGHTS_VALUES])
         return StepWeights(int(reply.message.version), values, reply.message.done)
+
+    def state(self) -> JobState:
+        """What a later job may go on from. Raises ConfigError if it is too long for a message."""
+        self.spec.check_state()
+        request = weights_pb2.PullWeightsRequest(name=self.spec.name, moments=True)
+        reply = self._connection.call("ParameterService.Pull", request)
+        values, moments = (self._received(reply.payloads[name]) for name in (WEIGHTS_VALUES, WEIGHTS_MOMENTS))
+        return JobState(int(reply.message.version), values, moments)
 
     def renew(self, member: int, life: int) -> None:
         """A sign of life, while a step is computed."""

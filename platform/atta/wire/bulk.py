@@ -25,6 +25,7 @@ __all__ = [
     "BATCH_DATA",
     "BEGIN_REPLY",
     "BEGIN_VALUES",
+    "CREATE_MOMENTS",
     "CREATE_REQUEST",
     "CREATE_VALUES",
     "GRADIENT_REQUEST",
@@ -42,6 +43,7 @@ __all__ = [
     "SAMPLE_EDGE_IDS",
     "SAMPLE_NEIGHBORS",
     "SAMPLE_TABLES",
+    "WEIGHTS_MOMENTS",
     "WEIGHTS_REPLY",
     "WEIGHTS_VALUES",
     "bytes_fields",
@@ -80,10 +82,10 @@ PULL_CHUNK = (PULL_DATA,) = bytes_fields(kv_pb2.PullChunk, "data")
 ROWS_CHUNK = ROWS_VERSIONS, ROWS_VALUES = bytes_fields(table_pb2.RowsChunk, "versions", "values")
 PUSH_REQUEST = PUSH_ROWS, PUSH_VALUES = bytes_fields(table_pb2.PushRowsRequest, "rows", "values")
 BATCH_CHUNK = (BATCH_DATA,) = bytes_fields(session_pb2.BatchChunk, "data")
-CREATE_REQUEST = (CREATE_VALUES,) = bytes_fields(weights_pb2.CreateWeightsRequest, "values")
+CREATE_REQUEST = CREATE_VALUES, CREATE_MOMENTS = bytes_fields(weights_pb2.CreateWeightsRequest, "values", "moments")
 BEGIN_REPLY = (BEGIN_VALUES,) = bytes_fields(weights_pb2.BeginStepReply, "values")
 GRADIENT_REQUEST = (GRADIENT_VALUES,) = bytes_fields(weights_pb2.PushGradientRequest, "values")
-WEIGHTS_REPLY = (WEIGHTS_VALUES,) = bytes_fields(weights_pb2.PullWeightsReply, "values")
+WEIGHTS_REPLY = WEIGHTS_VALUES, WEIGHTS_MOMENTS = bytes_fields(weights_pb2.PullWeightsReply, "values", "moments")
 
 
 def _varint(value: int) -> bytes:

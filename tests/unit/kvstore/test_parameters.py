@@ -193,6 +193,46 @@ def test_gradients_of_intervals_that_do_not_fit_are_refused() -> None:
     assert job.push(0, 0, 0, 0, np.ones(2)).applied
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_a_job_goes_on_from_its_state(step: VectorStep) -> None:
+    spec = dataclasses.replace(SUMMED, optimiser=step, layers=(3,), members=1)
+    gradients = [np.array([1.0, -2.0, 0.5]) * (n + 1) for n in range(6)]
+
+    def steps(job: SummedJob, epochs: range) -> SummedJob:
+        for epoch in epochs:
+            started = job.begin(0, epoch)
+            assert started is not None
+            assert started.version == epoch
+            job.push(0, epoch, 0, epoch, gradients[epoch])
+            job.validate()
+        return job
+
+    half = steps(SummedJob(spec, ZEROS), range(3)).weights
+    whole = steps(SummedJob(spec, half.of(3), 3, half.moments), range(3, 6)).weights
+    assert whole.version == 6
+    np.testing.assert_allclose(whole.of(6), torch_run(step, ZEROS, gradients), rtol=1e-12)
+    assert len(whole.moments) == 3 * step.moments
+
+
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    adam = dataclasses.replace(SUMMED, optimiser=VectorStep("adam", 0.1))
+    for version, moments, error in (
+        (-1, np.zeros(6), ConfigError),
+        (1 << 62, np.zeros(6), ConfigError),
+        (2, np.zeros(5), ConfigError),
+        (2, np.zeros(6, np.float32), ConfigError),
+        (2, np.full(6, np.inf), NonFiniteError),
+    ):
+        with pytest.raises(error):
+            SummedJob(adam, ZEROS, version, moments)
+    jobs = ParameterJobs(lambda: 1 << 20)
+    with pytest.raises(ConfigError, match="begins anew"):
+        jobs.create(ARRIVAL, ZEROS, 0.0, version=2)
+    assert len(jobs) == 0
+    with pytest.raises(ConfigError, match="optimiser keeps; at most"):
+        dataclasses.replace(adam, layers=(3 << 20,)).check_state()
+
+
 def test_a_sum_that_overflows_ends_the_job_with_its_cause() -> None:
     job = SummedJob(dataclasses.replace(SUMMED, layers=(1,)), np.zeros(1))
     for interval in range(2):

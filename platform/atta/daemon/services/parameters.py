@@ -18,7 +18,14 @@ from atta.kvstore.parameters.jobs import ParameterJobs, WeightsJob
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.kvstore.parameters.summed import SummedJob
 from atta.protos.v1 import weights_pb2
-from atta.wire.bulk import BEGIN_VALUES, CREATE_VALUES, GRADIENT_VALUES, WEIGHTS_VALUES
+from atta.wire.bulk import (
+    BEGIN_VALUES,
+    CREATE_MOMENTS,
+    CREATE_VALUES,
+    GRADIENT_VALUES,
+    WEIGHTS_MOMENTS,
+    WEIGHTS_VALUES,
+)
 from atta.wire.rpc import Bulk
 
 __all__ = ["ParameterService"]
@@ -58,7 +65,9 @@ class ParameterService:
         """``ParameterService.Create``."""
         spec = ParameterSpec.from_json(request.message.spec)
         values = _vector(spec, request.payloads.get(CREATE_VALUES, b""))
-        return _state(self._jobs.create(spec, values, _now()))
+        raw = request.payloads.get(CREATE_MOMENTS)
+        moments = None if raw is None else _vector(spec, raw)
+        return _state(self._jobs.create(spec, values, _now(), version=request.message.version, moments=moments))
 
     async def join(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.JoinReply:
         """``ParameterService.Join``."""
@@ -102,7 +111,13 @@ class ParameterService:
         job = self._job(request.name)
         version = request.version if request.HasField("version") else job.weights.version
         reply = weights_pb2.PullWeightsReply(version=version, done=job.done)
-        return Bulk(reply, {WEIGHTS_VALUES: job.weights.of(version)})
+        payloads = {WEIGHTS_VALUES: job.weights.of(version)}
+        if request.moments:
+            if version != job.weights.version:
+                raise ConfigError(f"weights of {request.name}: moments are kept of the present version only")
+            job.spec.check_state()
+            payloads[WEIGHTS_MOMENTS] = job.weights.moments
+        return Bulk(reply, payloads)
 
     async def renew(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.WeightsState:
         """``ParameterService.Renew``. An interval has no lease of its own: its job lives on."""

@@ -34,11 +34,22 @@ class ParameterJobs:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def create(self, spec: ParameterSpec, values: np.ndarray, now: float) -> WeightsJob:
+    def create(
+        self,
+        spec: ParameterSpec,
+        values: np.ndarray,
+        now: float,
+        *,
+        version: int = 0,
+        moments: np.ndarray | None = None,
+    ) -> WeightsJob:
         """A job that begins with weights ``values`` [size]; or the one that was created so before, as it is now.
 
+        version, moments: of a job that goes on; see ``SummedJob``.
+
         Raises:
-            ConfigError: a job of that name has another description; the weights do not fit it.
+            ConfigError: a job of that name has another description; the weights do not fit it; gradients that are
+                applied on arrival cannot go on from another version than 0.
             NonFiniteError: the weights have an infinity or NaN.
             QuotaExceededError: no room, or too many jobs.
         """
@@ -55,7 +66,12 @@ class ParameterJobs:
                 f"weights of {spec.name}: {spec.nbytes} bytes at most, {self.used_bytes} of {room} bytes are taken; "
                 "start the daemons with more --tables"
             )
-        job = ArrivalJob(spec, values, now) if spec.applies == "arrival" else SummedJob(spec, values)
+        if spec.applies == "summed":
+            job: WeightsJob = SummedJob(spec, values, version, moments)
+        elif version or moments is not None:
+            raise ConfigError(f"weights of {spec.name}: a job whose gradients are applied on arrival begins anew")
+        else:
+            job = ArrivalJob(spec, values, now)
         self._jobs[spec.name], self._heard[spec.name] = job, now
         return job
 

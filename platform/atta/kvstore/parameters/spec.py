@@ -128,6 +128,14 @@ class ParameterSpec:
             vectors += epochs + epochs * (1 + self.members)
         return vectors * self.size * self.itemsize + 256 * self.members
 
+    def check_state(self) -> None:
+        """Raise ConfigError where weights and moments together are too long for a message."""
+        nbytes = (1 + self.optimiser.moments) * self.size * self.itemsize
+        if nbytes > 4 * MAX_SIZE:
+            raise ConfigError(
+                f"weights of {self.name}: {nbytes} bytes with what the optimiser keeps; at most {4 * MAX_SIZE} fit a message"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """As ``from_dict`` reads it."""
         return asdict(self)

@@ -46,11 +46,16 @@ class SummedJob:
     its next epoch at most ``spec.bound`` epochs after the slowest. Epochs count from 0.
     """
 
-    def __init__(self, spec: ParameterSpec, values: np.ndarray) -> None:
-        """``values``: [size], version 0. Raises ConfigError or NonFiniteError if they do not fit the description."""
+    def __init__(
+        self, spec: ParameterSpec, values: np.ndarray, version: int = 0, moments: np.ndarray | None = None
+    ) -> None:
+        """``values``, ``moments``: as ``WeightVersions`` takes them, of ``version``: so many epochs are over.
+
+        Raises ConfigError or NonFiniteError if they do not fit the description.
+        """
         assert spec.bound is not None, "checked when the description was made"
-        self.spec, self.weights, self._bound = spec, WeightVersions(spec, values), spec.bound
-        self._finished = [0] * spec.members
+        self.spec, self.weights, self._bound = spec, WeightVersions(spec, values, version, moments), spec.bound
+        self._finished = [version] * spec.members
         self._pinned: dict[tuple[int, int], int] = {}  # (epoch, interval): version
         self._sums: defaultdict[int, list[_Sum]] = defaultdict(lambda: [_Sum() for _ in spec.layers])  # by epoch
         self._broken: NonFiniteError | None = None

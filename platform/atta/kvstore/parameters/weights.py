@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from atta.errors import ConfigError, NonFiniteError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 
-__all__ = ["VectorOptimiser", "WeightVersions", "checked_vector"]
+__all__ = ["MAX_VERSION", "VectorOptimiser", "WeightVersions", "checked_vector"]
+
+MAX_VERSION = 1 << 48
+"""A job goes on from at most this version."""
 
 
 class VectorOptimiser:
-    """Makes steps as ``torch.optim.SGD`` and ``torch.optim.Adam`` do. It changes no array that it has given out."""
+    """Makes steps as ``torch.optim.SGD`` and ``torch.optim.Adam`` do. It changes no array that it has given out.
 
-    def __init__(self, step: VectorStep, size: int, dtype: str) -> None:
-        self._step, self._count = step, 0
-        self._means = [np.zeros(size, dtype) for _ in range(step.moments)]
+    Attributes:
+        moments: what it keeps from step to step: means of gradients and of their squares (Adam), each [size].
+    """
+
+    def __init__(self, step: VectorStep, count: int, moments: Sequence[np.ndarray]) -> None:
+        """``count``: steps that were made before; ``moments``: after them."""
+        self._step, self._count, self.moments = step, count, list(moments)
 
     def stepped(self, values: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """New weights, [size]. A step that gives an infinity or NaN gives None of its effects: raises ArithmeticError."""
@@ -26,7 +34,7 @@ class VectorOptimiser:
         with np.errstate(over="ignore", invalid="ignore"):
             if step.weight_decay:
                 gradient = gradient + step.weight_decay * values
-            means = self._means
+            means = self.moments
             if step.kind == "sgd":
                 made = values - step.lr * gradient
             else:
@@ -38,7 +46,7 @@ class VectorOptimiser:
                 means = [mean, square]
         if not all(np.isfinite(array).all() for array in (made, *means)):
             raise ArithmeticError("a step gave an infinity or NaN")
-        self._means, self._count = means, count
+        self.moments, self._count = means, count
         return made
 
 
@@ -51,13 +59,30 @@ class WeightVersions:
         version: the present version.
     """
 
-    def __init__(self, spec: ParameterSpec, values: np.ndarray) -> None:
-        """``values``: [size], version 0. Raises the errors of ``checked_vector``."""
+    def __init__(
+        self, spec: ParameterSpec, values: np.ndarray, version: int = 0, moments: np.ndarray | None = None
+    ) -> None:
+        """``values``: [size], of ``version``; ``moments``: as the attribute had them at that version, None: all 0.
+
+        Raises the errors of ``checked_vector``, and ConfigError for a version that is out of range.
+        """
+        if not 0 <= version <= MAX_VERSION:
+            raise ConfigError(f"weights of {spec.name}: version {version} is not from 0 to {MAX_VERSION}")
         first = checked_vector(spec, values, spec.size, member=0, step=0, layer=0)
-        self.version = 0
-        self._kept = {0: np.array(first)}
+        length = spec.optimiser.moments * spec.size
+        if moments is None:
+            moments = np.zeros(length, spec.dtype)
+        kept = np.array(checked_vector(spec, moments, length, member=0, step=0, layer=0))
+        self.version = version
+        self._kept = {version: np.array(first)}
         self._pins: Counter[int] = Counter()
-        self._optimiser = VectorOptimiser(spec.optimiser, spec.size, spec.dtype)
+        self._optimiser = VectorOptimiser(spec.optimiser, version, list(kept.reshape(-1, spec.size)))
+
+    @property
+    def moments(self) -> np.ndarray:
+        """What the optimiser keeps at the present version, one array after the other: [moments of the step * size]."""
+        found = self._optimiser.moments
+        return np.concatenate(found) if found else np.empty(0, self._kept[self.version].dtype)
 
     @property
     def stashed(self) -> int:

@@ -31,7 +31,6 @@ def _trainer(settings: DorylusSettings, cluster: atta.Cluster, device: torch.dev
 def _check(settings: DorylusSettings) -> None:
     check_servers(settings)
     refused = {
-        "--checkpoint": settings.checkpoint is not None,
         "--patience": settings.patience is not None,
         "--early-stop": settings.early_stop is not None,
         "--lr-schedule": settings.lr_schedule != "none",

@@ -93,8 +93,12 @@ class OwnWeights:
 def trained(
     model: torch.nn.Module, graph: TrainingGraph, intervals: int, *, epochs: int, optimiser: VectorStep,
     mode: Mode = "pipe", staleness: int = 0, seed: int = 0, tracks: IntervalTracks | None = None,
+    meetings: Sequence[int] = (), begins: tuple[int, np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, IntervalEngine, SummedJob]:  # fmt: skip
-    """The weights after ``epochs``, computed by one trainer."""
+    """The weights after ``epochs``, computed by one trainer.
+
+    ``meetings``: epochs after which it stops before it goes on; ``begins``: version, weights and moments to go on from.
+    """
     view = worker_view(graph, np.zeros(len(graph), np.int64), 0, 1)
     forms = forms_of(model)
     rows = interval_rows(view.edge_index, len(view.own), intervals)
@@ -104,8 +108,9 @@ def trained(
         "job", tuple(form.size for form in forms), intervals, "summed", optimiser, "<f8", staleness, 30.0, epochs
     )
     start = parameters_to_vector(model.parameters()).detach().numpy()
-    job = SummedJob(spec, start)
-    progress = PipelineProgress(len(forms), intervals, epochs=epochs, mode=mode, staleness=staleness)
+    first, values, moments = begins or (0, start, None)
+    job = SummedJob(spec, values, first, moments)
+    progress = PipelineProgress(len(forms), intervals, epochs=first, first=first, mode=mode, staleness=staleness)
     tasks = AnyOrderTasks(happenings, seed)
     links = tasks, OwnWeights(job, threading.Lock(), happenings, 0), None
     data = TrainerIntervals(
@@ -114,11 +119,14 @@ def trained(
     about = {"seed": 0, "divisor": int(graph.loss_mask.sum())}
     engine = IntervalEngine(progress, forms, data, links, happenings, about=about, tracks=tracks)
     with mock.patch.object(engine_module, "TICK_S", 1e-3):  # results of workers here come with the ticks
-        engine.run()
+        for end in (*meetings, epochs):
+            progress.go_on(end)
+            engine.run()
+            assert (progress.finished, len(engine.ended), job.weights.version) == (end, end - first, end)
     progress.validate()
     assert sorted(tasks.done) == sorted(
         Work(epoch, stage, interval)
-        for epoch in range(epochs)
+        for epoch in range(first, epochs)
         for stage, part in enumerate(progress.stages)
         for interval in range(intervals)
         if not part.by_trainer

@@ -93,6 +93,37 @@ def test_the_steps_of_adam_are_those_of_torch(mode: Any) -> None:
     np.testing.assert_allclose(found, by_autograd(model_of("gcn", 2), graph_of(), "adam", 0.02), rtol=1e-6)
 
 
+@pytest.mark.parametrize("step", [VectorStep("adam", 0.02, 1e-3), VectorStep("sgd", 0.3)])
+@pytest.mark.parametrize("mode", ["nopipe", "pipe"])
+def test_a_run_that_meets_or_goes_on_later_is_the_same_run(mode: Any, step: VectorStep) -> None:
+    def train(epochs: int, **how: Any) -> Any:
+        return trained(model_of("sage", 2), graph_of(), 4, epochs=epochs, optimiser=step, mode=mode, **how)
+
+    wanted, engine, job = train(5)
+    met, *_ = train(5, meetings=(1, 3))
+    assert met.tobytes() == wanted.tobytes()
+    values, _, half = train(2)
+    later, went_on, ended = train(5, begins=(2, values, half.weights.moments))
+    assert later.tobytes() == wanted.tobytes()
+    assert ended.weights.moments.tobytes() == job.weights.moments.tobytes()
+    assert sorted(went_on.losses) == [2, 3, 4]
+    for epoch in (2, 3, 4):  # added up in the order of results
+        assert went_on.losses[epoch] == pytest.approx(engine.losses[epoch], rel=1e-12)
+
+
+def test_async_goes_on_with_an_epoch_that_reads_no_older_rows() -> None:
+    def train(epochs: int, **how: Any) -> Any:
+        step = VectorStep("adam", 0.02)
+        return trained(model_of("gcn", 2), graph_of(), 6, epochs=epochs, optimiser=step, mode="async", **how)
+
+    values, _, job = train(10)
+    _, engine, _ = train(11, begins=(10, values, job.weights.moments))
+    assert engine.progress.oldest == 0
+    _, engine, ended = train(20, begins=(10, values, job.weights.moments), meetings=(15,))
+    assert engine.progress.oldest == 1
+    assert (ended.weights.version, ended.weights.stashed) == (20, 0)
+
+
 def test_tracks_have_each_stage_once_and_no_overlap() -> None:
     stages = stages_of(2)
     tracks = IntervalTracks(stages, 3)

@@ -144,8 +144,10 @@ class IntervalEngine:
 
     Attributes:
         losses: by epoch, the sum of losses of this trainer's training vertices.
-        ended: by epoch, the seconds since the start at which this trainer's slowest interval ended it.
-        marks: by epoch, the counts of ``figures`` at that time.
+        ended: by epoch from the first one that was trained, the seconds since the start at which this trainer's slowest
+            interval ended it.
+        marks: of the same epochs, the counts of ``figures`` at that time.
+        went_on: seconds since the start at which the latest ``run`` began.
         sent_bytes: of rows and gradients that went to other trainers.
     """
 
@@ -181,17 +183,20 @@ class IntervalEngine:
         self.marks: list[dict[str, float]] = []
         self._figures, self._tracks = figures, tracks
         self.sent_bytes = 0
-        self._start = self._heard = time.monotonic()
+        self._start: float | None = None
+        self._heard = self.went_on = 0.0
 
     def run(self) -> None:
-        """Go on until all intervals have finished all epochs.
+        """Go on until all intervals have finished all epochs. May be called again after ``progress.go_on``.
 
         Raises:
             AttaError: what has broken the job.
             DeadlineError: nothing has happened for a long time.
         """
-        self._start = self._heard = time.monotonic()
-        ticked = self._start
+        self._heard = ticked = time.monotonic()
+        if self._start is None:
+            self._start = ticked
+        self.went_on = self._now()
         while not self.progress.done:
             busy = self._hand_out()
             now = time.monotonic()
@@ -247,9 +252,13 @@ class IntervalEngine:
             case Broken(error):
                 raise error
 
+    def _now(self) -> float:
+        assert self._start is not None, "it runs"
+        return time.monotonic() - self._start
+
     def _note_ends(self) -> None:
-        while len(self.ended) < self.progress.finished:
-            self.ended.append(time.monotonic() - self._start)
+        while len(self.ended) < self.progress.finished - self.progress.first:
+            self.ended.append(self._now())
             counts = {"sent_bytes": float(self.sent_bytes), "oldest_row": float(self.progress.oldest)}
             self.marks.append(counts | dict(self._figures()))
 
@@ -306,12 +315,12 @@ class IntervalEngine:
 
     def _take(self, work: Work) -> None:
         if self._tracks is not None:
-            self._tracks.begin(work, time.monotonic() - self._start)
+            self._tracks.begin(work, self._now())
         self.progress.take(work)
 
     def _end(self, work: Work) -> None:
         if self._tracks is not None:
-            self._tracks.end(work, time.monotonic() - self._start)
+            self._tracks.end(work, self._now())
         self.progress.end(work)
         self._note_ends()
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import atta
-from atta.client.parameters import JobWeights
+from atta.client.parameters import JobState, JobWeights
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.observe.timeline import document
@@ -44,6 +44,7 @@ from atta.train.steps.pipeline.links.peers import PeerLinks
 from atta.train.steps.pipeline.links.pool import ProcessPool
 from atta.train.steps.pipeline.links.weights import DaemonWeights
 from atta.train.steps.pipeline.links.worker import loss_setting
+from atta.train.steps.pipeline.optimiser import fill_adam, moments_of
 from atta.train.steps.pipeline.rows import Travels, meet_intervals
 from atta.train.steps.pipeline.split import forms_of, gather_plan
 from atta.train.steps.timing import Stopwatch
@@ -60,7 +61,8 @@ _COUNTED = ("sent_bytes", "relaunched", "lost", "ignored", "started", "tasks", "
 class IntervalTrainer(ServerTrainer):
     """Trains a partition in intervals. Trainers meet before the first epoch and after the last one.
 
-    Then the weights that were saved at ends of epochs are evaluated, by exact forward passes of all trainers.
+    Then the weights that were saved at ends of epochs are evaluated, by exact forward passes of all trainers. With
+    checkpoints they meet and evaluate whenever one is due.
     """
 
     def __init__(self, config: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> None:
@@ -87,12 +89,14 @@ class IntervalTrainer(ServerTrainer):
         """
         if self.options.warning:
             self.display.line(self.options.warning)
-        watch = Stopwatch(self.device)
-        self.data.prepare(0, watch, self._needed)
-        batch = self._kept(watch).batch
-        assert self._found is not None, "the share has been made"
-        engine = self._train(self._found, count_targets(batch, self.groups))
-        return self._reports(engine)
+        self.done = self._restore()
+        if len(self.done) < self.config.epochs:
+            watch = Stopwatch(self.device)
+            self.data.prepare(0, watch, self._needed)
+            batch = self._kept(watch).batch
+            assert self._found is not None, "the share has been made"
+            self._train(self._found, count_targets(batch, self.groups))
+        return self.done
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
         start = watch.now()
@@ -101,8 +105,8 @@ class IntervalTrainer(ServerTrainer):
         watch.add("copy", start, watch.now())
         return StepInput(TrainerShare(self._found.view, share.splits), batch)
 
-    def _train(self, found: HaloRows, count: int) -> IntervalEngine:
-        """All epochs. When it returns, all trainers have ended theirs, and the last weights are saved."""
+    def _train(self, found: HaloRows, count: int) -> None:
+        """All epochs that are not done, with their reports and checkpoints."""
         view, options = found.view, self.options
         intervals = interval_rows(view.edge_index, len(view.own), options.intervals)
         plan = gather_plan(self.forms[0].kind, view, intervals)
@@ -110,8 +114,9 @@ class IntervalTrainer(ServerTrainer):
         features = torch.from_numpy(np.concatenate([view.features, view.halo_features]))
         data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], _targets(found, intervals))
         progress = PipelineProgress(
-            len(self.forms), len(intervals), epochs=self.config.epochs, mode=mode_named(options.mode),
-            staleness=options.staleness, rank=self.rank, forward=travels.rows_from, backward=travels.sums_from,
+            len(self.forms), len(intervals), epochs=len(self.done), first=len(self.done),
+            mode=mode_named(options.mode), staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
+            backward=travels.sums_from,
         )  # fmt: skip
         happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         tracks = IntervalTracks(progress.stages, len(intervals)) if options.interval_trace is not None else None
@@ -138,19 +143,38 @@ class IntervalTrainer(ServerTrainer):
                 "divisor": count}, began=self._keep, figures=figures, tracks=tracks,
             )  # fmt: skip
             self.display.line(TRAINING_BEGINS)
-            try:
-                engine.run()
-            finally:  # why a run has failed may be seen, too
-                if tracks is not None:
-                    self._write(tracks)
-            progress.validate()
-            dist.barrier()  # until here others may need this trainer's rows
-            if self.rank == 0:
-                last = job.pull()
-                assert last.values is not None, "the present weights are always there"
-                self._saved[self.config.epochs] = last.values
-            dist.barrier()
-        return engine
+            with self._run_log() as log, self._exporting() as show:
+                for end in self._meetings():
+                    progress.go_on(end)
+                    try:
+                        engine.run()
+                    finally:  # why a run has failed may be seen, too
+                        if tracks is not None:
+                            self._write(tracks)
+                    progress.validate()
+                    dist.barrier()  # until here others may need this trainer's rows
+                    self._meet(job, end)
+                    for report in self._reports(engine, count):
+                        log.epoch(report)
+                        show(report)
+
+    def _meetings(self) -> Iterator[int]:
+        """How many epochs are over whenever trainers meet: where a checkpoint is due, and at the end."""
+        every = self.config.checkpoint_every if self.config.checkpoint is not None else self.config.epochs
+        while (done := len(self.done)) < self.config.epochs:
+            yield min(self.config.epochs, (done // every + 1) * every)
+
+    def _meet(self, job: JobWeights, end: int) -> None:
+        """Save the weights after ``end`` epochs, and on the first trainer what the optimiser has."""
+        if self.rank == 0 and self.config.checkpoint is None:
+            last = job.pull()
+            assert last.values is not None, "the present weights are always there"
+            self._saved[end] = last.values
+        elif self.rank == 0:
+            state = job.state()
+            self._saved[end] = state.values
+            fill_adam(self.optimizer, self.model, state)
+        dist.barrier()
 
     @contextlib.contextmanager
     def _job(self) -> Iterator[JobWeights]:
@@ -162,9 +186,12 @@ class IntervalTrainer(ServerTrainer):
             members=self.options.intervals * self.world, applies="summed", optimiser=self.optimiser,
             dtype=parameters.dtype.str, bound=self.options.staleness, lease_s=_LEASE_S, max_updates=self.config.epochs,
         )  # fmt: skip
+        if self.config.checkpoint is not None:
+            spec.check_state()
         job = self.cluster.weights(spec)
         if self.rank == 0:
-            job.create(parameters)
+            state = JobState(len(self.done), parameters, moments_of(self.optimizer, self.model)) if self.done else None
+            job.create(parameters, state)
         try:
             dist.barrier()
             yield job
@@ -205,15 +232,15 @@ class IntervalTrainer(ServerTrainer):
         if self.rank == 0 and version and version % self.config.eval_every == 0:
             self._saved.setdefault(version, values)
 
-    def _reports(self, engine: IntervalEngine) -> list[EpochReport]:
-        """A report of each epoch. Epochs whose weights were saved are evaluated."""
+    def _reports(self, engine: IntervalEngine, count: int) -> Iterator[EpochReport]:
+        """A report of each new epoch. Epochs whose weights were saved are evaluated; checkpoints are written."""
         batch = self._kept(Stopwatch(self.device)).batch
-        count = count_targets(batch, self.groups)
         edges = self._sum([batch.graph.edge_index.shape[1]])[0]
         saved = set(told(np.array(sorted(self._saved), np.int64) if self.rank == 0 else None, 0, self.device).tolist())
-        reports, ended, before = [], 0.0, dict.fromkeys(engine.marks[0], 0.0)
-        for epoch in range(self.config.epochs):
-            end, now = self._max(engine.ended[epoch]), engine.marks[epoch]
+        first, ended = engine.progress.first, self._max(engine.went_on)
+        before = engine.marks[len(self.done) - first - 1] if len(self.done) > first else dict.fromkeys(_COUNTED, 0.0)
+        for epoch in range(len(self.done), engine.progress.finished):
+            end, now = self._max(engine.ended[epoch - first]), engine.marks[epoch - first]
             took, ended = max(end - ended, 1e-9), end
             new = {name: now[name] - before[name] for name in _COUNTED}
             before = now
@@ -236,18 +263,25 @@ class IntervalTrainer(ServerTrainer):
                 pipeline={**sums, "oldest_row": self._max(now["oldest_row"])},
             )
             if epoch + 1 in saved:
-                report = self._evaluated(report)
-            reports.append(report)
+                self._take_weights(epoch + 1)
+                if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
+                    report = self._evaluated(report)
+            self.done.append(report)
             self.display.line(report.line())
-        return reports
+            self._save(self.done, last=epoch + 1 == self.config.epochs)
+            yield report
+        self._saved.clear()
 
-    def _evaluated(self, report: EpochReport) -> EpochReport:
-        version, start = report.epoch + 1, time.perf_counter()
+    def _take_weights(self, version: int) -> None:
+        """Give the model of every trainer the saved weights of a version."""
         vector = torch.empty_like(parameters_to_vector(self.model.parameters()).detach())
         if self.rank == 0:
             vector.copy_(torch.from_numpy(np.array(self._saved[version])))
         dist.broadcast(vector, 0)
         vector_to_parameters(vector, self.model.parameters())
+
+    def _evaluated(self, report: EpochReport) -> EpochReport:
+        start = time.perf_counter()
         metrics = self._metrics()
         seconds = self._max(time.perf_counter() - start)
         return dataclasses.replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)

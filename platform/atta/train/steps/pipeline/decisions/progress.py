@@ -42,10 +42,11 @@ class PipelineProgress:
 
     ``nopipe``: all intervals do the same stage; a stage begins when all have ended the one before.
     ``pipe``: a gather waits until the rows that it reads are those of this epoch; everything else overlaps.
-    ``async``: a gather takes rows of the last ``staleness + 1`` epochs. The first epoch is as in ``pipe``.
+    ``async``: a gather takes rows of the last ``staleness + 1`` epochs. The epoch ``first`` is as in ``pipe``.
 
     Attributes:
         stages: of an epoch.
+        first: the epoch that training begins with.
         oldest: the greatest age at which a row was read, in epochs.
     """
 
@@ -55,27 +56,34 @@ class PipelineProgress:
         intervals: int,
         *,
         epochs: int,
+        first: int = 0,
         mode: Mode = "pipe",
         staleness: int = 0,
         rank: int = 0,
         forward: Iterable[Producer] = (),
         backward: Iterable[Producer] = (),
     ) -> None:
-        """``forward``, ``backward``: intervals of other trainers whose rows, or whose gradients, are read here.
+        """``epochs``: how many are over when training stops, with the ``first`` ones, which are over already.
+        ``forward``, ``backward``: intervals of other trainers whose rows, or whose gradients, are read here.
 
         Raises:
             ConfigError: a number is out of range, or a bound goes with a mode that has none.
         """
         check_mode(mode, staleness)
-        self.stages, self._layers, self._epochs = stages_of(layers), layers, epochs
+        self.stages, self.first, self._epochs = stages_of(layers), first, epochs
         self._mode, self._bound, self._rank = mode, staleness, rank
-        self._intervals = [_Interval() for _ in range(intervals)]
+        self._intervals = [_Interval(first) for _ in range(intervals)]
         own = [(rank, number) for number in range(intervals)]
         self._versions: dict[PipelineStage, dict[Producer, int]] = {}
         for layer in range(layers - 1):
             self._versions[PipelineStage("scatter", layer)] = dict.fromkeys([*own, *forward], _NEVER)
             self._versions[PipelineStage("scatter-back", layer + 1)] = dict.fromkeys([*own, *backward], _NEVER)
         self.oldest = 0
+
+    def go_on(self, epochs: int) -> None:
+        """Once ``done``: train until so many epochs are over."""
+        assert self.done, "epochs are under way"
+        self._epochs = epochs
 
     @property
     def done(self) -> bool:
@@ -189,7 +197,7 @@ class PipelineProgress:
 
     def _least(self, epoch: int) -> int:
         """The least version that a gather of an epoch reads."""
-        return epoch if self._mode != "async" or epoch == 0 else epoch - self._bound - 1
+        return epoch if self._mode != "async" or epoch == self.first else epoch - self._bound - 1
 
     @staticmethod
     def _reads(stage: PipelineStage) -> PipelineStage | None:
