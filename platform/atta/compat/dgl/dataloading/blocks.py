@@ -37,6 +37,8 @@ def _typed(batch: MiniBatch, types: TypeBook) -> list[Any]:
     blocks: list[Any] = []
     for hop in range(hops):
         parts = {e: slice(starts[hop], starts[hop + 1]) for e, starts in edges.items()}
+        # As DistDGL's, a block has only the edge types that were drawn: modules of the others are not called.
+        parts = {e: part for e, part in parts.items() if part.start < part.stop} or parts
         made = dgl.create_block(
             {types.canonical(e): (tensor(ends[e][0][part]), tensor(ends[e][1][part])) for e, part in parts.items()},
             num_src_nodes={name: int(nodes[t][hop + 1]) for t, name in names.items()},

@@ -9,8 +9,10 @@ from atta.compat.dgl.offered import refuse
 
 _HERE = __name__
 _HOMES = {
+    "DistEdgeDataLoader": "atta.compat.dgl.dataloading",
     "DistEmbedding": f"{_HERE}.embedding",
     "DistGraph": f"{_HERE}.graph",
+    "DistNodeDataLoader": "atta.compat.dgl.dataloading",
     "DistTensor": f"{_HERE}.tensor",
     "GraphPartitionBook": f"{_HERE}.book",
     "PartitionPolicy": f"{_HERE}.book",
@@ -24,8 +26,10 @@ _HOMES = {
     "sample_neighbors": f"{_HERE}.queries",
 }
 __all__ = [
+    "DistEdgeDataLoader",
     "DistEmbedding",
     "DistGraph",
+    "DistNodeDataLoader",
     "DistTensor",
     "GraphPartitionBook",
     "PartitionPolicy",
