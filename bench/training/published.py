@@ -68,10 +68,10 @@ class Places:
 EXAMPLES = {
     "sage": Example(
         "graphsage/node_classification.py", "plain",
-        "--num_gpus 0 --num_epochs 6 --eval_every 6 --lr 0.01",
+        "--num_gpus 0 --num_epochs 10 --eval_every 10 --lr 0.01",
     ),
     "unsupervised": Example(
-        "graphsage/node_classification_unsupervised.py", "plain", "--num_epochs 2 --batch_size 20000 --fan_out 5,10 --lr 0.01"
+        "graphsage/node_classification_unsupervised.py", "small", "--num_epochs 3 --batch_size 2000 --fan_out 5,10 --lr 0.01 --num_hidden 64 --dropout 0.1"
     ),
     "rgcn": Example(
         "rgcn/node_classification.py", "typed",
@@ -82,16 +82,16 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-def plain(rng: np.random.Generator) -> Any:
-    """100,000 vertices of 40 classes with 4 million edges and 100 features."""
+def plain(rng: np.random.Generator, n: int = 100_000, m: int = 4_000_000) -> Any:
+    """``n`` vertices of 40 classes with ``m`` edges and 100 features."""
     import dgl
     import torch
 
-    n, m, classes = 100_000, 4_000_000, 40
+    classes = 40
     y = rng.integers(0, classes, n)
     src = rng.integers(0, n, m)
     near = _partner(rng, y, src, classes)
-    dst = np.where(rng.random(m) < 0.25, near, rng.integers(0, n, m))
+    dst = np.where(rng.random(m) < 0.5, near, rng.integers(0, n, m))
     graph = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=n)
     graph.ndata["features"] = torch.from_numpy(_features(rng, y, classes))
     graph.ndata["labels"] = torch.from_numpy(y)
@@ -108,7 +108,7 @@ def typed(rng: np.random.Generator) -> Any:
     y, topic = rng.integers(0, classes, papers), rng.integers(0, classes, authors)
     cites = rng.integers(0, papers, 800_000)
     cited = np.where(
-        rng.random(len(cites)) < 0.25, _partner(rng, y, cites, classes), rng.integers(0, papers, len(cites))
+        rng.random(len(cites)) < 0.4, _partner(rng, y, cites, classes), rng.integers(0, papers, len(cites))
     )
     writer = rng.integers(0, authors, 250_000)
     written = np.where(
@@ -145,7 +145,7 @@ def _partner(
 
 def _features(rng: np.random.Generator, y: np.ndarray, classes: int) -> np.ndarray:
     centres = rng.standard_normal((classes, 100))
-    return (0.1 * centres[y] + rng.standard_normal((len(y), 100))).astype(np.float32)
+    return (0.25 * centres[y] + rng.standard_normal((len(y), 100))).astype(np.float32)
 
 
 def _masks(rng: np.random.Generator, data: Any, n: int) -> None:
@@ -156,7 +156,12 @@ def _masks(rng: np.random.Generator, data: Any, n: int) -> None:
         data[f"{name}_mask"] = torch.from_numpy((split >= low) & (split < high))
 
 
-GRAPHS = {"plain": plain, "typed": typed}
+def small(rng: np.random.Generator) -> Any:
+    """For the example that trains on every edge."""
+    return plain(rng, 20_000, 400_000)
+
+
+GRAPHS = {"plain": plain, "small": small, "typed": typed}
 
 
 def partitioned(kind: str, folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,15 @@ def test_a_vector_has_one_number_per_row(g: Any) -> None:
     made[[4, 2]] = torch.tensor([9, 8])
     assert made.shape == (NODES,)
     assert made[1:5].tolist() == [0, 8, 0, 9]
+
+
+def test_a_saved_tensor_is_a_plain_one(g: Any, tmp_path: Path) -> None:
+    made = DistTensor((NODES, 2), torch.float32, init_func=numbers)
+    for name, rows in (("made", made), ("x", g.ndata["x"])):
+        torch.save(rows, tmp_path / name)
+        found = torch.load(tmp_path / name, weights_only=True)
+        assert type(found) is torch.Tensor
+        assert torch.equal(found, rows[np.arange(NODES)])
 
 
 def test_a_name_that_exists_opens_its_tensor(g: Any) -> None:

@@ -54,6 +54,10 @@ class DistRows:
         pieces = range(0, len(self), _TOGETHER)
         return sum(int(self[first : first + _TOGETHER].count_nonzero()) for first in pieces)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved, it is a plain tensor of all rows: ``torch.save(pred, "emb.pt")`` needs no daemons to be read."""
+        return self[np.arange(len(self))].__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, shape={self.shape}, dtype={self._dtype})"
 
