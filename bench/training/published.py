@@ -71,7 +71,7 @@ EXAMPLES = {
         "--num_gpus 0 --num_epochs 10 --eval_every 10 --lr 0.01",
     ),
     "unsupervised": Example(
-        "graphsage/node_classification_unsupervised.py", "small", "--num_epochs 3 --batch_size 2000 --fan_out 5,10 --lr 0.01 --num_hidden 64 --dropout 0.1"
+        "graphsage/node_classification_unsupervised.py", "small", "--num_epochs 2 --batch_size 2000 --fan_out 5,10 --lr 0.01 --num_hidden 64 --dropout 0.1"
     ),
     "rgcn": Example(
         "rgcn/node_classification.py", "typed",

@@ -34,6 +34,7 @@ import psutil
 import torch
 
 import atta
+from atta.bench.output import document
 from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
@@ -303,7 +304,7 @@ def _report(options: Any, results: list[JobResult], memory: list[tuple[float, li
     faults: Counter[str] = Counter()
     for one in results:
         faults.update(one.faults)
-    about = {
+    about: dict[str, Any] = {
         "minutes": options.minutes,
         "seed": options.seed,
         "jobs": len(results),
@@ -316,7 +317,7 @@ def _report(options: Any, results: list[JobResult], memory: list[tuple[float, li
         "results": [asdict(one) for one in results],
     }
     if options.json:
-        options.json.write_text(json.dumps(about, indent=1))
+        options.json.write_text(json.dumps(document("async-soak", **about), indent=1))
     print(
         ", ".join(
             f"{name}: {about[name]}" for name in ("jobs", "wrong", "faults", "daemons_lost", "restarts", "growth")
