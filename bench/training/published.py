@@ -223,7 +223,6 @@ def run(name: str, system: str, lab: NetLab, places: Places) -> dict[str, float]
                 "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": str(MEETING_PORT),
             }  # fmt: skip
             with (folder / f"rank{rank}.log").open("wb") as log:
-                os.chdir(folder)
                 trainers.append(host.popen(program, env=env, stdout=log, stderr=subprocess.STDOUT))
         try:
             ended = [trainer.wait(TIMEOUT_S) for trainer in trainers]
@@ -301,6 +300,7 @@ def main() -> None:
     given.work.mkdir(exist_ok=True)
     packages = [str(Path(one).absolute()) for one in given.packages.split(os.pathsep) if one]
     places, results = Places(given.scripts.absolute(), packages, given.work.absolute()), []
+    os.chdir(places.work)  # examples write into the folder that they run in, that of the lab
     with NetLab(HOSTS) as lab:
         for number in range(given.runs):
             for name in given.only.split(","):
