@@ -53,7 +53,7 @@ CASES = [
     ("--strategy dorylus --max-relaunch -1", "'--max-relaunch': -1 is not in the range"),
     ("--strategy dorylus --interval-trace /etc/passwd", "is a file; each trainer writes one into a folder"),
     ("--strategy dorylus --model deepergcn", "--model deepergcn: dorylus cannot split it into gather and apply"),
-    ("--strategy dorylus --checkpoint x", "--checkpoint: does not go with dorylus"),
+    ("--strategy dorylus --clip-grad-norm 1", "--clip-grad-norm: does not go with dorylus"),
     ("--strategy dorylus --device cuda", "--device cuda: does not go with dorylus"),
     ("--strategy dorylus --trainers 2", "--trainers-per-server above 1: dorylus has one trainer per partition"),
     ("--strategy digest --intervals 4", "--intervals: belongs to --strategy dorylus, not digest"),
