@@ -254,6 +254,11 @@ class Dataset:
         """Return the internal id of the i-th smallest user id for all i, int32 or int64 [n], memory-mapped."""
         return self._shared[self.schema.check_node_type(node_type)].sorted_internal
 
+    def sorted_ids(self, node_type: str) -> Ids:
+        """Return the ascending user ids, int64 [n]; ``sorted_internal`` has their internal ids."""
+        maps = self._shared[self.schema.check_node_type(node_type)]
+        return np.arange(len(maps.ids)) if maps.sorted_ids is None else maps.sorted_ids
+
     def split(self, node_type: str, name: str) -> Ids:
         """Return the ascending internal ids (int64) of a split; raises UnknownNameError."""
         self.schema.check_split(node_type, name)

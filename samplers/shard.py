@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from atta.samplers.methods.base import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from atta.partition.dataset import CSC, Dataset
+    from atta.partition.dataset import CSC, Dataset, JoinedPart, Part
+    from atta.partition.schema import Schema
 
-__all__ = ["Answer", "Shard", "places", "without_edges"]
+__all__ = ["Answer", "PartEdges", "Shard", "places", "without_edges"]
 
 DEGREE_SAMPLE = 2048
 
@@ -38,6 +41,49 @@ class Answer:
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PartEdges:
+    """The in-edges of one type of a partition's core vertices.
+
+    Attributes:
+        part: whose they are; it has the rows of edge tables, too.
+        csc: the edges.
+        drawn: the same, as drawing reads them: source and edge id lie side by side if they are in memory.
+    """
+
+    part: Part | JoinedPart
+    csc: CSC
+    drawn: CSC
+
+    @classmethod
+    def of(
+        cls, part: Part | JoinedPart, schema: Schema, edge_type: str, *, path: Path, resident: bool = False
+    ) -> PartEdges:
+        """Map the edges and check their structure; ``resident``: load them into memory instead.
+
+        Raises:
+            DataError: their arrays contradict each other. It names ``path``, the folder that they come from.
+        """
+        csc = part.csc(edge_type)
+        source, target = schema.endpoints(edge_type)
+        try:
+            if len(csc.indptr) != part.num_core(target) + 1:
+                raise ValueError(f"edges of {len(csc.indptr) - 1} vertices, not {part.num_core(target)}")
+            kernels.validate_csc(csc.indptr, csc.indices, schema.node_counts[source])
+        except ValueError as error:
+            raise DataError(path, f"part {part.index}, edge type {edge_type}: {error}") from error
+        if not resident:
+            return cls(part, csc, csc)
+        csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
+        indices, edge_ids = kernels.resident_beside(csc.indices, csc.edge_ids)
+        return cls(part, csc, dataclasses.replace(csc, indices=indices, edge_ids=edge_ids))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what drawing reads."""
+        return self.drawn.indptr.nbytes + self.drawn.indices.nbytes + self.drawn.edge_ids.nbytes
+
+
 class Shard:
     """The in-edges of one partition's core vertices. Immutable and safe to use from many threads."""
 
@@ -51,8 +97,6 @@ class Shard:
         self.part = part
         self.threads = threads
         self.dataset = dataset
-        self._csc: dict[str, CSC] = {}
-        self._drawn: dict[str, CSC] = {}
         self._tables: dict[tuple[str, Method], Tables | None] = {}
         self._lock = threading.Lock()
         self.on_prepared: Callable[[str, Method, Tables | None], None] | None = None
@@ -61,18 +105,20 @@ class Shard:
         for node_type in dataset.schema.node_types:
             lo, hi = dataset.book.range(node_type, part)
             self._keys[node_type] = np.ascontiguousarray(dataset.ids(node_type)[lo:hi], dtype=np.int64)
-        for edge_type in dataset.schema.edge_types:
-            csc = dataset.part(part).csc(edge_type)
-            source, _ = dataset.schema.endpoints(edge_type)
-            try:
-                kernels.validate_csc(csc.indptr, csc.indices, dataset.schema.node_counts[source])
-            except ValueError as error:
-                raise DataError(dataset.path, f"part {part}, edge type {edge_type}: {error}") from error
-            if resident:
-                csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
-                indices, edge_ids = kernels.resident_beside(csc.indices, csc.edge_ids)
-                self._drawn[edge_type] = dataclasses.replace(csc, indices=indices, edge_ids=edge_ids)
-            self._csc[edge_type] = csc
+        of_part = dataset.part(part)
+        self._edges = {
+            edge_type: PartEdges.of(of_part, dataset.schema, edge_type, path=dataset.path, resident=resident)
+            for edge_type in dataset.schema.edge_types
+        }
+
+    def with_edges(self, edges: Mapping[str, PartEdges]) -> Shard:
+        """The same partition with other in-edges of some types; the rest is shared."""
+        found = copy.copy(self)
+        found._edges = {**self._edges, **edges}
+        found._lock, found.on_prepared = threading.Lock(), None
+        with self._lock:
+            found._tables = {of: tables for of, tables in self._tables.items() if of[0] not in edges}
+        return found
 
     def sample(
         self,
@@ -144,7 +190,7 @@ class Shard:
             return self._tables[edge_type, method]
 
     def _edge_table(self, edge_type: str, name: str) -> np.ndarray:
-        return self.dataset.part(self.part).edge_table(edge_type, name)
+        return self._edges[edge_type].part.edge_table(edge_type, name)
 
     def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
         """One in-neighbour of each core row (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 =
@@ -203,7 +249,7 @@ class Shard:
         """
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
-        found = sum(kernels.degree_sum(self._csc[e].indptr, np.ascontiguousarray(sample)) for e in edge_types)
+        found = sum(kernels.degree_sum(self.csc(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
         return found * len(rows) // max(1, len(sample))
 
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
@@ -235,15 +281,18 @@ class Shard:
 
     def csc(self, edge_type: str) -> CSC:
         """The in-edges of one type; raises UnknownNameError with the nearest name that exists."""
-        csc = self._csc.get(edge_type)
-        if csc is None:
-            raise UnknownNameError.of("edge type", edge_type, self._csc)
-        return csc
+        return self._of(edge_type).csc
 
     def drawn(self, edge_type: str) -> CSC:
         """The same edges, as drawing reads them: source and edge id lie side by side if the partition is in memory.
         Errors as for ``csc``."""
-        return self._drawn.get(edge_type) or self.csc(edge_type)
+        return self._of(edge_type).drawn
+
+    def _of(self, edge_type: str) -> PartEdges:
+        edges = self._edges.get(edge_type)
+        if edges is None:
+            raise UnknownNameError.of("edge type", edge_type, self._edges)
+        return edges
 
 
 def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:

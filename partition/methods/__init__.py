@@ -14,6 +14,7 @@ from atta.observe.progress import Progress
 from atta.observe.settings import earlier_classes
 from atta.partition.graph import Graph
 from atta.partition.methods.block import Block
+from atta.partition.methods.extend import Extend
 from atta.partition.methods.given import Given
 from atta.partition.methods.metis import Metis
 from atta.partition.methods.random import Random
@@ -44,6 +45,7 @@ METHODS: dict[str, type] = {
     "fennel": Fennel,
     "random": Random,
     "given": Given,
+    "extend": Extend,
 }
 
 

@@ -16,7 +16,7 @@ class SampleRequest(_message.Message):
     def __init__(self, edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class EdgeSample(_message.Message):
-    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables")
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAN_OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class EdgeSample(_message.Message):
     TREES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     fan_out: int
     replace: bool
@@ -37,7 +38,8 @@ class EdgeSample(_message.Message):
     trees: bytes
     times: bytes
     tables: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+    version: int
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class SampleChunk(_message.Message):
     __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")
@@ -60,7 +62,7 @@ class SampleChunk(_message.Message):
     def __init__(self, edge_type: _Optional[int] = ..., first_row: _Optional[int] = ..., counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ..., tables: _Optional[bytes] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
-    __slots__ = ("edge_type", "question", "rows", "operands")
+    __slots__ = ("edge_type", "question", "rows", "operands", "version")
     class Question(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DEGREE: _ClassVar[ProbeRequest.Question]
@@ -75,11 +77,13 @@ class ProbeRequest(_message.Message):
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     question: ProbeRequest.Question
     rows: bytes
     operands: bytes
-    def __init__(self, edge_type: _Optional[str] = ..., question: _Optional[_Union[ProbeRequest.Question, str]] = ..., rows: _Optional[bytes] = ..., operands: _Optional[bytes] = ...) -> None: ...
+    version: int
+    def __init__(self, edge_type: _Optional[str] = ..., question: _Optional[_Union[ProbeRequest.Question, str]] = ..., rows: _Optional[bytes] = ..., operands: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
 
 class ProbeReply(_message.Message):
     __slots__ = ("values",)
@@ -88,18 +92,20 @@ class ProbeReply(_message.Message):
     def __init__(self, values: _Optional[bytes] = ...) -> None: ...
 
 class PairRequest(_message.Message):
-    __slots__ = ("edge_type", "count", "negative", "stream_key", "rows")
+    __slots__ = ("edge_type", "count", "negative", "stream_key", "rows", "version")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NEGATIVE_FIELD_NUMBER: _ClassVar[int]
     STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     count: int
     negative: bool
     stream_key: int
     rows: bytes
-    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ..., negative: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ...) -> None: ...
+    version: int
+    def __init__(self, edge_type: _Optional[str] = ..., count: _Optional[int] = ..., negative: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
 
 class PairReply(_message.Message):
     __slots__ = ("ids",)

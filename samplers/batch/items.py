@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from atta.samplers.shard import Answer
 
 __all__ = [
+    "EDGES",
     "BatchSeeds",
     "FeatureItem",
     "Joined",
@@ -27,6 +28,9 @@ __all__ = [
     "StreamPosition",
     "owners_of",
 ]
+
+EDGES = "edges"
+"""What versions call the edges of a type: their key is (edge type, EDGES), that of a table (node type, name)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class SampleItem:
     ``rows`` int64 [n] and ``starts`` as in ``TaskRows``: positions in the core range of one owner, or internal ids of
     several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
     ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
-    ``kept``: ``rows`` are those of ``KeptEdges``.
+    ``kept``: ``rows`` are those of ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the
+    dataset's own.
     """
 
     edge_type: str
@@ -60,6 +65,7 @@ class SampleItem:
     tables: tuple[str, ...] = ()
     starts: np.ndarray | None = None
     kept: bool = False
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +112,13 @@ class BatchSeeds:
 
 class PairItem(NamedTuple):
     """What a POSITIVE or NEGATIVE task asks its owner: partners of ``rows`` (int64 [n]), the seeds at ``positions``
-    (int64 [n])."""
+    (int64 [n]). ``version``: as for ``SampleItem``."""
 
     op: PlanOp
     rows: np.ndarray
     positions: np.ndarray
     stream_key: int
+    version: int
 
 
 class Joined(NamedTuple):

@@ -22,7 +22,16 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers import kernels
-from atta.samplers.batch.items import BatchSeeds, FeatureItem, Joined, PairItem, Pending, SampleItem, StreamPosition
+from atta.samplers.batch.items import (
+    EDGES,
+    BatchSeeds,
+    FeatureItem,
+    Joined,
+    PairItem,
+    Pending,
+    SampleItem,
+    StreamPosition,
+)
 from atta.samplers.batch.negatives import Positives, draw_negatives, times_of_trees
 from atta.samplers.batch.new_vertices import Degree, KeptEdges, KeptRows, NewVertices, TaskRows, by_owner, grouped
 from atta.samplers.batch.vertices import CompactorPool
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_SOURCES", "BatchState"]
 
 NO_SOURCES: Mapping[tuple[str, str], int] = {}
-"""All rows are the dataset's own."""
+"""All rows and edges are the dataset's own."""
 
 
 class BatchState:
@@ -64,7 +73,8 @@ class BatchState:
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
         tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home. ``sources``:
-        by node type and table, the version whose rows the batch gets; 0 or absent: the dataset's own."""
+        by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose edges
+        it draws; 0 or absent: the dataset's own."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds, self._degree = seeds, degree
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
@@ -174,7 +184,8 @@ class BatchState:
         op = self.plan.op(task.op)
         grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
         asked = self._of_task(self.plan.seed.node_type, grown, task)
-        return PairItem(op, asked.rows, asked.positions, self._key(0, f"{op.kind.value}:{op.edge_type}"))
+        version = self.sources.get((op.edge_type, EDGES), 0)
+        return PairItem(op, asked.rows, asked.positions, self._key(0, f"{op.kind.value}:{op.edge_type}"), version)
 
     def accept_pairs(self, task: Task, positions: np.ndarray, ids: np.ndarray) -> None:
         """Take the answer to a pair task: internal ids int64 [n * count], -1 where no such vertex exists."""
@@ -194,11 +205,12 @@ class BatchState:
                 continue
             found = frontier[target]
             key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
+            version = self.sources.get((edge_type, EDGES), 0)
             for asked in self._of_task(target, found, task).divided():
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept > 0))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept > 0, version))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer) -> None:

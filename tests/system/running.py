@@ -30,13 +30,12 @@ class Running:
     def __init__(self) -> None:
         self._daemons: dict[str, Daemon] = {}
 
-    def start(self, data: Path, part: int, address: str, peers: Mapping[int, str], **settings: Any) -> Daemon:
-        """Serve a partition at ``address``."""
+    def start(self, data: Path, part: int | range, address: str, peers: Mapping[int, str], **settings: Any) -> Daemon:
+        """Serve a partition, or several, at ``address``."""
+        parts = range(part, part + 1) if isinstance(part, int) else part
 
         async def serve() -> Daemon:
-            config = DaemonConfig(
-                str(data), range(part, part + 1), address, dict(peers), threads=1, verify=False, **settings
-            )
+            config = DaemonConfig(str(data), parts, address, dict(peers), threads=1, verify=False, **settings)
             daemon = Daemon(config)
             await daemon.start()
             return daemon

@@ -109,7 +109,7 @@ def test_a_cursor_names_its_version(live: Live) -> None:
     assert all(batch.version == 1 for batch in again), "the next epoch has the newest"
     gone = live.loader()
     gone.load_state_dict({**state, "tables_version": 7})
-    with pytest.raises(UnknownNameError, match=r"unknown version of the tables '7'; .*0"):
+    with pytest.raises(UnknownNameError, match=r"unknown version of the dataset '7'; .*0"):
         iter(gone)
 
 

@@ -107,13 +107,14 @@ class Daemon:
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
-        self._versions = LiveVersions(config.data, self._dataset, store, cache, owner=opened.owner, resident=resident)
-        self._updates = UpdateService(self._versions, store)
+        self._versions = LiveVersions(config.data, store, shard, cache, edges, resident=resident)
+        self._updates = UpdateService(self._versions)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen, self._versions)
         self._jobs = JobBoard(time.monotonic)
         answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES)
-        self._graph = GraphService(shard, self._serving, turns, config.listen, answers=answers)
+        graph = partial(GraphService, shard, self._serving, turns, config.listen)
+        self._graph = graph(answers=answers, versions=self._versions)
         at_once = moved_at_once(config.threads)
         self._kv = KvService(
             store,

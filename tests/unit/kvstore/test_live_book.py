@@ -168,5 +168,5 @@ def test_rows_that_only_peers_read_go_when_they_are_idle() -> None:
 def test_a_version_that_was_removed_is_named_with_those_that_exist() -> None:
     book = VersionBook()
     book.refresh({3: {("node", "x"): 3}})
-    with pytest.raises(UnknownNameError, match="unknown version of the tables '1'; there are: 0, 3"):
+    with pytest.raises(UnknownNameError, match="unknown version of the dataset '1'; there are: 0, 3"):
         book.open(1)

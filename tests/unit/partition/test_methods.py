@@ -43,9 +43,11 @@ def neighbors(union: Union) -> list[list[int]]:
     return [union.indices[union.indptr[v] : union.indptr[v + 1]].tolist() for v in range(union.num_nodes)]
 
 
-def plain_stream(near, order, before, parts, weights, room, score):  # type: ignore[no-untyped-def]
-    """LDG and Fennel as their papers state them, one vertex at a time."""
-    owners, loads = [-1] * len(near), np.zeros((parts, weights.shape[1]))
+def plain_stream(near, order, before, parts, weights, room, score, placed=None):  # type: ignore[no-untyped-def]
+    """LDG and Fennel as their papers state them, one vertex at a time; ``placed``: owners from the beginning, or -1."""
+    owners, loads = [-1] * len(near) if placed is None else [*placed], np.zeros((parts, weights.shape[1]))
+    for v, owner in enumerate(owners):
+        loads[owner] += weights[v] if owner >= 0 else 0
     for v in order:
         seen = [owners[u] if owners[u] >= 0 or before is None else before[u] for u in near[v]]
         ranked = []
@@ -88,6 +90,63 @@ def test_streaming_equals_the_papers(data: st.DataObject) -> None:
 
             assert owners.tolist() == plain_stream(neighbors(union), order, before, parts, weights, room, score)
             before = owners
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_vertices_of_an_earlier_dataset_stay_and_new_ones_follow_their_neighbours(data: st.DataObject) -> None:
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    ids = {"a": rng.permutation(60)[: draw(st.integers(2, 30))], "b": rng.permutation(60)[: draw(st.integers(1, 20))]}
+    old = {t: of[: draw(st.integers(0 if t == "b" else 1, len(of)))] for t, of in ids.items()}
+    ends = {"a__to__a": ("a", "a"), "a__by__b": ("a", "b")}
+    drawn = {e: [rng.integers(0, len(ids[t]), draw(st.integers(0, 90))) for t in types] for e, types in ends.items()}
+    edges = {e: [end[: min(map(len, pair))] for end in pair] for e, pair in drawn.items()}
+
+    def written(path: Path, vertices: dict[str, np.ndarray]) -> Path:
+        """The graph of these vertices, and the edges between them."""
+        with GraphWriter(path) as out:
+            for name, chosen in vertices.items():
+                out.add_nodes(name, len(chosen), ids=chosen.astype(np.int64))
+            for edge_type, (source, target) in ends.items():
+                src, dst = ids[source][edges[edge_type][0]], ids[target][edges[edge_type][1]]
+                there = np.isin(src, vertices[source]) & np.isin(dst, vertices[target])
+                rows = [{int(v): row for row, v in enumerate(vertices[t])} for t in (source, target)]
+                src, dst = ([of[int(v)] for v in end[there]] for of, end in zip(rows, (src, dst), strict=True))
+                out.add_edges(edge_type, np.asarray(src, np.int64), np.asarray(dst, np.int64))
+        return path
+
+    parts = draw(st.integers(1, 4))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        partition_graph(written(folder / "old", old), folder / "old-p", parts=parts, method="random", seed=3)
+        grown = {t: rng.permutation(of) for t, of in ids.items()}  # rows are in another order
+        options = {"data": str(folder / "old-p"), "slack": 0.2}
+        partition_graph(written(folder / "new", grown), folder / "new-p", parts=parts, method="extend", options=options)
+        before, after = Dataset.open(folder / "old-p"), Dataset.open(folder / "new-p")
+        union = Union.of(graph := Graph.open(folder / "new"))
+        placed: list[int] = []
+        for t, of in grown.items():
+            was = {
+                int(v): int(p) for v, p in zip(before.ids(t), before.book.owner(t, np.arange(len(old[t]))), strict=True)
+            }
+            placed += [was.get(int(v), -1) for v in of]
+        weights = constraints(graph, ("nodes", "edges"))
+        room = capacities(weights, parts, 0.2)
+        wanted = plain_stream(
+            neighbors(union),
+            [v for v, p in enumerate(placed) if p < 0],
+            None,
+            parts,
+            weights,
+            room,
+            lambda count, free, load: count * free,
+            placed,
+        )
+        found = np.concatenate([after.book.owner(t, after.to_internal(t, of)) for t, of in grown.items()])
+        assert found.tolist() == wanted
+        with pytest.raises(ConfigError, match=f"has {parts} partitions, which stay"):
+            partition_graph(folder / "new", folder / "x", parts=parts + 1, method="extend", options=options)
 
 
 @settings(max_examples=80, deadline=None)
@@ -164,7 +223,7 @@ def test_blocks_are_dealt_out_by_the_rule(data: st.DataObject) -> None:
         assert owners.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"given"}))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"given", "extend"}))
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_every_method_gives_every_vertex_an_owner(name: str, data: st.DataObject) -> None:

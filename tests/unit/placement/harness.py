@@ -91,12 +91,12 @@ class Neighbour:
                 await asyncio.sleep(0)
 
     async def pair(
-        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
+        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0
     ) -> np.ndarray:
         return self._shard.pair(edge_type, rows, count=count, negative=negative, stream_key=stream_key)
 
     async def probe(
-        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0
     ) -> np.ndarray:
         if question == graph_pb2.ProbeRequest.DEGREE:
             return self._shard.degrees(edge_type, rows)

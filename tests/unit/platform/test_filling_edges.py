@@ -63,7 +63,9 @@ class Faulty(Neighbour):
                 answer = Answer(answer.counts, answer.neighbors, answer.edge_ids ^ 1)
             yield SampledRows(item, first, answer, nbytes)
 
-    async def probe(self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None) -> np.ndarray:
+    async def probe(
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None, *, version: int = 0
+    ) -> np.ndarray:
         self._fail()
         return await super().probe(edge_type, question, rows, operands)
 
@@ -193,7 +195,9 @@ def test_an_altered_edge_is_noticed(placed: Placed) -> None:
 
 def test_a_bug_does_not_stop_the_daemon(placed: Placed) -> None:
     class Broken(Neighbour):
-        async def probe(self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None) -> np.ndarray:
+        async def probe(
+            self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None, *, version: int = 0
+        ) -> np.ndarray:
             raise ZeroDivisionError
 
     cache = fill(placed, {1: Broken(placed.shards[1], placed.stores[1]), 2: placed[2]}, most_s=0.3)

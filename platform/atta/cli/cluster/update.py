@@ -1,6 +1,9 @@
-"""``atta update``: publishes new rows of a dataset's tables while daemons serve them."""
+"""``atta update``: publishes new rows of a dataset's tables, and new edges, while daemons serve them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -12,15 +15,32 @@ __all__ = ["COMMANDS"]
 
 @click.group()
 def update() -> None:
-    """New versions of a dataset's tables, while its daemons serve.
+    """New versions of a dataset's tables and edges, while its daemons serve.
 
     Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy
     """
 
 
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that both commands have."""
+    for option in (
+        quiet_option,
+        json_option,
+        click.option(
+            "--keep",
+            type=click.IntRange(1),
+            default=2,
+            show_default=True,
+            help="Versions that stay on the disk if unread.",
+        ),
+        click.option("--data", required=True, metavar="FOLDER", help="Folder of the dataset."),
+        click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port."),
+    ):
+        command = option(command)
+    return command
+
+
 @update.command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--data", required=True, metavar="FOLDER", help="Folder of the dataset.")
 @click.option("--table", required=True, help="NAME or NODETYPE/NAME of the table.")
 @click.option(
     "--from",
@@ -29,11 +49,7 @@ def update() -> None:
     metavar="PATH",
     help="FILE.npy: a row for each vertex, by ascending id; or a folder with NAME.npy and ids.npy: rows of some.",
 )
-@click.option(
-    "--keep", type=click.IntRange(1), default=2, show_default=True, help="Versions that stay on the disk if unread."
-)
-@json_option
-@quiet_option
+@_options
 def features(target: str, data: str, table: str, source: str, *, keep: int, json_file: str | None, quiet: bool) -> None:
     """Publish new rows of a node table.
 
@@ -46,12 +62,59 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
     from atta.client.tables.versions import publish
 
     done = publish(data, table, source, resolve_target(target), credentials=credentials_for(target), keep=keep)
-    for reason in done.untold:
-        click.echo(f"atta: warning: committed, but not all daemons were told: {reason}", err=True)
+    _warn(done.untold)
     removed = {"removed": done.removed, "untold": done.untold}
     write_json(json_file, {"schema": 1, "version": done.number, "table": done.table, "rows": done.rows, **removed})
     if json_file != "-":
         say(quiet, f"{done.table}: version {done.number}, {done.rows:,} new rows")
+
+
+@update.command()
+@click.option("--edge-type", help="Type of the edges; not needed if there is one only.")
+@click.option(
+    "--from",
+    "added",
+    metavar="FOLDER",
+    help="Edges to add: src.npy and dst.npy (vertex ids), and a file per edge table.",
+)
+@click.option("--remove", "gone", metavar="FILE", help="FILE.npy: ids of edges to remove.")
+@click.option("--replace", is_flag=True, help="Remove all edges that there are; those of --from take their place.")
+@_options
+def edges(
+    target: str,
+    data: str,
+    *,
+    edge_type: str | None,
+    added: str | None,
+    gone: str | None,
+    replace: bool,
+    keep: int,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Publish new edges, between vertices that there are.
+
+    Writes the edges of the type beside the dataset (DATA.versions), where the daemons read them. Sessions that are open
+    go on with what they have begun with; later ones draw from the new edges. If one daemon cannot take them, none does.
+
+    Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/
+    """
+    from atta.client.cluster import credentials_for, resolve_target
+    from atta.client.tables.versions import publish_edges
+
+    to, known = resolve_target(target), credentials_for(target)
+    done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)
+    _warn(done.untold)
+    name = done.table.partition("/")[0]
+    removed = {"removed": done.removed, "untold": done.untold}
+    write_json(json_file, {"schema": 1, "version": done.number, "edge_type": name, "added": done.rows, **removed})
+    if json_file != "-":
+        say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added")
+
+
+def _warn(untold: Sequence[str]) -> None:
+    for reason in untold:
+        click.echo(f"atta: warning: committed, but not all daemons were told: {reason}", err=True)
 
 
 COMMANDS = [update]

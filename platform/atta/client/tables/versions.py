@@ -1,4 +1,4 @@
-"""Publishes a new version of a dataset's table on all daemons, or on none, while they serve."""
+"""Publishes a new version of a dataset's table, or of its edges, on all daemons, or on none, while they serve."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_together, down
 from atta.errors import ConfigError, WrongDatasetError
+from atta.kvstore.live.book import TableName
+from atta.kvstore.live.edges import NewEdges, find_edges
 from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
 from atta.kvstore.live.writing import NewRows, find_table, write_version
 from atta.partition.dataset import Dataset
@@ -18,7 +20,7 @@ from atta.protos.v1 import update_pb2
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["PublishedVersion", "publish"]
+__all__ = ["PublishedVersion", "publish", "publish_edges"]
 
 ANSWER_S, LOAD_S = 10.0, 600.0
 """How long a daemon may take to answer, and to read and check the new rows."""
@@ -31,8 +33,8 @@ class PublishedVersion:
 
     Attributes:
         number: of the new version.
-        table: ``TYPE/NAME``.
-        rows: number of rows that were given.
+        table: ``TYPE/NAME``; of edges: ``TYPE/edges``.
+        rows: number of rows, or edges, that were given.
         removed: versions that were removed from the disk.
         untold: why daemons did not hear of it. They look at the disk every few seconds, and when they are started.
     """
@@ -64,6 +66,46 @@ def publish(
         WrongDatasetError: the daemons serve another dataset.
         AttaError: a daemon does not answer, or cannot read the version. All go on with the one before.
     """
+
+    def read(dataset: Dataset) -> tuple[TableName, NewRows]:
+        of = find_table(dataset, table)
+        return of, NewRows.open(Path(source), of[1])
+
+    return _publish(data, read, addresses, credentials, keep)
+
+
+def publish_edges(
+    data: str | Path,
+    edge_type: str | None,
+    addresses: Mapping[int, Addresses],
+    *,
+    added: str | Path | None = None,
+    removed: str | Path | None = None,
+    replaces: bool = False,
+    credentials: Credentials | None = None,
+    keep: int = 2,
+) -> PublishedVersion:
+    """The same for edges of one type (None: of the only one). ``added``, ``removed``, ``replaces``: see
+    ``NewEdges.open``. Edges that are added get the ids after the largest one so far; the others keep theirs.
+
+    Raises as ``publish``.
+    """
+
+    def read(dataset: Dataset) -> tuple[TableName, NewEdges]:
+        of = find_edges(dataset, edge_type)
+        folder, file = (None if path is None else Path(path) for path in (added, removed))
+        return of, NewEdges.open(dataset, of[0], folder, file, replaces=replaces)
+
+    return _publish(data, read, addresses, credentials, keep)
+
+
+def _publish(
+    data: str | Path,
+    read: Callable[[Dataset], tuple[TableName, NewRows | NewEdges]],
+    addresses: Mapping[int, Addresses],
+    credentials: Credentials | None,
+    keep: int,
+) -> PublishedVersion:
     if keep < 1:
         raise ConfigError(f"keep {keep}: at least the newest version stays")
 
@@ -72,8 +114,7 @@ def publish(
 
     dataset = Dataset.open(data, verify=False)
     _check_daemons(ask(Connection.describe, ANSWER_S), dataset)
-    folder, of = VersionFolder(data, dataset.dataset_id), find_table(dataset, table)
-    new = NewRows.open(Path(source), of[1])
+    folder, (of, new) = VersionFolder(data, dataset.dataset_id), read(dataset)
     with folder.updating():
         version = write_version(folder, dataset, of, new)
         if (failed := _tell(ask, version, _Request.PREPARE)) is not None:
@@ -83,7 +124,7 @@ def publish(
         folder.commit(version.number)
         untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
         removed = _remove_unread(folder, ask, keep)
-    return PublishedVersion(version.number, "/".join(of), len(new.rows), removed, untold)
+    return PublishedVersion(version.number, "/".join(of), len(new), removed, untold)
 
 
 _Ask = Callable[[Callable[[Connection], Any], float], list[DaemonAnswer[Any]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
@@ -14,7 +14,8 @@ from atta.daemon.peers.answers import AskedPeers
 from atta.errors import AttaError, ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
-from atta.samplers.batch.items import SampleItem
+from atta.samplers.batch.items import EDGES, SampleItem
+from atta.samplers.batch.state import NO_SOURCES
 from atta.samplers.methods import Method
 from atta.samplers.requests import (
     Contains,
@@ -39,14 +40,17 @@ _QUESTION = graph_pb2.ProbeRequest
 class ClusterAccess:
     """Answers from this daemon's shard and its peers."""
 
-    def __init__(self, shard: Shard, peers: AskedPeers, pool: Executor) -> None:
-        """``pool`` runs long work, so that the event loop stays free."""
-        self.shard, self.peers, self.pool = shard, peers, pool
+    def __init__(
+        self, shard: Shard, peers: AskedPeers, pool: Executor, sources: Mapping[tuple[str, str], int] = NO_SOURCES
+    ) -> None:
+        """``pool`` runs long work, so that the event loop stays free. ``sources``: as for ``BatchState``; ``shard`` has
+        the edges that they name."""
+        self.shard, self.peers, self.pool, self._sources = shard, peers, pool, sources
         self._sums: dict[str, asyncio.Future[np.ndarray]] = {}
 
     def of(self, edge_type: str) -> Conversation:
         """Questions about the edges of one type."""
-        return Conversation(self, edge_type)
+        return Conversation(self, edge_type, self._sources.get((edge_type, EDGES), 0))
 
     async def degree_sums(self, edge_type: str) -> np.ndarray:
         """See ``DegreeSums``; collected from all owners once per edge type."""
@@ -69,8 +73,8 @@ class ClusterAccess:
 class Conversation:
     """One program's questions. Counts the rows asked of other daemons, and the bytes of their answers."""
 
-    def __init__(self, access: ClusterAccess, edge_type: str) -> None:
-        self._access, self._edge_type = access, edge_type
+    def __init__(self, access: ClusterAccess, edge_type: str, version: int) -> None:
+        self._access, self._edge_type, self._version = access, edge_type, version
         self.remote_rows = self.remote_bytes = 0
         dataset = access.shard.dataset
         _, target = dataset.schema.endpoints(edge_type)
@@ -118,7 +122,8 @@ class Conversation:
             if part == self._access.shard.part:
                 out[at] = await self._on_pool(self._local(question), rows, mine)
                 return
-            out[at] = await self._access.peers[part].probe(self._edge_type, question, rows, mine)
+            peer = self._access.peers[part]
+            out[at] = await peer.probe(self._edge_type, question, rows, mine, version=self._version)
             self.remote_rows += len(rows)
             self.remote_bytes += 8 * len(rows)
 
@@ -139,9 +144,17 @@ class Conversation:
 
         async def ask(part: int, rows: np.ndarray, at: np.ndarray) -> None:
             trees = None if request.trees is None else request.trees[at]
-            item = SampleItem(
-                self._edge_type, rows, at, request.fan_out, request.replace, Method.UNIFORM, request.stream_key, trees
+            what = (
+                self._edge_type,
+                rows,
+                at,
+                request.fan_out,
+                request.replace,
+                Method.UNIFORM,
+                request.stream_key,
+                trees,
             )
+            item = SampleItem(*what, version=self._version)
             if part == self._access.shard.part:
                 groups.append((at, await self._on_pool(self._sample, item)))
                 return

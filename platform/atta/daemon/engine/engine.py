@@ -21,8 +21,9 @@ from atta.daemon.engine.runner import RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.session_figures import session_figures
 from atta.daemon.engine.slots import SlotPool
-from atta.daemon.engine.tasks import TaskResult
+from atta.daemon.engine.tasks import AtHome, TaskResult
 from atta.daemon.links.links import DaemonLinks
+from atta.daemon.live.versions import VersionView
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError
 from atta.kvstore.cache import EdgeCache, RowCache
@@ -61,7 +62,7 @@ class Engine:
         links: DaemonLinks | None = None,
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
-        self._edges = edges
+        self._view = VersionView(0, NO_SOURCES, dataset, shard, cache, edges)
         self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
         self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
@@ -78,7 +79,7 @@ class Engine:
             ),
             shard.part,
         )
-        self._runner = TaskRunner(config, shard, store, peers, cache=cache, edges=edges, links=links, done=self._done)
+        self._runner = TaskRunner(config, shard, peers, links=links, done=self._done)
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
@@ -178,26 +179,27 @@ class Engine:
             self.fail(session, error)
 
     def _begin(self, session: Session, batch: int) -> RunningDag:
-        request, view = session.request, session.view
+        request, view = session.request, session.view or self._view
         slot = self.slots.acquire(request.layout.capacity)
         try:
             state = BatchState(
                 request.plan,
-                self.dataset,
+                view.dataset,
                 home=self.shard.part,
                 at=StreamPosition(request.seed, request.epoch, batch),
                 seeds=request.batch_seeds(batch),
                 out=BatchArrays.over(request.layout, slot.buffer),
                 compactors=self._compactors,
-                degree=self.shard.degree,
-                kept=self._edges,
-                rows=self.cache if view is None else view.rows,
-                sources=NO_SOURCES if view is None else view.sources,
+                degree=view.shard.degree,
+                kept=view.edges,
+                rows=view.rows,
+                sources=view.sources,
             )
         except BaseException:
             self.slots.release(slot)
             raise
-        return RunningDag(session, batch, state, slot, time.monotonic(), None if view is None else view.rows)
+        home = AtHome(view.shard, self.store, view.edges, view.rows)
+        return RunningDag(session, batch, state, slot, time.monotonic(), home)
 
     def _run(self, action: sched.RunTask) -> None:
         dag, task = action.dag, action.task

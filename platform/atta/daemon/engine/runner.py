@@ -8,8 +8,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
@@ -25,8 +26,6 @@ from atta.daemon.peers.chunks import moved_at_once
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.kvstore.cache import EdgeCache, RowCache
-from atta.kvstore.store import Store
 from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
@@ -94,8 +93,7 @@ class RunningDag:
     state: BatchState = field(repr=False)
     slot: Slot
     launched: float
-    rows: RowCache | None = None
-    """The cache of the session's version of the tables; None: that of the dataset."""
+    home: AtHome
     running: int = 0
     cancelled: bool = False
     stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
@@ -129,16 +127,12 @@ class TaskRunner:
         self,
         config: DaemonConfig,
         shard: Shard,
-        store: Store,
         peers: Peers,
         *,
-        cache: RowCache,
-        edges: EdgeCache,
         links: DaemonLinks | None = None,
         done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
     ) -> None:
-        self._home = AtHome(shard, store, edges, cache)
-        self._peers, self._done = peers, done
+        self._part, self._peers, self._done = shard.part, peers, done
         self.costs = TaskCosts()
         self.brief_cpu_s = 0.0  # that the event loop has spent on tasks at home; ``costs`` has it, too
         self._oldest_first = policy_named(config.policy).oldest_first
@@ -150,7 +144,7 @@ class TaskRunner:
         self._owners: AskedOwners = messages if links is None else links.owners(messages)
         counts = shard.dataset.schema.node_counts
         self._underway = PullsUnderWay(self._copiers, counts) if config.share_pulls else None
-        self._access = ClusterAccess(shard, peers, self._workers)
+        self._accesses: WeakKeyDictionary[Shard, ClusterAccess] = WeakKeyDictionary()  # of the edges that sessions read
         self._brief: list[
             tuple[int, RunningDag, Task, float]
         ] = []  # tasks for the event loop, with arguments of ``run``
@@ -189,8 +183,7 @@ class TaskRunner:
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
         try:
-            home = self._home if running.rows is None else replace(self._home, rows=running.rows)
-            result = run_local(running.state, task, home)
+            result = run_local(running.state, task, running.home)
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error
@@ -214,14 +207,14 @@ class TaskRunner:
         started = time.monotonic()
         result: TaskResult | BaseException
         try:
-            if is_program(task, self._home.shard.part):
-                result = await run_program(running.state, task, self._access, self._workers)
+            if is_program(task, self._part):
+                result = await run_program(running.state, task, self._access(running), self._workers)
             else:
                 age_ms = math.ceil(1e3 * (started - running.launched)) if self._oldest_first else 0
                 context = RemoteContext(
                     self._peers,
                     self._owners,
-                    self._home.rows if running.rows is None else running.rows,
+                    running.home.rows,
                     self._copiers,
                     self._underway,
                     running.session.request.codec,
@@ -236,6 +229,12 @@ class TaskRunner:
         finally:
             del self._talks[dag, task]
         self._done(dag, running, task, result, (ready, started, time.monotonic()))
+
+    def _access(self, running: RunningDag) -> ClusterAccess:
+        shard = running.home.shard
+        if shard not in self._accesses:
+            self._accesses[shard] = ClusterAccess(shard, self._peers, self._workers, running.state.sources)
+        return self._accesses[shard]
 
     async def close(self) -> None:
         """Give up conversations, wait for running tasks, and end the threads. All DAGs have been cancelled."""

@@ -52,6 +52,8 @@ class SessionRequest:
     codec: str = ""  # of rows that other daemons send; empty: none
     exclude: tuple[tuple[str, bool], ...] = ()
     """Edge types from which the batch's seed edges are left out, and whether in reverse."""
+    edge_ids: bool = False  # whether batches have them
+    wide_ids: bool = False  # whether all ids of batches are int64
 
     def batch_seeds(self, batch: int) -> BatchSeeds:
         """What the batch with this id starts from."""

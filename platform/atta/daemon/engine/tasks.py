@@ -35,11 +35,12 @@ class TaskResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """What tasks at home work with: the daemon's own partition, and copies of what others own."""
+    """What a batch's tasks at home work with: the daemon's own partition, and copies of what others own; of the version
+    that its session reads."""
 
     shard: Shard
     store: Store
-    edges: EdgeCache
+    edges: EdgeCache | None
     rows: RowCache
 
 
@@ -50,7 +51,7 @@ def run_local(state: BatchState, task: Task, home: AtHome) -> TaskResult:
             growth, expand = state.seed()
             return TaskResult(growth=growth, expand=expand)
         case Kind.POSITIVE | Kind.NEGATIVE:
-            op, rows, positions, key = state.pair_item(task)
+            op, rows, positions, key, _ = state.pair_item(task)
             negative = op.kind is Kind.NEGATIVE
             ids = home.shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
             state.accept_pairs(task, positions, ids)
@@ -76,6 +77,7 @@ def run_local(state: BatchState, task: Task, home: AtHome) -> TaskResult:
 def _drawn(item: SampleItem, home: AtHome) -> Answer:
     """The edges of an item at home."""
     if item.kept:
+        assert home.edges is not None
         return home.edges.sample(
             item.edge_type,
             item.rows,
@@ -142,9 +144,11 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
     """Run a task whose rows other daemons own."""
     match task.kind:
         case Kind.POSITIVE | Kind.NEGATIVE:
-            op, rows, positions, key = state.pair_item(task)
+            op, rows, positions, key, version = state.pair_item(task)
             negative, peer = op.kind is Kind.NEGATIVE, context.peers[task.owner]
-            ids = await peer.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
+            ids = await peer.pair(
+                op.edge_type, rows, count=op.count, negative=negative, stream_key=key, version=version
+            )
             state.accept_pairs(task, positions, ids)
             return TaskResult(remote_rows=len(rows), remote_bytes=ids.nbytes, requests=1)
         case Kind.NEIGHBORHOOD:

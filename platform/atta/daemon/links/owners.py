@@ -26,7 +26,7 @@ Piece = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 class LinkedOwners:
-    """See ``AskedOwners``. Edge tables, codecs, methods in numpy and later versions of tables travel by messages only."""
+    """See ``AskedOwners``. Edge tables, codecs, methods in numpy and later versions travel by messages only."""
 
     def __init__(
         self, links: _native.Links, steps: LinkSteps, attaching: Attaching, messages: AskedOwners, dataset: Dataset
@@ -38,7 +38,7 @@ class LinkedOwners:
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledItem]:
         """See ``AskedOwners``."""
-        if any(item.tables or item.method.rules.draw is not None for item in items):
+        if any(item.tables or item.version or item.method.rules.draw is not None for item in items):
             return await self._messages.sample(items, age_ms=age_ms)
         await self._attached(items)
         step = self._links.step()

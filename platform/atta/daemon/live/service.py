@@ -1,11 +1,10 @@
-"""``UpdateService``: publishes new versions of tables, and tells which there are."""
+"""``UpdateService``: publishes new versions of the dataset, and tells which there are."""
 
 from __future__ import annotations
 
 from atta.daemon.live.versions import LiveVersions
 from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError
-from atta.kvstore.store import Store
 from atta.protos.v1 import update_pb2
 
 __all__ = ["UpdateService"]
@@ -15,10 +14,10 @@ MOST_NUMBER = 10**9
 
 
 class UpdateService:
-    """The versions of one daemon's tables."""
+    """The versions that one daemon serves."""
 
-    def __init__(self, versions: LiveVersions, store: Store) -> None:
-        self._versions, self._store = versions, store
+    def __init__(self, versions: LiveVersions) -> None:
+        self._versions = versions
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``update.proto``."""
@@ -37,7 +36,7 @@ class UpdateService:
                 self._versions.abort(request.number)
             case _:
                 raise ConfigError(f"phase {request.phase}: there is none of this number")
-        return update_pb2.PublishReply(newest=self._versions.book.newest, bytes=self._store.live_bytes)
+        return update_pb2.PublishReply(newest=self._versions.book.newest, bytes=self._versions.nbytes)
 
     async def versions(self, request: update_pb2.VersionsRequest, context: Context) -> update_pb2.VersionsReply:
         """``UpdateService.Versions``."""

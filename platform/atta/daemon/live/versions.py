@@ -1,4 +1,4 @@
-"""The versions of the tables that a daemon holds: it loads what sessions and peers read, and lets go of the rest.
+"""The versions of the dataset that a daemon holds: it loads what sessions and peers read, and lets go of the rest.
 
 ``atta.kvstore.live.book`` decides; this file owns files, memory and the clock. All of it runs on the event loop; threads
 read files.
@@ -16,15 +16,18 @@ from pathlib import Path
 import numpy as np
 import structlog
 
+from atta.daemon.live.edges import HeldEdges, LiveEdges
 from atta.errors import AttaError, DataError, QuotaExceededError
-from atta.kvstore.cache import RowCache
+from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.rows import bytes_of
-from atta.kvstore.live.book import Rows, Sources, VersionBook, source_of
+from atta.kvstore.live.book import Rows, Sources, VersionBook, edges_only, source_of
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.store import Store, Table
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
+from atta.samplers.batch.items import EDGES
+from atta.samplers.shard import PartEdges, Shard
 
 __all__ = ["LiveVersions", "VersionView"]
 
@@ -41,46 +44,58 @@ class VersionView:
 
     Attributes:
         number: of the version; 0: the dataset itself.
-        sources: where the rows of its tables are.
+        sources: where the rows of its tables are, and its edges.
+        dataset: the dataset, with the version's numbers of edges.
+        shard: the partition, with the version's edges.
         rows: the cache of its remote rows.
+        edges: copies of in-edges of other partitions; None: they are not kept of these edges.
     """
 
     number: int
     sources: Sources = field(repr=False)
+    dataset: Dataset = field(repr=False)
+    shard: Shard = field(repr=False)
     rows: RowCache = field(repr=False)
+    edges: EdgeCache | None = field(repr=False)
 
 
 class LiveVersions:
-    """``open`` and ``close`` are for sessions, ``tables`` for peers, the rest for whoever publishes."""
+    """``open`` and ``close`` are for sessions, ``tables`` and ``graph`` for peers, the rest for whoever publishes."""
 
     def __init__(
-        self, data: str | Path, dataset: Dataset, store: Store, rows: RowCache, *, owner: int, resident: bool
+        self, data: str | Path, store: Store, shard: Shard, rows: RowCache, edges: EdgeCache, *, resident: bool
     ) -> None:
-        """Load the newest version on the disk. ``rows``: the cache of the dataset's own rows.
+        """Load the newest version on the disk. ``rows`` and ``edges``: what is kept of the dataset's own.
 
         Raises:
             DataError: a file of it is missing or damaged.
             QuotaExceededError: it does not fit into memory.
         """
-        self._folder, self._dataset, self._owner = VersionFolder(data, dataset.dataset_id), dataset, owner
-        self._store, self._resident = store, resident
+        dataset = shard.dataset
+        self._folder, self._dataset, self._owner = VersionFolder(data, dataset.dataset_id), dataset, shard.part
+        self._store, self._edges, self._resident = store, LiveEdges(dataset, shard), resident
         self.book = VersionBook()
-        self._caches = {0: rows}
-        self._loading: dict[tuple[Rows, str], asyncio.Future[np.ndarray]] = {}
+        self._caches, self._edge_cache = {0: rows}, edges
+        self._loading: dict[tuple[Rows, str], asyncio.Future[np.ndarray | HeldEdges]] = {}
         self._prepared_at = 0.0
         self.book.refresh(self._on_disk())
         for one in self.book.needed(time.monotonic()):
-            store.add(one, self._load(one))
+            self._add(one, self._load(one))
         if self.book.newest:
-            log.info("version of tables", newest=self.book.newest, mbytes=store.live_bytes // 1_000_000)
+            log.info("version of the dataset", newest=self.book.newest, mbytes=self.nbytes // 1_000_000)
             self._trim()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and edges of later versions."""
+        return self._store.live_bytes + self._edges.nbytes
 
     def stats(self) -> dict[str, float]:
         """Gauges."""
         return {
             "tables_version": float(self.book.newest),
             "tables_versions_read": float(len(self.book.in_use())),
-            "tables_version_bytes": float(self._store.live_bytes),
+            "tables_version_bytes": float(self.nbytes),
             "cache_bytes": float(bytes_of(self._caches.values())),
         }
 
@@ -102,7 +117,9 @@ class LiveVersions:
         except BaseException:
             self._closed(number)
             raise
-        return VersionView(number, sources, self._cache(number))
+        dataset, shard = self._edges.of(sources)
+        kept = None if edges_only(sources) else self._edge_cache
+        return VersionView(number, sources, dataset, shard, self._cache(number), kept)
 
     def close(self, view: VersionView) -> None:
         """A session has ended. What it alone has read goes."""
@@ -120,13 +137,31 @@ class LiveVersions:
         """
         if not version:
             return [self._store.table(node_type, name) for name in names]
-        if version not in self.book.known and (self.book.prepared is None or self.book.prepared[0] != version):
-            await self._look()
-        sources = self.book.sources(version)
+        sources = await self._asked_sources(version)
         wanted = [(node_type, name, sources.get((node_type, name), 0)) for name in names]
         self.book.asked(wanted, time.monotonic())
         await self._hold(one for one in wanted if one[2])
         return [self._store.table(*one) for one in wanted]
+
+    async def graph(self, edge_type: str, version: int) -> Shard:
+        """This daemon's partition, for a peer that asks about edges of one type as a version has them.
+
+        Raises:
+            UnknownNameError: there is no such version; names those that exist. Also what ``open`` raises.
+        """
+        of = edge_type, EDGES
+        source = (await self._asked_sources(version)).get(of, 0) if version else 0
+        if not source:
+            return self._edges.shard
+        self.book.asked([(*of, source)], time.monotonic())
+        await self._hold([(*of, source)])
+        return self._edges.of({of: source})[1]
+
+    async def _asked_sources(self, version: int) -> Sources:
+        """Where a version is that a peer names, which may have learnt of it first."""
+        if version not in self.book.known and (self.book.prepared is None or self.book.prepared[0] != version):
+            await self._look()
+        return self.book.sources(version)
 
     def _cache(self, number: int) -> RowCache:
         if number not in self._caches:
@@ -156,8 +191,8 @@ class LiveVersions:
             raise DataError(found.path, "is not the version that is being published; does this daemon see that folder?")
         self.book.prepare(number, found.sources)
         self._prepared_at = time.monotonic()
-        for one in [one for one in self._store.live if one[2] == number]:
-            self._store.drop(one)  # of another version that had this number and was never committed
+        for one in [one for one in self._live if one[2] == number]:
+            self._drop(one)  # of another version that had this number and was never committed
         try:
             await self._hold(((t, name, source) for (t, name), source in found.sources.items()), version_id)
         except BaseException:
@@ -188,7 +223,7 @@ class LiveVersions:
             try:
                 await self._look()
             except (AttaError, OSError, MemoryError) as error:  # it may be better the next time
-                log.warning("versions of tables cannot be read", error=str(error))
+                log.warning("versions of the dataset cannot be read", error=str(error))
 
     async def _look(self) -> None:
         before = self.book.newest
@@ -199,15 +234,15 @@ class LiveVersions:
         finally:
             self._trim()
         if self.book.newest != before:
-            log.info("version of tables", newest=self.book.newest, mbytes=self._store.live_bytes // 1_000_000)
+            log.info("version of the dataset", newest=self.book.newest, mbytes=self.nbytes // 1_000_000)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
     async def _hold(self, wanted: Iterable[Rows], prepared: str = "") -> None:
-        """Have these rows in memory. ``prepared``: the id of the version that is being prepared, as another one may
+        """Have these rows and edges in memory. ``prepared``: the id of the version that is being prepared, as another one may
         have had its number."""
         for one in wanted:
-            if one in self._store.live:
+            if one in self._live:
                 continue
             key = one, prepared
             if key not in self._loading:
@@ -215,32 +250,57 @@ class LiveVersions:
                 loading.add_done_callback(partial(self._loaded, key))
                 self._loading[key] = loading
             data = await asyncio.shield(self._loading[key])
-            if one not in self._store.live:
-                self._store.add(one, data)
+            if one not in self._live:
+                self._add(one, data)
 
-    def _loaded(self, key: tuple[Rows, str], loading: asyncio.Future[np.ndarray]) -> None:
+    @property
+    def _live(self) -> frozenset[Rows]:
+        return self._store.live | self._edges.live
+
+    def _add(self, one: Rows, data: np.ndarray | HeldEdges) -> None:
+        if isinstance(data, HeldEdges):
+            self._edges.add(one, data)
+        else:
+            self._store.add(one, data)
+
+    def _drop(self, one: Rows) -> None:
+        self._store.drop(one)
+        self._edges.drop(one)
+
+    def _loaded(self, key: tuple[Rows, str], loading: asyncio.Future[np.ndarray | HeldEdges]) -> None:
         self._loading.pop(key, None)
         if not loading.cancelled():
             loading.exception()  # perhaps nobody waits any more: it counts as seen
 
-    def _load(self, one: Rows) -> np.ndarray:
-        """The rows of this daemon's partitions; on a thread."""
-        node_type, name, source = one
-        low, high = self._dataset.book.range(node_type, self._owner)
-        nbytes, free = (high - low) * self._dataset.schema.table(node_type, name).row_bytes, available_bytes()
+    def _load(self, one: Rows) -> np.ndarray | HeldEdges:
+        """The rows or edges of this daemon's partitions; on a thread."""
+        name, kind, source = one
         joined = len(self._dataset.groups[self._owner]) > 1
+        nbytes, free = self._bytes_of(one), available_bytes()
         if joined and nbytes > free:
             raise QuotaExceededError(
-                f"version {source} of {node_type}/{name} takes {nbytes >> 20} MiB of memory, {free >> 20} MiB are available"
+                f"version {source} of {name}/{kind} takes {nbytes >> 20} MiB of memory, {free >> 20} MiB are available"
             )
-        data = self._folder.load(self._dataset, self._owner, (node_type, name), source)
-        return kernels.resident(data) if self._resident and not joined and 4 * nbytes <= free else data
+        resident = self._resident and not joined and 4 * nbytes <= free
+        if kind == EDGES:
+            part, schema = self._folder.edges(self._dataset, self._owner, source), self._dataset.schema
+            edges = PartEdges.of(part, schema, name, path=self._folder.place(source), resident=resident)
+            return HeldEdges(edges, self._folder.edge_ids(name, source))
+        data = self._folder.load(self._dataset, self._owner, (name, kind), source)
+        return kernels.resident(data) if resident else data
+
+    def _bytes_of(self, one: Rows) -> int:
+        name, kind, source = one
+        if kind == EDGES:
+            return self._folder.edge_bytes(self._dataset, self._owner, name, source)
+        low, high = self._dataset.book.range(name, self._owner)
+        return (high - low) * self._dataset.schema.table(name, kind).row_bytes
 
     def _trim(self) -> None:
         """Let go of what nobody reads."""
         needed = self.book.needed(time.monotonic())
-        for one in self._store.live - needed:
-            self._store.drop(one)
+        for one in self._live - needed:
+            self._drop(one)
         used = {*self.book.in_use(), self.book.newest}
         for number in [number for number in self._caches if number and number not in used]:
             del self._caches[number]

@@ -58,15 +58,16 @@ class AskedPeer(Protocol):
         ...
 
     async def pair(
-        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
+        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0
     ) -> np.ndarray:
-        """As ``Shard.pair``."""
+        """As ``Shard.pair``; ``version``: as for ``SampleItem``."""
         ...
 
     async def probe(
-        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0
     ) -> np.ndarray:
-        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``)."""
+        """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``); ``version``: as for
+        ``SampleItem``."""
         ...
 
 

@@ -139,6 +139,7 @@ class Peer:
                 stream_key=item.stream_key,
                 rows=rows,
                 wide_rows=wide,
+                version=item.version,
             )
         return request
 
@@ -171,7 +172,7 @@ class Peer:
         return Answer(answer.counts, answer.neighbors, answer.edge_ids, tables)
 
     async def probe(
-        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None
+        self, edge_type: str, question: Any, rows: np.ndarray, operands: np.ndarray | None = None, *, version: int = 0
     ) -> np.ndarray:
         """int64 [rows]: one number per core row of the peer (``ProbeRequest.Question``).
 
@@ -185,6 +186,7 @@ class Peer:
                 question=question,
                 rows=rows[part].astype(np.int64, copy=False).tobytes(),
                 operands=b"" if operands is None else operands[part].tobytes(),
+                version=version,
             )
             reply = await self._answer("GraphService.Probe", request)
             answers.append(as_array(reply.values, wide=True))
@@ -193,7 +195,7 @@ class Peer:
         return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     async def pair(
-        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int
+        self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0
     ) -> np.ndarray:
         """As ``Shard.pair`` of the peer's partition."""
         request = graph_pb2.PairRequest(
@@ -202,6 +204,7 @@ class Peer:
             negative=negative,
             stream_key=stream_key,
             rows=rows.astype(np.int64, copy=False).tobytes(),
+            version=version,
         )
         reply = await self._answer("GraphService.Pair", request)
         ids = as_array(reply.ids, wide=True)

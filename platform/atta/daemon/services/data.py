@@ -94,6 +94,7 @@ class _Question:
     """A checked ``EdgeSample``."""
 
     part: graph_pb2.EdgeSample
+    shard: Shard
     method: Method
     rows: np.ndarray
     trees: np.ndarray | None
@@ -120,9 +121,18 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
-    def __init__(self, shard: Shard, pool: TurnPool, turns: MessageTurns, address: str, *, answers: AnswerRoom) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        pool: TurnPool,
+        turns: MessageTurns,
+        address: str,
+        *,
+        answers: AnswerRoom,
+        versions: LiveVersions,
+    ) -> None:
         super().__init__(shard.dataset.dataset_id, pool, address, answers=answers)
-        self._shard, self._turns = shard, turns
+        self._shard, self._turns, self._versions = shard, turns, versions
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``graph.proto``."""
@@ -136,7 +146,7 @@ class GraphService(DataService):
     async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> AsyncIterator[bytes]:
         """``GraphService.Sample``."""
         since = began(request.age_ms)
-        pieces = self._pieces(request)
+        pieces = self._pieces(request, await self._shards(request))
         begin = list(itertools.islice(pieces, 4))  # of more pieces, so many are in memory at a time
         async with self._answers.answer(context.peer(), sum(nbytes for nbytes, *_ in begin)):
             for nbytes, *piece in itertools.chain(begin, pieces):
@@ -146,16 +156,24 @@ class GraphService(DataService):
 
     async def sample_once(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
         """``GraphService.SampleOnce``."""
-        pieces = list(itertools.islice(self._pieces(request), 2))
+        pieces = list(itertools.islice(self._pieces(request, await self._shards(request)), 2))
         if len(pieces) != 1:
             raise ConfigError("SampleOnce: the answer is not one chunk: ask by Sample")
         ((nbytes, *piece),) = pieces
         answer: bytes = await self.run(nbytes, self._answer, *piece, since=began(request.age_ms))
         return answer
 
-    def _pieces(self, request: graph_pb2.SampleRequest) -> Iterator[tuple[int, int, _Question, int, int]]:
+    async def _shards(self, request: graph_pb2.SampleRequest) -> list[Shard]:
+        """The edges that each question is about."""
+        if not any(part.version for part in request.edge_types):
+            return [self._shard] * len(request.edge_types)
+        return [await self._versions.graph(part.edge_type, part.version) for part in request.edge_types]
+
+    def _pieces(
+        self, request: graph_pb2.SampleRequest, shards: Sequence[Shard]
+    ) -> Iterator[tuple[int, int, _Question, int, int]]:
         """The checked questions in pieces: (bytes of the answer, index of the question, question, first row, end)."""
-        for index, part in enumerate(request.edge_types):
+        for index, (part, shard) in enumerate(zip(request.edge_types, shards, strict=True)):
             self._shard.dataset.schema.check_edge_type(part.edge_type)
             rows = as_array(part.rows, wide=part.wide_rows)
             if not -1 <= part.fan_out <= MAX_FAN_OUT:
@@ -165,6 +183,7 @@ class GraphService(DataService):
                 raise ConfigError(f"unknown sampling method {part.method}")
             question = _Question(
                 part,
+                shard,
                 method,
                 rows,
                 _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
@@ -177,7 +196,7 @@ class GraphService(DataService):
 
     def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
         part, chosen = question.part, slice(first, stop)
-        answer = self._shard.sample(
+        answer = question.shard.sample(
             part.edge_type,
             question.rows[chosen],
             fan_out=part.fan_out,
@@ -211,7 +230,7 @@ class GraphService(DataService):
             step = sampled_rows(fan_out, table_bytes)
             yield from ((at, min(at + step, len(rows))) for at in range(0, len(rows), step))
             return
-        sizes = np.cumsum((8 + table_bytes) * self._shard.degrees(edge_type, rows) + 4)
+        sizes = np.cumsum((8 + table_bytes) * question.shard.degrees(edge_type, rows) + 4)
         at = 0
         while at < len(rows):
             done = sizes[at - 1] if at else 0
@@ -226,20 +245,9 @@ class GraphService(DataService):
         if request.question in (_PROBE.STEP, _PROBE.CONTAINS) and len(operands) != len(rows):
             raise ConfigError(f"{len(operands)} operands for {len(rows)} rows")
         work = CHUNK_BYTES if request.question == _PROBE.DIGEST else 8 * len(rows)  # a digest reads all edges
-        values = await self.run(work, self._values, request, rows, operands)
+        shard = await self._versions.graph(request.edge_type, request.version)
+        values = await self.run(work, _values, shard, request, rows, operands)
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
-
-    def _values(self, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
-        match request.question:
-            case _PROBE.DEGREE:
-                return self._shard.degrees(request.edge_type, rows)
-            case _PROBE.STEP:
-                return self._shard.step(request.edge_type, rows, operands.view(np.uint64))
-            case _PROBE.CONTAINS:
-                return self._shard.contains(request.edge_type, rows, operands)
-            case _PROBE.DIGEST:
-                return self._shard.digests(request.edge_type, rows)
-        raise ConfigError(f"unknown question {request.question}")
 
     async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:
         """``GraphService.Pair``."""
@@ -247,12 +255,27 @@ class GraphService(DataService):
         if len(rows) * request.count > MAX_PAIRS:
             raise ConfigError(f"{len(rows)} x {request.count} pairs: at most {MAX_PAIRS} in one request")
 
+        shard = await self._versions.graph(request.edge_type, request.version)
+
         def draw() -> np.ndarray:
-            return self._shard.pair(
+            return shard.pair(
                 request.edge_type, rows, count=request.count, negative=request.negative, stream_key=request.stream_key
             )
 
         return graph_pb2.PairReply(ids=(await self.run(CHUNK_BYTES, draw)).tobytes())
+
+
+def _values(shard: Shard, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
+    match request.question:
+        case _PROBE.DEGREE:
+            return shard.degrees(request.edge_type, rows)
+        case _PROBE.STEP:
+            return shard.step(request.edge_type, rows, operands.view(np.uint64))
+        case _PROBE.CONTAINS:
+            return shard.contains(request.edge_type, rows, operands)
+        case _PROBE.DIGEST:
+            return shard.digests(request.edge_type, rows)
+    raise ConfigError(f"unknown question {request.question}")
 
 
 class KvService(DataService):

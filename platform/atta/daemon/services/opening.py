@@ -7,7 +7,7 @@ import errno
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
@@ -24,7 +24,7 @@ from atta.samplers.batch.layout import Layout, check_draws_alone, layout_of
 from atta.samplers.dag.spec import Plan, check_spec
 from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
 
-__all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken"]
+__all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken", "with_schema"]
 
 LEAST_SHARE = 1e-3
 """Smallest share of the workers that a session may ask for. The largest is its inverse."""
@@ -163,9 +163,20 @@ def check_request(
         share=_share(request.share),
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
+        edge_ids=edge_ids,
+        wide_ids=wide_ids,
     )
     check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
+
+
+def with_schema(request: SessionRequest, schema: Schema, config: DaemonConfig) -> SessionRequest:
+    """The same request for a version with other numbers of edges. Raises QuotaExceededError or ConfigError as
+    ``check_request``."""
+    edge_ids, wide_ids, plan = request.edge_ids, request.wide_ids, request.plan
+    layout = layout_of(plan, schema, request.seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
+    check_room(layout, least_bytes(plan, schema, request), config)
+    return replace(request, layout=layout)
 
 
 def _choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:

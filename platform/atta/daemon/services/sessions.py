@@ -19,7 +19,7 @@ from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.live.versions import LiveVersions, VersionView
 from atta.daemon.services.handling import Context, Handler, check_named
-from atta.daemon.services.opening import Openings, check_name, check_request, taken
+from atta.daemon.services.opening import Openings, check_name, check_request, taken, with_schema
 from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
 from atta.wire.bulk import BATCH_DATA
@@ -125,6 +125,8 @@ class SessionService:
             return False
         self._openings.refuse_ended(name)
         self._check_places(0)  # others may have been opened while the version was read
+        if view is not None and view.dataset.schema is not self._engine.dataset.schema:
+            checked = with_schema(checked, view.dataset.schema, self._config)
         session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
         self._sessions[name] = session
         self._opened += 1

@@ -1,8 +1,8 @@
-"""Which versions of a dataset's tables there are, who reads which, and whose rows a daemon needs. Pure.
+"""Which versions of a dataset there are, who reads which, and whose rows and edges a daemon needs. Pure.
 
-Version 0 is the dataset itself. A later version changes some tables. For every table that differs from the dataset's it
-names its *source*: the version whose files hold the rows. So what a version says holds even when versions between are
-gone, and tables that did not change are in memory once.
+Version 0 is the dataset itself. A later version changes some node tables, or the edges of some types. For everything
+that differs from the dataset's it names its *source*: the version whose files hold it. So what a version says holds even
+when versions between are gone, and what did not change is in memory once.
 
 A version is *prepared* on all daemons, then *committed* on the disk, then announced. Sessions open the newest committed
 version and read it to their end. Peers name the source that they want, also a prepared one: the daemon that asks may
@@ -16,15 +16,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from atta.errors import QuotaExceededError, UnknownNameError
+from atta.samplers.batch.items import EDGES
 
-__all__ = ["DATASET", "IDLE_S", "MOST_IN_USE", "Rows", "Sources", "TableName", "VersionBook", "source_of"]
+__all__ = [
+    "DATASET",
+    "IDLE_S",
+    "MOST_IN_USE",
+    "Rows",
+    "Sources",
+    "TableName",
+    "VersionBook",
+    "edges_only",
+    "source_of",
+]
 
 TableName = tuple[str, str]
-"""Node type, name."""
+"""Node type and table name; of edges: edge type and ``EDGES``. No edge type has the name of a node type."""
 Sources = Mapping[TableName, int]
-"""The version whose files hold a table's rows; a table that is not there is the dataset's own."""
+"""The version whose files hold a table's rows, or edges; what is not there is the dataset's own."""
 Rows = tuple[str, str, int]
-"""Node type, name, source: what a daemon has in memory, or has not."""
+"""Node type, name, source (or edge type, ``EDGES``, source): what a daemon has in memory, or has not."""
 
 DATASET: Sources = {}
 MOST_IN_USE = 8
@@ -36,6 +47,11 @@ IDLE_S = 30.0
 def source_of(sources: Sources, node_type: str, tables: Iterable[str]) -> int:
     """The version that a pull of ``tables`` names: the newest of their sources. It has the same rows of all of them."""
     return max((sources.get((node_type, name), 0) for name in tables), default=0)
+
+
+def edges_only(sources: Sources) -> Sources:
+    """Those of edges."""
+    return {of: source for of, source in sources.items() if of[1] == EDGES}
 
 
 @dataclass
@@ -79,7 +95,7 @@ class VersionBook:
         used = {*self.readers, self.newest}
         if len(used) >= MOST_IN_USE:
             raise QuotaExceededError(
-                f"sessions read {len(used)} versions of the tables, the most that are served at once; wait for them to end"
+                f"sessions read {len(used)} versions of the dataset, the most that are served at once; wait for them to end"
             )
 
     def abort(self, number: int) -> None:
@@ -99,7 +115,7 @@ class VersionBook:
 
     def _committed(self, number: int) -> Sources:
         if number not in self.known:
-            raise UnknownNameError.of("version of the tables", number, self.known)
+            raise UnknownNameError.of("version of the dataset", number, self.known)
         return self.known[number]
 
     def open(self, number: int | None) -> int:

@@ -1,8 +1,10 @@
-"""Versions of tables on the disk: a folder ``DATASET.versions`` beside the dataset.
+"""Versions of a dataset on the disk: a folder ``DATASET.versions`` beside it.
 
     0001/version.json                        checksum of itself, format "atta-version", version 1; the number, a random
-                                             id, the dataset's id, the source of each table, size and checksum of files
+                                             id, the dataset's id, the source of each table and of edges, how many edge
+                                             ids have been given out, size and checksum of files
     0001/part-0000/nodes/<type>/<table>.npy  rows of the core vertices in internal order, as in the dataset
+    0001/part-0000/edges/<type>/             indptr, indices, edge_ids and edge tables, as in the dataset
     0001/committed                           empty; the version counts since this file is there
     lock                                     held by the command that writes and publishes a version
 
@@ -18,6 +20,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.parts.joined import JoinedPart
+from atta.partition.parts.part import Part
+from atta.samplers.batch.items import EDGES
 
 __all__ = ["COMMITTED", "FORMAT", "MANIFEST", "VERSION", "VersionFiles", "VersionFolder", "kept_numbers", "table_file"]
 
@@ -47,7 +53,8 @@ class VersionFiles:
     Attributes:
         number: from 1.
         id: random; tells apart versions that were written under one number.
-        sources: of all tables that are not the dataset's own.
+        sources: of all tables and edges that are not the dataset's own.
+        edge_ids: by edge type that is not the dataset's own, one more than the largest edge id so far.
         files: what it says of each file of this folder.
     """
 
@@ -55,6 +62,7 @@ class VersionFiles:
     id: str
     path: Path
     sources: Sources
+    edge_ids: Mapping[str, int]
     files: Mapping[str, FileRecord] = field(repr=False)
 
 
@@ -107,16 +115,22 @@ class VersionFolder:
             DataError: it is missing, damaged, or says something impossible.
         """
         where = self.place(number) / MANIFEST
-        value = read_sealed(where, "a version of tables", FORMAT, VERSION)
+        value = read_sealed(where, "a version of a dataset", FORMAT, VERSION)
         try:
             sources = {_table_name(name): int(source) for name, source in dict(value["sources"]).items()}
             files = {str(n): FileRecord.from_json(record, where, str(n)) for n, record in dict(value["files"]).items()}
+            ids = {str(edge_type): int(count) for edge_type, count in dict(value.get("edge_ids", {})).items()}
             of, told, id_ = str(value["dataset_id"]), int(value["number"]), str(value["id"])
         except (KeyError, TypeError, ValueError):
             raise DataError(where, "is malformed") from None
         if told != number or not id_ or not all(0 < source <= number for source in sources.values()):
             raise DataError(where, f"is not that of version {number}")
-        return VersionFiles(number, id_ if of == self._dataset_id else "", self.place(number), sources, files)
+        if ids.keys() != {name for name, kind in sources if kind == EDGES} or not all(
+            0 <= n < 1 << 62 for n in ids.values()
+        ):
+            raise DataError(where, "does not tell the edge ids of its edges")
+        id_ = id_ if of == self._dataset_id else ""
+        return VersionFiles(number, id_, self.place(number), sources, ids, files)
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -182,6 +196,42 @@ class VersionFolder:
             arrays.append(map_array(path))
         rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return rows
+
+    def edges(self, dataset: Dataset, owner: int, source: int) -> Part | JoinedPart:
+        """What ``owner`` of a (joined) dataset owns, with the edges that version ``source`` brought; it has nothing else.
+        Every byte of a file is checked when it is mapped.
+
+        Raises:
+            DataError: the description is missing or damaged.
+        """
+        version = self._read.get(source) or self.read(source)
+        book, types = dataset.partitions, dataset.schema.node_types
+        parts = []
+        for part in dataset.groups[owner]:
+            core = {t: high - low for t in types for low, high in [book.range(t, part)]}
+            parts.append(Part(version.path, part, partial(_checked, version), dataset.schema, core))
+        ranges = {t: dataset.book.range(t, owner) for t in types}
+        return parts[0] if len(parts) == 1 else JoinedPart(parts, owner, dataset.schema, ranges)
+
+    def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
+        """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
+        version = self._read.get(source) or self.read(source)
+        folders = tuple(f"{part_folder(part)}/edges/{edge_type}/" for part in dataset.groups[owner])
+        return sum(record.size for name, record in version.files.items() if name.startswith(folders))
+
+    def edge_ids(self, edge_type: str, source: int) -> int:
+        """One more than the largest id of an edge of this type that version ``source`` brought. Errors as ``edges``."""
+        return (self._read.get(source) or self.read(source)).edge_ids[edge_type]
+
+
+def _checked(version: VersionFiles, path: Path) -> np.ndarray:
+    """Map one of its files; raises DataError if it is missing or altered."""
+    name = path.relative_to(version.path).as_posix()
+    record = version.files.get(name)
+    if record is None:
+        raise DataError(version.path / MANIFEST, f"has no {name}")
+    check_file(path, record, verify=True)
+    return map_array(path)
 
 
 def _table_name(name: str) -> TableName:

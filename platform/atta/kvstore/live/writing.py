@@ -1,8 +1,10 @@
-"""Writes the next version of a table beside the dataset. Rows go from file to file; memory holds a piece of them."""
+"""Writes the next version of a table, or of edges, beside the dataset. Rows go from file to file; memory holds a piece of
+them."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +12,14 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.kvstore.live.book import DATASET, TableName
+from atta.kvstore.live.edges import NewEdges
 from atta.kvstore.live.folder import COMMITTED, FORMAT, MANIFEST, VERSION, VersionFiles, VersionFolder, table_file
 from atta.partition.dataset import Dataset
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph.strings import NAME
 
-__all__ = ["NewRows", "find_table", "write_version"]
+__all__ = ["NewRows", "RowWriter", "find_table", "write_version"]
 
 PIECE_BYTES = 16 << 20
 """About so many bytes of rows are in memory at a time."""
@@ -45,6 +48,15 @@ class NewRows:
             return cls(map_array(path), None)
         ids = map_array(path / "ids.npy") if (path / "ids.npy").exists() else None
         return cls(map_array(path / f"{name}.npy"), ids)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def prepared(self, folder: VersionFolder, dataset: Dataset, of: TableName, source: int) -> RowWriter:
+        """What writes the rows of each partition. ``source``: the version that has brought the present ones; 0: the
+        dataset. Errors as ``positions``."""
+        return RowWriter(self, self.positions(dataset, of), folder, dataset, of, source)
 
     def positions(self, dataset: Dataset, table: TableName) -> np.ndarray:
         """Where the row of each internal id is: int64 [vertices], -1 where a vertex keeps its row.
@@ -97,63 +109,81 @@ def find_table(dataset: Dataset, name: str) -> TableName:
     return node_type, table
 
 
-def write_version(folder: VersionFolder, dataset: Dataset, table: TableName, new: NewRows) -> VersionFiles:
-    """Write the version after the newest committed one. It counts when ``VersionFolder.commit`` says so.
+def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: NewRows | NewEdges) -> VersionFiles:
+    """Write the version after the newest committed one. It counts when ``VersionFolder.commit`` says so. ``of``: the
+    table, or the edges, that change.
 
     All partitions must lie on this machine. What an update that was broken off has left is replaced. For callers within
     ``VersionFolder.updating``.
 
     Raises:
-        ConfigError: the rows are not of this table.
+        ConfigError: the rows are not of this table, or the edges do not fit.
         DataError: a file cannot be read or written. DiskFullError: there is no space left.
     """
     committed, numbers = folder.committed(), folder.numbers()
-    before = committed[max(committed)].sources if committed else DATASET
+    latest = committed[max(committed)] if committed else None
+    before, ids = (DATASET, {}) if latest is None else (latest.sources, latest.edge_ids)
     newest = max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
-    number, at = newest + 1, new.positions(dataset, table)
+    number, writer = newest + 1, new.prepared(folder, dataset, of, before.get(of, 0))
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
         files = {}
         for part in range(dataset.partitions.num_parts):
-            name = table_file(part, *table)
-            path = staging.path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_part(path, folder, dataset, (table, before.get(table, 0)), part=part, new=(new.rows, at))
-            files[name] = describe_file(path)
+            for name in writer.write(part, staging.path):
+                files[name] = describe_file(staging.path / name)
         value = {
             "format": FORMAT,
             "version": VERSION,
             "number": number,
             "id": secrets.token_hex(8),
             "dataset_id": dataset.dataset_id,
-            "sources": {f"{t}/{n}": source for (t, n), source in {**before, table: number}.items()},
+            "sources": {f"{t}/{n}": source for (t, n), source in {**before, of: number}.items()},
+            "edge_ids": {**ids, **writer.edge_ids},
             "files": {name: record.to_json() for name, record in files.items()},
         }
         write_sealed(staging.path / MANIFEST, value)
     return folder.read(number)
 
 
-def _write_part(
-    path: Path,
-    folder: VersionFolder,
-    dataset: Dataset,
-    old: tuple[TableName, int],
-    *,
-    part: int,
-    new: tuple[np.ndarray, np.ndarray],
-) -> None:
-    """The rows of one partition: new ones where there are, else those of the version before."""
-    (table, source), (rows, at) = old, new
-    spec = dataset.schema.table(*table)
-    low, high = dataset.partitions.range(table[0], part)
-    kept = None
-    if np.any(at[low:high] < 0):
-        kept = folder.load(dataset, part, table, source) if source else dataset.part(part).table(*table)
-    step = max(1, PIECE_BYTES // max(1, spec.row_bytes))
-    with NpyAppender(path, spec.dtype, spec.row_shape) as out:
-        for first, stop in chunks(high - low, step):
-            places = at[low + first : low + stop]
-            piece = np.empty((stop - first, *spec.row_shape), spec.dtype) if kept is None else kept[first:stop].copy()
-            chosen = np.flatnonzero(places >= 0)
-            order = np.argsort(places[chosen], kind="stable")  # files are read forwards
-            piece[chosen[order]] = rows[places[chosen[order]]]
-            out.append(piece)
+@dataclass(frozen=True)
+class RowWriter:
+    """Writes the rows of a version, partition by partition: new ones where there are, else those of the version
+    ``source``. ``at`` as from ``NewRows.positions``."""
+
+    new: NewRows
+    at: np.ndarray
+    folder: VersionFolder
+    dataset: Dataset
+    table: TableName
+    source: int
+
+    @property
+    def edge_ids(self) -> Mapping[str, int]:
+        """See ``EdgeWriter``: rows bring no edges."""
+        return {}
+
+    def write(self, part: int, to: Path) -> list[str]:
+        """Write the file of one partition into the folder ``to``; returns its name there.
+
+        Raises:
+            DataError: a file cannot be read or written.
+        """
+        name, spec = table_file(part, *self.table), self.dataset.schema.table(*self.table)
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        low, high = self.dataset.partitions.range(self.table[0], part)
+        kept = self._kept(part) if np.any(self.at[low:high] < 0) else None
+        step = max(1, PIECE_BYTES // max(1, spec.row_bytes))
+        with NpyAppender(to / name, spec.dtype, spec.row_shape) as out:
+            for first, stop in chunks(high - low, step):
+                places = self.at[low + first : low + stop]
+                shape = (stop - first, *spec.row_shape)
+                piece = np.empty(shape, spec.dtype) if kept is None else kept[first:stop].copy()
+                chosen = np.flatnonzero(places >= 0)
+                order = np.argsort(places[chosen], kind="stable")  # files are read forwards
+                piece[chosen[order]] = self.new.rows[places[chosen[order]]]
+                out.append(piece)
+        return [name]
+
+    def _kept(self, part: int) -> np.ndarray:
+        if self.source:
+            return self.folder.load(self.dataset, part, self.table, self.source)
+        return self.dataset.part(part).table(*self.table)

@@ -1,0 +1,123 @@
+"""Edges of versions on the disk: any sequence of adding, removing and replacing against sorted lists."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError, DataError
+from atta.kvstore.live.edges import NewEdges, find_edges
+from atta.kvstore.live.folder import VersionFolder
+from atta.kvstore.live.writing import NewRows, write_version
+from atta.partition import partition_graph
+from atta.partition.dataset import Dataset
+from atta.partition.graph import GraphWriter
+
+A, B = 9, 7
+KNOWS, LIKES = "a__knows__a", "a__likes__b"
+OF = {KNOWS: ("a", "a"), LIKES: ("a", "b")}
+Edge = tuple[int, int, int, float]
+"""Source and target, as user ids; edge id; weight."""
+
+
+def made(folder: Path, rng: np.random.Generator, parts: int) -> tuple[Dataset, dict[str, list[Edge]]]:
+    """A dataset of two edge types, and its edges."""
+    ids = {"a": rng.permutation(100)[:A].astype(np.int64), "b": rng.permutation(100)[:B].astype(np.int64)}
+    truth = {}
+    with GraphWriter(folder / "graph") as writer:
+        writer.add_nodes("a", A, ids=ids["a"], tables={"x": np.arange(A)})
+        writer.add_nodes("b", B, ids=ids["b"])
+        for edge_type, (source, target) in OF.items():
+            count = int(rng.integers(0, 20))
+            src, dst = rng.integers(0, len(ids[source]), count), rng.integers(0, len(ids[target]), count)
+            weight = rng.random(count).astype(np.float32)
+            writer.add_edges(edge_type, src, dst, weight=weight)
+            ends = zip(ids[source][src].tolist(), ids[target][dst].tolist(), range(count), weight.tolist(), strict=True)
+            truth[edge_type] = list(ends)
+    partition_graph(folder / "graph", folder / "data", parts=parts, method="random", seed=1)
+    dataset = Dataset.open(folder / "data")
+    VersionFolder(dataset.path, dataset.dataset_id).path.mkdir()
+    return dataset, truth
+
+
+def drawn(rng: np.random.Generator, dataset: Dataset, edge_type: str, count: int) -> NewEdges:
+    source, target = (rng.choice(dataset.ids(t), count) for t in OF[edge_type])
+    return NewEdges(source, target, {"weight": rng.random(count).astype(np.float32)})
+
+
+def stored(dataset: Dataset, folder: VersionFolder, edge_type: str, source: int) -> dict[int, list[Edge]]:
+    """The in-edges of each vertex as a version's files have them, in their order."""
+    found: dict[int, list[Edge]] = {}
+    from_type, to_type = OF[edge_type]
+    for owner in range(dataset.num_parts):
+        part = folder.edges(dataset, owner, source) if source else dataset.part(owner)
+        csc, low = part.csc(edge_type), dataset.book.range(to_type, owner)[0]
+        assert len(csc.indptr) == part.num_core(to_type) + 1
+        assert csc.weight is not None
+        assert np.array_equal(csc.weight, part.edge_table(edge_type, "weight"))
+        for row, (first, stop) in enumerate(zip(csc.indptr[:-1], csc.indptr[1:], strict=True)):
+            target = int(dataset.ids(to_type)[low + row])
+            sources = dataset.ids(from_type)[csc.indices[first:stop]].tolist()
+            rest = csc.edge_ids[first:stop].tolist(), csc.weight[first:stop].tolist()
+            found[target] = [(s, target, e, w) for s, e, w in zip(sources, *rest, strict=True)]
+    return found
+
+
+@given(seed=st.integers(0, 2**32 - 1), parts=st.integers(1, 3), steps=st.lists(st.sampled_from("arbx"), max_size=6))
+def test_any_sequence_of_changes(seed: int, parts: int, steps: list[str]) -> None:
+    rng = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as name:
+        dataset, truth = made(Path(name), rng, parts)
+        folder = VersionFolder(dataset.path, dataset.dataset_id)
+        next_id = {edge_type: len(edges) for edge_type, edges in truth.items()}
+        latest = dict.fromkeys(OF, 0)
+        for number, step in enumerate(steps, 1):
+            edge_type = [*OF][int(rng.integers(0, 2))]
+            if step == "x":  # rows of a table change between
+                new_rows = NewRows(rng.integers(0, 9, A), None)
+                folder.commit(write_version(folder, dataset, ("a", "x"), new_rows).number)
+                continue
+            new = drawn(rng, dataset, edge_type, int(rng.integers(0, 8)) if step != "r" else 0)
+            ids = [edge[2] for edge in truth[edge_type]]
+            gone = rng.permutation(ids)[: int(rng.integers(0, len(ids) + 1))] if ids and rng.random() < 0.7 else []
+            replaces = step == "b"
+            removed = np.asarray([] if replaces else gone, dtype=np.int64)
+            change = NewEdges(new.sources, new.targets, new.tables, removed, replaces)
+            version = write_version(folder, dataset, find_edges(dataset, edge_type), change)
+            assert version.number == number
+            folder.commit(number)
+            left = [] if replaces else [e for e in truth[edge_type] if e[2] not in set(removed.tolist())]
+            first = 0 if replaces else next_id[edge_type]
+            columns = new.sources.tolist(), new.targets.tolist(), range(first, first + len(new))
+            truth[edge_type] = [*left, *zip(*columns, new.tables["weight"].tolist(), strict=True)]
+            next_id[edge_type], latest[edge_type] = first + len(new), number
+            assert version.edge_ids == {e: next_id[e] for e, source in latest.items() if source}
+        for edge_type, edges in truth.items():
+            found = stored(dataset, folder, edge_type, latest[edge_type])
+            for target, row in found.items():
+                wanted = sorted((e for e in edges if e[1] == target), key=lambda e: (e[0], e[2]))
+                assert row == wanted
+            assert sum(map(len, found.values())) == len(edges)
+            joined = dataset.joined([range(dataset.num_parts)])
+            assert stored(joined, folder, edge_type, latest[edge_type]) == found
+
+
+def test_damage_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
+    dataset, _ = made(tmp_path, rng, 2)
+    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    folder.commit(write_version(folder, dataset, (KNOWS, "edges"), drawn(rng, dataset, KNOWS, 9)).number)
+    with pytest.raises(DataError, match=rf"has no part-0001/edges/{LIKES}/indptr\.npy"):
+        folder.edges(dataset, 1, 1).csc(LIKES)
+    path = folder.place(1) / f"part-0001/edges/{KNOWS}/edge_ids.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"edge_ids\.npy: altered"):
+        folder.edges(dataset, 1, 1).csc(KNOWS)
+    with pytest.raises(ConfigError, match="edge types a__knows__a, a__likes__b: say which one"):
+        find_edges(dataset, None)
