@@ -257,6 +257,19 @@ def step_adam(
     beta2: float,
     eps: float,
 ) -> None: ...
+def step_row_adam(
+    table: np.ndarray,
+    means: np.ndarray,
+    squares: np.ndarray,
+    steps: np.ndarray,
+    rows: np.ndarray,
+    grads: np.ndarray,
+    locks: RowLocks,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None: ...
 def encode_rows(codec: str, values: np.ndarray, out: np.ndarray) -> None: ...
 def decode_rows(codec: str, encoded: np.ndarray, out: np.ndarray, positions: np.ndarray | None) -> None: ...
 def encoded_bytes(codec: str, width: int) -> int: ...

@@ -25,7 +25,12 @@ MAX_TEXT = 16_384
 _MAX_DIMENSIONS = 8
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,99}")
 _DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
-STATE_NAMES = {"sgd": (), "adagrad": ("sum",), "adam": ("exp_avg", "exp_avg_sq")}
+STATE_NAMES = {
+    "sgd": (),
+    "adagrad": ("sum",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "row_adam": ("exp_avg", "exp_avg_sq", "steps"),
+}
 """Arrays of an optimiser's state, by its kind."""
 
 
@@ -35,9 +40,10 @@ class OptimiserSpec:
 
     Attributes:
         kind: ``"sgd"``, ``"adagrad"`` or ``"adam"``: torch.optim's SGD (no momentum), Adagrad and SparseAdam.
+            ``"row_adam"``: Adam that corrects the bias by the steps of each row, as DGL's SparseAdam does.
         lr: learning rate.
-        eps: added to denominators (Adagrad, Adam).
-        betas: decay of the means of gradients and of their squares (Adam).
+        eps: added to denominators (Adagrad, both Adams).
+        betas: decay of the means of gradients and of their squares (both Adams).
         lr_decay: the rate of step t is lr / (1 + (t - 1) lr_decay) (Adagrad).
         initial_accumulator_value: initial value of sums of squares (Adagrad).
     """
@@ -77,6 +83,14 @@ class OptimiserSpec:
     def adam(cls, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> OptimiserSpec:
         """torch.optim.SparseAdam with its defaults."""
         return cls("adam", lr, eps, betas)
+
+    @classmethod
+    def row_adam(
+        cls, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> OptimiserSpec:
+        """Adam as if each row were alone: torch.optim.Adam that steps a row only when it has a gradient. A row that is
+        used for the first time late makes steps as large as early ones."""
+        return cls("row_adam", lr, eps, betas)
 
     @property
     def state_names(self) -> tuple[str, ...]:

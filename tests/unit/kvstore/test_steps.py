@@ -15,6 +15,7 @@ SPECS = [
     OptimiserSpec.sgd(0.1),
     OptimiserSpec.adagrad(0.1, lr_decay=0.01, initial_accumulator_value=0.1),
     OptimiserSpec.adam(0.01, betas=(0.8, 0.95)),
+    OptimiserSpec.row_adam(0.01, betas=(0.8, 0.95)),
 ]
 
 
@@ -38,6 +39,13 @@ def expected(spec: OptimiserSpec, step: int, x: np.ndarray, state: dict[str, np.
         m, v = state["exp_avg"], state["exp_avg_sq"]
         m += (g - m) * np.float32(1 - b1)
         v += (g * g - v) * np.float32(1 - b2)
+        if spec.kind == "row_adam":
+            t = state["steps"]
+            t += 1
+            size, scale = spec.lr / (1 - np.float64(b1) ** t), 1 / np.sqrt(1 - np.float64(b2) ** t)
+            root = np.sqrt(v) * scale.astype(np.float32)
+            x -= size.astype(np.float32) * (m / (root + np.float32(spec.eps)))
+            return
         size = np.float32(spec.lr * math.sqrt(1 - b2**step) / (1 - b1**step))
         x -= size * (m / (np.sqrt(v) + np.float32(spec.eps)))
 

@@ -54,6 +54,26 @@ def test_a_table_learns_as_a_sparse_embedding_does(spec: OptimiserSpec, make: An
     np.testing.assert_allclose(table.pull(np.arange(ROWS)).values, want, rtol=1e-6, atol=2e-6)
 
 
+def test_row_adam_is_adam_of_each_row_alone(rng: np.random.Generator) -> None:
+    how: dict[str, Any] = {"betas": (0.7, 0.9), "eps": 1e-5}
+    spec = OptimiserSpec.row_adam(0.05, **how)
+    table = MutableTable(MutableSpec("emb", ROWS, row_shape=(DIM,), optimiser=spec))
+    table.register(1)
+    begin = rng.standard_normal((ROWS, DIM)).astype(np.float32)
+    table.push(np.arange(ROWS), begin, "write", client=1, sequence=0)
+    alone = [torch.nn.Parameter(torch.from_numpy(row.copy())) for row in begin]
+    optimisers = [torch.optim.Adam([row], lr=0.05, **how) for row in alone]
+    for step in range(STEPS):
+        rows = rng.integers(0, ROWS, rng.integers(1, 20))
+        grads = rng.standard_normal((len(rows), DIM)).astype(np.float32)
+        for row in np.unique(rows).tolist():
+            alone[row].grad = torch.from_numpy(grads[rows == row].sum(axis=0))
+            optimisers[row].step()
+        table.push(rows, grads, "step", client=1, sequence=1 + step)
+    want = torch.stack([*alone]).detach().numpy()
+    np.testing.assert_allclose(table.pull(np.arange(ROWS)).values, want, rtol=1e-6, atol=2e-6)
+
+
 def test_bfloat16_is_torch_s_bit_for_bit(rng: np.random.Generator) -> None:
     bits = rng.integers(0, 2**32, 1 << 18, dtype=np.uint32)
     ties = (np.arange(1 << 16, dtype=np.uint32) << 16) | 0x8000

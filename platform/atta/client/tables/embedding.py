@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DistEmbedding"]
 
-_KINDS = {"sgd": OptimiserSpec.sgd, "adagrad": OptimiserSpec.adagrad, "adam": OptimiserSpec.adam}
+_KINDS = {
+    "sgd": OptimiserSpec.sgd,
+    "adagrad": OptimiserSpec.adagrad,
+    "adam": OptimiserSpec.adam,
+    "row_adam": OptimiserSpec.row_adam,
+}
 _ROWS = 1 << 16
 
 

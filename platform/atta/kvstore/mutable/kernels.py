@@ -20,6 +20,7 @@ __all__ = [
     "read_rows",
     "step_adagrad",
     "step_adam",
+    "step_row_adam",
     "step_sgd",
     "write_rows",
 ]
@@ -115,6 +116,25 @@ def step_adam(
     """
     means, squares = moments
     _native.step_adam(_flat(table), _flat(means), _flat(squares), rows, _flat(grads), locks, step_size, *betas, eps)
+
+
+def step_row_adam(
+    table: np.ndarray,
+    rows: np.ndarray,
+    grads: np.ndarray,
+    locks: RowLocks,
+    *,
+    moments: tuple[np.ndarray, np.ndarray],
+    steps: np.ndarray,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Adam on float32 rows, each as if it were alone: the bias is corrected by the row's own number of ``steps``
+    (float32 of the table's shape), which the kernel counts. ``moments`` as for ``step_adam``."""
+    means, squares = moments
+    arrays = _flat(table), _flat(means), _flat(squares), _flat(steps)
+    _native.step_row_adam(*arrays, rows, _flat(grads), locks, lr, *betas, eps)
 
 
 def fill_rows(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:

@@ -42,6 +42,18 @@ def apply_step(
     elif optimiser.kind == "adagrad":
         lr = optimiser.lr / (1 + (step - 1) * optimiser.lr_decay)
         kernels.step_adagrad(values, rows, grads, locks, sums=state["sum"], lr=lr, eps=optimiser.eps)
+    elif optimiser.kind == "row_adam":
+        kernels.step_row_adam(
+            values,
+            rows,
+            grads,
+            locks,
+            moments=(state["exp_avg"], state["exp_avg_sq"]),
+            steps=state["steps"],
+            lr=optimiser.lr,
+            betas=optimiser.betas,
+            eps=optimiser.eps,
+        )
     else:
         beta1, beta2 = optimiser.betas
         kernels.step_adam(

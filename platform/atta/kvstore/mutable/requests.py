@@ -12,7 +12,7 @@ from atta.kvstore.spec import MutableSpec
 __all__ = ["ARRAYS", "OPERATIONS", "Pulled", "Push", "check_array", "local_rows"]
 
 OPERATIONS = ("write", "add", "step")
-ARRAYS = ("", "sum", "exp_avg", "exp_avg_sq")
+ARRAYS = ("", "sum", "exp_avg", "exp_avg_sq", "steps")
 """What a push may write: the values, or an array of an optimiser's state. Logs on disk hold places in this order."""
 
 Values = np.ndarray | bytes | bytearray | memoryview

@@ -140,6 +140,18 @@ void step_adam(OutFloats table, OutFloats means, OutFloats squares, Longs rows, 
                        static_cast<float>(1.0 - beta1), static_cast<float>(1.0 - beta2), static_cast<float>(eps)});
 }
 
+void step_row_adam(OutFloats table, OutFloats means, OutFloats squares, OutFloats steps, Longs rows, Floats grads, RowLocks& locks,
+                   double lr, double beta1, double beta2, double eps) {
+  check_state(table, means);
+  check_state(table, squares);
+  check_state(table, steps);
+  nb::gil_scoped_release unlocked;
+  check_request(table, rows, grads);
+  const std::size_t width = table.shape(1);
+  step_rows(span_of(rows), grads.data(), width, locks,
+            RowAdam{table.data(), means.data(), squares.data(), steps.data(), width, lr, beta1, beta2, eps});
+}
+
 // ---- codecs ---------------------------------------------------------------------------------------------------------------------
 
 // Calls f with the codec of that name.
@@ -213,6 +225,8 @@ void bind_tables(nb::module_& m) {
   m.def("step_adagrad", &step_adagrad, "table"_a, "sums"_a, "rows"_a, "grads"_a, "locks"_a, "lr"_a, "eps"_a);
   m.def("step_adam", &step_adam, "table"_a, "means"_a, "squares"_a, "rows"_a, "grads"_a, "locks"_a, "step_size"_a, "beta1"_a,
         "beta2"_a, "eps"_a);
+  m.def("step_row_adam", &step_row_adam, "table"_a, "means"_a, "squares"_a, "steps"_a, "rows"_a, "grads"_a, "locks"_a, "lr"_a,
+        "beta1"_a, "beta2"_a, "eps"_a);
   m.def("encode_rows", &encode_table, "codec"_a, "values"_a, "out"_a);
   m.def("decode_rows", &decode_table, "codec"_a, "encoded"_a, "out"_a, "positions"_a.none());
   m.def("encoded_bytes", &encoded_bytes, "codec"_a, "width"_a);

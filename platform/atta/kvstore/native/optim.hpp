@@ -102,4 +102,29 @@ struct SparseAdam {
   }
 };
 
+// Adam in which every row counts its own steps, as DGL's SparseAdam does: a row that is seldom used begins as if alone.
+struct RowAdam {
+  float* table;
+  float* means;    // of gradients
+  float* squares;  // of squared gradients
+  float* steps;    // of the row, in each of its numbers; exact up to 2^24, where nothing is left to correct
+  std::size_t width;
+  double lr, beta1, beta2, eps;
+
+  void operator()(std::size_t row, const float* grad) const {
+    if (width == 0) return;
+    float *x = table + row * width, *m = means + row * width, *v = squares + row * width, *t = steps + row * width;
+    const double count = static_cast<double>(t[0]) + 1;
+    const auto size = static_cast<float>(lr / (1 - std::pow(beta1, count)));
+    const auto scale = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, count)));
+    const auto mean_share = static_cast<float>(1 - beta1), square_share = static_cast<float>(1 - beta2);
+    for (std::size_t j = 0; j < width; ++j) {
+      m[j] += (grad[j] - m[j]) * mean_share;
+      v[j] += (grad[j] * grad[j] - v[j]) * square_share;
+      x[j] -= size * (m[j] / (std::sqrt(v[j]) * scale + static_cast<float>(eps)));
+      t[j] = static_cast<float>(count);
+    }
+  }
+};
+
 }  // namespace atta

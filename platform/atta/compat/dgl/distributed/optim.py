@@ -40,7 +40,7 @@ class SparseAdagrad(_SparseOptimiser):
 
 
 class SparseAdam(_SparseOptimiser):
-    """Adam, as ``torch.optim.SparseAdam`` does it: the bias is corrected by the steps of the table, not of each row."""
+    """Adam in which every row counts its own steps, as in DGL."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SparseAdam(_SparseOptimiser):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-08,
     ) -> None:
-        super().__init__(params, OptimiserSpec.adam(lr, betas=(betas[0], betas[1]), eps=eps))
+        super().__init__(params, OptimiserSpec.row_adam(lr, betas=(betas[0], betas[1]), eps=eps))
 
 
 def __getattr__(name: str) -> Any:
