@@ -80,6 +80,22 @@ class PromoteRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class VoteRequest(_message.Message):
+    __slots__ = ("store", "part", "candidate")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_FIELD_NUMBER: _ClassVar[int]
+    store: StoreName
+    part: int
+    candidate: str
+    def __init__(self, store: _Optional[_Union[StoreName, _Mapping]] = ..., part: _Optional[int] = ..., candidate: _Optional[str] = ...) -> None: ...
+
+class VoteReply(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    def __init__(self, refused: _Optional[str] = ...) -> None: ...
+
 class PromoteReply(_message.Message):
     __slots__ = ("lsn", "tables")
     LSN_FIELD_NUMBER: _ClassVar[int]

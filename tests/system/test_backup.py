@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from click.testing import CliRunner
 
 import atta
 from atta.cli.main import cli
+from atta.client.control import Connection
 from atta.client.local import free_addresses
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import backup_pb2
@@ -45,8 +49,9 @@ class Pair:
     def start_backup(self) -> None:
         self._start(self.backup, "two", "--keep-backup")
 
-    def _start(self, address: str, folder: str, *options: str) -> None:
-        command = [sys.executable, "-c", MAIN, "serve", "--data", str(self.data), "--part", "0", "--listen", address]
+    def _start(self, address: str, folder: str, *options: str, part: int = 0) -> None:
+        command = [sys.executable, "-c", MAIN, "serve", "--data", str(self.data), "--part", str(part)]
+        command += ["--listen", address]
         command += ["--threads", "1", "--no-verify", "--buffer", "64MiB", "--cache", "0"]
         command += ["--tables-dir", str(self.folder / folder), *options]
         self.children[address] = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -168,3 +173,107 @@ def test_options_that_contradict_each_other(options: list[str], cause: str, smal
     told = CliRunner().invoke(cli, ["serve", "--data", data, "--part", "0", "--listen", "127.0.0.1:7", *options])
     assert isinstance(told.exception, ConfigError)
     assert cause in str(told.exception)
+
+
+class Three(Pair):
+    """Partition 0 has a primary and a backup, which takes over after a second; partition 1 has a daemon that votes."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        self.witness = free_addresses(1)[0]
+        super().__init__(data, folder)
+
+    def start_primary(self) -> None:
+        write_cluster(self.file, [(self.primary, self.backup), self.witness])
+        super().start_primary()
+        self.start_witness()
+
+    def start_backup(self) -> None:
+        options = ["--keep-backup", "--promote-after", "1s", "--peers", str(self.file)]
+        self._start(self.backup, "two", *options)
+
+    def start_witness(self) -> None:
+        self._start(self.witness, "three", "--peers", str(self.file), part=1)
+
+    def holders(self) -> list[str]:
+        """Who says that it holds tables."""
+        found = []
+        for address in (self.primary, self.backup):
+            connection = Connection(address, 2.0)
+            with suppress(AttaError):
+                found += [address] * (connection.describe(timeout=2.0).tables_epoch > 0)
+            connection.close()
+        return found
+
+
+@pytest.fixture
+def three(small_graph: SmallGraph, tmp_path: Path) -> Iterator[Three]:
+    found = Three(small_graph.dataset(2, "random"), tmp_path)
+    try:
+        yield found
+    finally:
+        for address in list(found.children):
+            found.kill(address)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_majority_lets_the_backup_take_over(three: Three, how: str) -> None:
+    with three.connect() as cluster:
+        table = table_of(cluster)
+        table[np.arange(ROWS)] = np.full((ROWS, 2000), 7, np.float32)
+    assert eventually(lambda: three.holders() == [three.primary])
+    if how == "killed":
+        three.kill(three.primary)
+    else:
+        three.children[three.primary].send_signal(signal.SIGSTOP)
+    assert eventually(lambda: three.holders() == [three.backup], 30)
+    with three.connect() as cluster:  # the cluster file still names the primary first
+        table = table_of(cluster)
+        assert table[np.arange(ROWS)].sum() == 7 * 2000 * ROWS
+        table[np.arange(3)] = np.zeros((3, 2000), np.float32)
+    if how == "stopped":
+        three.children[three.primary].send_signal(signal.SIGCONT)
+    else:
+        super(Three, three).start_primary()
+    with three.connect() as cluster:
+        assert table_of(cluster)[np.arange(ROWS)].sum() == 7 * 2000 * (ROWS - 3)
+    if how == "killed":  # it follows the backup at once, and learns that it is stale
+        assert eventually(lambda: three.holders() == [three.backup], 30)
+
+
+def test_without_a_majority_nobody_takes_over(three: Three) -> None:
+    with three.connect() as cluster:
+        table = table_of(cluster)
+        table[np.arange(3)] = np.ones((3, 2000), np.float32)
+    three.kill(three.witness)
+    three.kill(three.primary)
+    time.sleep(5)
+    assert three.holders() == []
+    three.start_witness()
+    assert eventually(lambda: three.holders() == [three.backup], 30)
+
+
+def test_no_votes_while_the_primary_answers(three: Three) -> None:
+    with three.connect() as cluster:
+        table = table_of(cluster)
+        table[np.arange(3)] = np.ones((3, 2000), np.float32)
+        voter = cluster._connections[1]
+        request = backup_pb2.VoteRequest(part=0, candidate=three.backup)
+        request.store.CopyFrom(backup_pb2.StoreName(id=b"s" * 16, epoch=1))
+        assert voter.call("BackupService.Vote", request).refused == "the primary answers"
+        three.kill(three.primary)
+        assert voter.call("BackupService.Vote", request).refused == ""
+        request.candidate = "other:1"
+        assert voter.call("BackupService.Vote", request).refused == f"voted for {three.backup} already"
+        for broken in ({"candidate": ""}, {"candidate": "a" * 301}):
+            with pytest.raises(ConfigError, match="a vote is about"):
+                voter.call("BackupService.Vote", backup_pb2.VoteRequest(store=request.store, **broken))
+
+
+def test_a_majority_needs_three_daemons(small_graph: SmallGraph, tmp_path: Path) -> None:
+    write_cluster(tmp_path / "two.toml", [("127.0.0.1:7", "127.0.0.1:8")])
+    words = ["serve", "--data", str(small_graph.dataset(1, "random")), "--part", "0", "--listen", "127.0.0.1:8"]
+    words += ["--promote-after", "5s"]
+    told = CliRunner().invoke(cli, words)
+    assert "only a daemon with --keep-backup" in str(told.exception)
+    told = CliRunner().invoke(cli, [*words, "--keep-backup", "--peers", str(tmp_path / "two.toml")])
+    assert "--peers names 2 daemons; a majority needs 3 or more" in str(told.exception)

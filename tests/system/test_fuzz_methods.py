@@ -172,6 +172,7 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
             backup_pb2.PieceRequest(store=store, at=place, path="tables/t", data=rows),
             backup_pb2.PieceRequest(store=store, at=place, complete=True),
         ],
+        "BackupService.Vote": [backup_pb2.VoteRequest(store=store, candidate="127.0.0.1:7")],
         "ParameterService.Create": [
             weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector),
             weights_pb2.CreateWeightsRequest(

@@ -75,10 +75,10 @@ class Cluster:
         self._keeper = SessionKeeper()
         for connection, description in zip(connections, descriptions, strict=True):
             connection.meet(description)
-        # What daemons hold in memory, such as mutable tables, does not move to another address: all clients find it at
-        # the first replica.
-        self._firsts = tuple(self._first(*pair) for pair in zip(connections, descriptions, strict=True))
-        self.tables = ClusterTables(self._firsts, self.parts, self._descriptions[0].dataset_id)
+        # What daemons hold in memory, such as mutable tables, does not move with sessions: all clients find it at the
+        # first replica, or at the backup that has taken over.
+        self._holders = tuple(self._holder(*pair) for pair in zip(connections, descriptions, strict=True))
+        self.tables = ClusterTables(self._holders, self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
         self.ids = StringIds(self.schema, self._connections)
         """The users' string ids: ``ids.numbers(strings)`` and ``ids.strings(numbers)``."""
@@ -134,7 +134,7 @@ class Cluster:
 
     def weights(self, spec: ParameterSpec) -> JobWeights:
         """The weights of a job without barriers; the daemon of partition 0 holds them."""
-        return JobWeights(self._firsts[self.daemon_of(0)].pinned(), spec)
+        return JobWeights(self._holders[self.daemon_of(0)].pinned(), spec)
 
     def trace(self, last_s: float = 0.0) -> list[Recording]:
         """What each daemon recorded in the last ``last_s`` seconds, in the order of their partitions; 0: everything
@@ -251,15 +251,36 @@ class Cluster:
         self._left.append(known)  # other sessions, tables and the keeper may still use it
         self._connections[daemon], self._descriptions[daemon] = moved, found
 
-    def _first(self, connection: Connection, description: Description) -> Connection:
-        """A connection to the first replica of a daemon."""
-        address = replicas_of(self._where().get(description.parts.start, "") if self._where else "")[0]
+    def _holder(self, connection: Connection, description: Description) -> Connection:
+        """A connection to the replica of a daemon that holds its mutable tables: the first one, unless a backup has
+        taken over."""
+        replicas = replicas_of(self._where().get(description.parts.start, "") if self._where else "")
+        address = replicas[0]
+        if description.tables_replicated and len(replicas) > 1:
+            address = self._latest(replicas, connection, description)
         if address in ("", connection.address):
             return connection
         first = Connection(address, connection.deadline_s, part=description.parts.start, credentials=self.credentials)
         first.meet(replace(description, incarnation=""))
         self._left.append(first)
         return first
+
+    def _latest(self, replicas: Sequence[str], connection: Connection, description: Description) -> str:
+        """The address of the replica whose tables have the highest epoch. If none tells of tables, it is the first one:
+        tables must not begin anew at a backup."""
+        epochs = []
+        for address in replicas:
+            if address == connection.address:
+                epochs.append(description.tables_epoch)
+                continue
+            asked = Connection(address, REPLICA_S, part=description.parts.start, credentials=self.credentials)
+            try:
+                epochs.append(asked.describe(timeout=REPLICA_S).tables_epoch)
+            except AttaError:
+                epochs.append(-1)
+            finally:
+                asked.close()
+        return replicas[epochs.index(max(epochs)) if max(epochs) > 0 else 0]
 
     def close(self) -> None:
         """Close all sessions and connections; closing again does nothing."""

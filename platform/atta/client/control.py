@@ -49,6 +49,10 @@ class Description:
     """What the daemon speaks and can do."""
     draining: bool = False
     """It is stopping and takes no new sessions."""
+    tables_epoch: int = 0
+    """Of the mutable tables that it keeps; 0: it keeps none. Of two daemons, the holder has the higher one."""
+    tables_replicated: bool = False
+    """It keeps them, or a copy of them, together with another daemon."""
 
     @property
     def identity(self) -> Identity:
@@ -169,7 +173,17 @@ class Connection:
         place = (reply.dataset_id, served, reply.num_parts)
         contract = Contract(reply.contract, reply.operators)
         return Description(
-            reply.version, *place, schema, reply.host, reply.pid, reply.incarnation, contract, release, reply.draining
+            reply.version,
+            *place,
+            schema,
+            reply.host,
+            reply.pid,
+            reply.incarnation,
+            contract,
+            release,
+            reply.draining,
+            tables_epoch=reply.tables_epoch,
+            tables_replicated=reply.tables_replicated,
         )
 
     def unreached(self) -> list[str]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from atta.errors import ConfigError
+from atta.kvstore.durable.votes import LEAST
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import listening_at
-from atta.wire.parts import Addresses
+from atta.wire.parts import Addresses, replicas_of
 
 __all__ = ["DaemonConfig"]
 
@@ -129,7 +130,16 @@ class DaemonConfig:
     keep_backup: Annotated[
         bool, Option("Keep a copy of the mutable tables of a daemon that names this one as its --backup.")
     ] = False
-    """The copy is in ``tables_dir``, and is used once 'atta tables promote' says so."""
+    """The copy is in ``tables_dir``, and is used once 'atta tables promote' says so, or a majority."""
+    promote_after_s: Annotated[
+        float,
+        Option(
+            "With --keep-backup: take over when the other daemon has not answered for so long and a majority of the "
+            "daemons in --peers, three or more, agrees; 0: only 'atta tables promote' does it.",
+            name="promote-after",
+            unit="s",
+        ),
+    ] = 0.0
     tables_dir: Annotated[
         str,
         Option("Where the daemon keeps its tables with --durability.", path="folder", unset="DATA.tables"),
@@ -227,6 +237,10 @@ class DaemonConfig:
             raise ConfigError("--durability replica and --backup HOST:PORT belong together")
         if self.keep_backup and self.durability != "none":
             raise ConfigError("--keep-backup: a daemon that keeps a copy of tables has no --durability of its own")
+        if self.promote_after_s and not self.keep_backup:
+            raise ConfigError("--promote-after: only a daemon with --keep-backup takes over")
+        if self.promote_after_s and (known := len({a for of in self.peers.values() for a in replicas_of(of)})) < LEAST:
+            raise ConfigError(f"--promote-after: --peers names {known} daemons; a majority needs {LEAST} or more")
         if self.backup and self.backup == self.listen:
             raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
 

@@ -22,7 +22,9 @@ from atta.daemon.caches import DaemonCaches
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import connections_that_fit, ensure_descriptors
 from atta.daemon.durable.backup import BackupService, Holder
+from atta.daemon.durable.candidate import Candidate
 from atta.daemon.durable.journal import Journal
+from atta.daemon.durable.neighbours import Neighbours
 from atta.daemon.durable.opening import journal_of, open_journal, open_store, tables_about, tables_folder
 from atta.daemon.engine.engine import Engine
 from atta.daemon.limits import grpc_options
@@ -45,6 +47,7 @@ from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.string_ids import IdService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError
+from atta.kvstore.durable.votes import VoteBook
 from atta.kvstore.parameters.jobs import ParameterJobs
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
@@ -59,6 +62,7 @@ from atta.samplers.shard import Shard
 from atta.wire.clusterfile import check_address
 from atta.wire.contract import Contract
 from atta.wire.identity import Identity, new_incarnation
+from atta.wire.security.credentials import Credentials
 
 __all__ = ["Daemon", "serve"]
 
@@ -132,9 +136,7 @@ class Daemon:
         self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._journal: Journal | None = open_journal(config, self._dataset, tables, outgoing)
-        folder = tables_folder(config)
-        holder = Holder(folder, tables_about(config, self._dataset), self._store_id, self._check_free, self._take_over)
-        self._backup = BackupService(holder, config.listen, keeps=config.keep_backup)
+        self._backup, self._candidate = self._make_backup(outgoing)
         self._tables = TableService(
             self._dataset,
             opened.owner,
@@ -190,6 +192,7 @@ class Daemon:
             contract=self._contract,
             draining=self._stopping.is_set,
             unreached=self._peers.unreached,
+            tables=self._about_tables,
         )
         served = self._engine.recorder.served
         handlers = {
@@ -236,6 +239,8 @@ class Daemon:
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
+        if self._candidate is not None:
+            chores["take_over_tables"] = self._candidate.run()
         if self._journal is not None:
             chores["write_log_of_tables"] = self._journal.run()
         self._begin_chores(**chores)
@@ -248,6 +253,23 @@ class Daemon:
             tls=self._security is not None,
             incarnation=self._identity.incarnation,
         )
+
+    def _make_backup(self, outgoing: Credentials | None) -> tuple[BackupService, Candidate | None]:
+        """What keeps a copy of another daemon's tables, and what takes over from it."""
+        config, folder, dataset = self.config, tables_folder(self.config), self._dataset
+        holder = Holder(folder, tables_about(config, dataset), self._store_id, self._check_free, self._take_over)
+        neighbours = Neighbours(config.peers, dataset.dataset_id, config.listen, outgoing)
+        votes = VoteBook(folder.with_name(f"{folder.name}.{config.listen.replace(':', '-')}.votes"))
+        keeps = config.keep_backup
+        backup = BackupService(holder, config.listen, keeps=keeps, neighbours=neighbours, votes=votes)
+        if not config.promote_after_s:
+            return backup, None
+        return backup, Candidate(backup, neighbours, config.listen, config.parts.start, config.promote_after_s)
+
+    def _about_tables(self) -> tuple[int, bool]:
+        """The epoch of the tables that are kept here (0: none are), and whether another daemon has them, too."""
+        together = self.config.keep_backup or self.config.durability == "replica"
+        return (0 if self._journal is None else self._journal.epoch), together
 
     def _store_id(self) -> bytes:
         """Which store of tables this daemon holds; empty: it keeps none."""

@@ -168,6 +168,7 @@ METHODS: dict[str, RpcMethod] = {
         Append=(backup_pb2.AppendRequest, backup_pb2.LogPlace),
         Piece=(backup_pb2.PieceRequest, backup_pb2.PieceReply),
         Promote=(backup_pb2.PromoteRequest, backup_pb2.PromoteReply),
+        Vote=(backup_pb2.VoteRequest, backup_pb2.VoteReply),
     ),
     **_table("LinkService", Bound.DATA, Attach=(link_pb2.AttachRequest, link_pb2.AttachReply)),
     **_table(

@@ -97,7 +97,7 @@ def needed(method: str) -> set[str]:
     """The roles that may call a method, said once more and in another way than the table."""
     service, _, name = method.partition("/")
     kind = service.rpartition(".")[2]
-    if kind in {"GraphService", "KvService", "LinkService"} or name in {"Follow", "Append", "Piece"}:
+    if kind in {"GraphService", "KvService", "LinkService"} or name in {"Follow", "Append", "Piece", "Vote"}:
         return {"peer"}
     if kind == "SessionService" or name == "Report":
         return {"reader"}

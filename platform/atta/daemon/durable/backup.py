@@ -1,4 +1,4 @@
-"""The backup's end: writes down what its primary sends, and takes over when an operator says so."""
+"""The backup's end: writes down what its primary sends, and takes over when an operator, or a majority, says so."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import structlog
 
+from atta.daemon.durable.neighbours import Neighbours
 from atta.daemon.services.handling import Context, Handler
 from atta.errors import ConfigError, StalePrimaryError
 from atta.kvstore.durable.backup import BackupFolder, StoreName
 from atta.kvstore.durable.frames import LogPosition
+from atta.kvstore.durable.votes import Ballot, VoteBook
 from atta.observe.machine.threads import named_threads
 from atta.protos.v1 import backup_pb2
 
@@ -26,6 +28,7 @@ MOST_BYTES = 512 << 20
 MOST_NUMBER = 1 << 60
 """Epochs, records and places in files are smaller."""
 MOST_ABOUT = 4096
+MOST_ADDRESS = 300
 log = structlog.get_logger("atta.backup")
 
 
@@ -51,8 +54,9 @@ class Holder:
 class BackupService:
     """``BackupService`` of a daemon. Requests are served one after another."""
 
-    def __init__(self, holder: Holder, address: str, *, keeps: bool) -> None:
-        """``keeps``: whether this daemon may be a backup."""
+    def __init__(self, holder: Holder, address: str, *, keeps: bool, neighbours: Neighbours, votes: VoteBook) -> None:
+        """``keeps``: whether this daemon may be a backup. ``votes``: that it has given others."""
+        self._neighbours, self._votes = neighbours, votes
         self._holder, self._address, self._keeps = holder, address, keeps
         self._copy = BackupFolder(holder.folder.with_name(f"{holder.folder.name}.backup"), address)
         self._turn = asyncio.Lock()
@@ -62,7 +66,13 @@ class BackupService:
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``backup.proto``."""
-        return {"Follow": self.follow, "Append": self.append, "Piece": self.piece, "Promote": self.promote}
+        return {
+            "Follow": self.follow,
+            "Append": self.append,
+            "Piece": self.piece,
+            "Promote": self.promote,
+            "Vote": self.vote,
+        }
 
     def stats(self) -> dict[str, float]:
         """Counters."""
@@ -129,6 +139,34 @@ class BackupService:
 
     async def promote(self, request: backup_pb2.PromoteRequest, context: Context) -> backup_pb2.PromoteReply:
         """``BackupService.Promote``."""
+        at, tables = await self.take_over()
+        return backup_pb2.PromoteReply(lsn=at.lsn, tables=tables)
+
+    async def vote(self, request: backup_pb2.VoteRequest, context: Context) -> backup_pb2.VoteReply:
+        """``BackupService.Vote``."""
+        store = request.store
+        if len(store.id) != 16 or store.epoch >= MOST_NUMBER or not 0 < len(request.candidate) <= MOST_ADDRESS:
+            raise ConfigError("a vote is about a store of tables, its epoch, and the address of a candidate")
+        if store.id == self._holder.store_id():
+            return backup_pb2.VoteReply(refused="holds these tables itself")
+        if await self._neighbours.hold_tables(request.part, but=request.candidate):
+            return backup_pb2.VoteReply(refused="the primary answers")
+        return backup_pb2.VoteReply(refused=await self.give(Ballot(store.id, store.epoch, request.candidate)))
+
+    async def give(self, ballot: Ballot) -> str:
+        """This daemon's vote: "" or why it is refused. Raises DataError if it cannot be written."""
+        return await self._on_disk(self._votes.give, ballot)
+
+    async def copied(self) -> StoreName | None:
+        """The store that is copied here, and its epoch; None: there is none. Raises DataError: the copy is damaged."""
+        return await self._on_disk(self._copy.store)
+
+    async def take_over(self) -> tuple[LogPosition, int]:
+        """Hold the tables of the copy. Returns its last record, and the number of tables.
+
+        Raises:
+            ConfigError: there is no copy, or this daemon holds tables already. DataError: the copy is damaged.
+        """
         async with self._turn:
             self._holder.check_free()
             at = await asyncio.get_running_loop().run_in_executor(self._disk, self._copy.promote, self._holder.folder)
@@ -138,7 +176,7 @@ class BackupService:
                 self._copy.take_back(self._holder.folder)
                 raise
         log.warning("holds the tables from now on", record=at.lsn, tables=tables)
-        return backup_pb2.PromoteReply(lsn=at.lsn, tables=tables)
+        return at, tables
 
     def close(self) -> None:
         """Let go of the files."""

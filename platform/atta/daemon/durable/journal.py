@@ -90,6 +90,11 @@ class Journal:
         """Which store of tables this is."""
         return self._store.store_id
 
+    @property
+    def epoch(self) -> int:
+        """How often it was opened, more if a backup has taken over; 0: another daemon holds the tables now."""
+        return 0 if self._stale is not None else self._store.epoch
+
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
         shipping = self._shipping

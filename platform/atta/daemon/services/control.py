@@ -26,7 +26,8 @@ class ControlService:
 
     ``stats`` returns its counters; ``stop`` makes it drain. ``jobs``: where reports of training jobs are kept.
     ``contract``: how this daemon draws. ``draining``: whether it is stopping. ``unreached``: connects all peers, and
-    returns the addresses of those that do not answer.
+    returns the addresses of those that do not answer. ``tables``: the epoch of the tables that it keeps (0: none), and
+    whether it does so together with another daemon.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class ControlService:
         contract: Contract,
         draining: Callable[[], bool],
         unreached: Callable[[], Awaitable[list[str]]],
+        tables: Callable[[], tuple[int, bool]],
     ) -> None:
         self._identity, self._jobs, self._contract = identity, jobs, contract
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
-        self._draining, self._unreached = draining, unreached
+        self._draining, self._unreached, self._tables = draining, unreached, tables
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``control.proto``."""
@@ -60,6 +62,7 @@ class ControlService:
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeReply:
         """``ControlService.Describe``."""
         dataset = self._engine.dataset
+        epoch, together = self._tables()
         parts = dataset.groups[self._engine.shard.part]
         return control_pb2.DescribeReply(
             version=OWN.version,
@@ -78,6 +81,8 @@ class ControlService:
             features=sorted(OWN.features),
             draining=self._draining(),
             unreached=await self._unreached() if request.reach else [],
+            tables_epoch=epoch,
+            tables_replicated=together,
         )
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:

@@ -49,6 +49,15 @@ class BackupFolder:
         """The last record."""
         return self._at if self._file is None else self._file.position
 
+    def store(self) -> StoreName | None:
+        """Which store is copied here, and its latest epoch; None: none is. Raises DataError: the copy is damaged."""
+        if not (self.folder / STORE_FILE).exists():
+            return None
+        with _written(self.folder):
+            if not self._is_read:
+                self._read()
+        return self._store_id, self._epoch
+
     def follow(self, store: StoreName, about: Mapping[str, Any]) -> LogPosition:
         """Begin to copy this store, and return where the copy ends. Repeating it does nothing. ``about``: whose tables
         these are.

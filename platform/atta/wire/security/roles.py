@@ -47,7 +47,7 @@ ROLES: dict[str, frozenset[Role]] = {
     **_methods(_GRAPH, [Role.PEER], "Sample", "SampleOnce", "Pair", "Probe"),
     **_methods(_KV, [Role.PEER], "Pull", "ListTables"),
     **_methods(_LINK, [Role.PEER], "Attach"),
-    **_methods(_BACKUP, [Role.PEER], "Follow", "Append", "Piece"),
+    **_methods(_BACKUP, [Role.PEER], "Follow", "Append", "Piece", "Vote"),
     **_methods(_BACKUP, [Role.OPERATOR], "Promote"),
     **_methods(_IDS, [Role.READER, Role.WRITER], "Numbers", "Strings"),
     **_methods(_TABLE, [Role.WRITER], "Create", "Grow", "Register", "Push", "Forget"),
