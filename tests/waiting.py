@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], seconds: float = 30) -> T:
-    """The value of ``condition`` as soon as it is true, or its last value."""
+    """The value of ``condition`` as soon as it is true; fails if it is not in time."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: the last value is {found!r}"
         time.sleep(0.05)
     return found
