@@ -273,7 +273,8 @@ def test_the_command(live: Live, small_graph: SmallGraph) -> None:
         cli, [*words, "--from", str(live.write(np.arange(OLD, 3000))), "--json", str(live.folder / "told.json")]
     )
     assert told.exit_code == 0, told.output
-    wanted = {"schema": 1, "version": 1, "edge_type": "node__to__node", "added": 800, "removed": [], "untold": []}
+    counts = {"added": 800, "gone": 0, "replaced": False, "removed": [], "untold": []}
+    wanted = {"schema": 1, "version": 1, "edge_type": "node__to__node", **counts}
     assert json.loads((live.folder / "told.json").read_text()) == wanted
     with atta.local(small_graph.dataset(2, "metis"), threads=1) as anew:
         assert sampled(live.cluster, small_graph, {}) == sampled(anew, small_graph, {})

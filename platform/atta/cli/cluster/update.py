@@ -107,9 +107,11 @@ def edges(
     _warn(done.untold)
     name = done.table.partition("/")[0]
     removed = {"removed": done.removed, "untold": done.untold}
-    write_json(json_file, {"schema": 1, "version": done.number, "edge_type": name, "added": done.rows, **removed})
+    counts = {"added": done.rows, "gone": done.gone, "replaced": replace}
+    write_json(json_file, {"schema": 1, "version": done.number, "edge_type": name, **counts, **removed})
     if json_file != "-":
-        say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added")
+        lost = "all others removed" if replace else f"{done.gone:,} removed"
+        say(quiet, f"{name}: version {done.number}, {done.rows:,} edges added, {lost}")
 
 
 def _warn(untold: Sequence[str]) -> None:

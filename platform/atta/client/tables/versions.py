@@ -36,6 +36,7 @@ class PublishedVersion:
         table: ``TYPE/NAME``; of edges: ``TYPE/edges``.
         rows: number of rows, or edges, that were given.
         removed: versions that were removed from the disk.
+        gone: number of edges that were named to be removed.
         untold: why daemons did not hear of it. They look at the disk every few seconds, and when they are started.
     """
 
@@ -44,6 +45,7 @@ class PublishedVersion:
     rows: int
     removed: list[int]
     untold: list[str]
+    gone: int = 0
 
 
 def publish(
@@ -124,7 +126,8 @@ def _publish(
         folder.commit(version.number)
         untold = [] if (failed := _tell(ask, version, _Request.COMMIT)) is None else [str(failed)]
         removed = _remove_unread(folder, ask, keep)
-    return PublishedVersion(version.number, "/".join(of), len(new), removed, untold)
+    gone = len(new.removed) if isinstance(new, NewEdges) else 0
+    return PublishedVersion(version.number, "/".join(of), len(new), removed, untold, gone)
 
 
 _Ask = Callable[[Callable[[Connection], Any], float], list[DaemonAnswer[Any]]]
