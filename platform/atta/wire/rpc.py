@@ -340,12 +340,16 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
 }
 
 
+NO_THREAD = "can't start new thread"
+
+
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """The gRPC status that carries ``error``: each of Atta's errors has its own, anything else is INTERNAL.
 
-    A lack of memory is a bound that was reached: the request fails, the daemon goes on.
+    A lack of memory is a bound that was reached: the request fails, the daemon goes on. Python says so, too, when there
+    is no room for the stack of a thread.
     """
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (type(error) is RuntimeError and str(error) == NO_THREAD):
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
     lost = errors.DeadlineError | errors.UnavailableError | errors.PeerLostError

@@ -123,3 +123,16 @@ def test_every_method_of_the_proto_files_is_in_the_table() -> None:
     }
     table = {name: (m.request.DESCRIPTOR.name, m.reply.DESCRIPTOR.name, m.streams) for name, m in rpc.METHODS.items()}
     assert table == declared
+
+
+@pytest.mark.parametrize("lacking", [MemoryError("of 1 GiB"), RuntimeError("can't start new thread")])
+def test_a_lack_of_memory_is_a_bound(lacking: Exception) -> None:
+    code, details = rpc.status_of(lacking)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    back = rpc.error_from("b:2", FakeRpcError(code, details))
+    assert isinstance(back, errors.QuotaExceededError)
+    assert str(lacking) in str(back)
+
+
+def test_other_runtime_errors_are_mistakes() -> None:
+    assert rpc.status_of(RuntimeError("x"))[0] is grpc.StatusCode.INTERNAL
