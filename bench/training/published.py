@@ -7,7 +7,7 @@
 and a trainer on each. For Atta the lines ``import dgl`` and
 ``import dgl.distributed`` become ``from atta.compat import dgl``. For DGL 1.1.3 an argument
 of later releases goes (``use_graphbolt``), and loaders have their earlier place. ``--packages`` holds what the examples import besides
-(scikit-learn). An empty stand-in replaces ogb, of which they import a name that they do not use.
+(scikit-learn before 1.8). An empty stand-in replaces ogb, of which they import a name that they do not use.
 """
 
 from __future__ import annotations
