@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from atta.bench.lab.chaos.invariants import ConsumerChecker, ProcessSample, TrainerChecker, leaks, longest_gap
@@ -24,6 +24,7 @@ EXPECTED = [["a0", "a1"], ["b0", "b1"]]
 
 
 @given(st.integers(0, 1 << 40), st.sets(st.sampled_from(list(FaultKind)), min_size=1), st.floats(0.5, 10))
+@example(682444804307, {FaultKind.STOP, FaultKind.CUT}, 5.5)  # a fault less than a millisecond before the end
 def test_a_plan_is_a_function_of_its_seed(seed: int, kinds: set[FaultKind], every_s: float) -> None:
     chosen = sorted(kinds, key=lambda kind: kind.value)
     faults = plan_faults(seed, 120.0, chosen, PROCESSES, every_s)

@@ -89,12 +89,12 @@ def plan_faults(
     if empty := [kind.value for kind, found in victims.items() if not found]:
         raise ConfigError(f"--faults {','.join(empty)}: there is no process that it hits")
     faults, now = list[Fault](), every_s
-    while now < seconds:
+    while (begins := round(now, 3)) < seconds:
         kind = draw.choice(list(kinds))
         daemons = [name for name in victims[kind] if name.startswith("daemon")]
         others = [name for name in victims[kind] if not name.startswith("daemon")]
         target = draw.choice(daemons if daemons and (not others or draw.random() < 0.5) else others)
-        fault = Fault(round(now, 3), kind, target, round(draw.uniform(*_LASTS_S[kind]), 3))
+        fault = Fault(begins, kind, target, round(draw.uniform(*_LASTS_S[kind]), 3))
         faults.append(fault)
         now += fault.lasts_s + every_s * draw.uniform(0.5, 1.5)
     return faults
