@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from atta.bench.output import document
-from bench.record import ROOT, head, parser_of, rows_of, write
+from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
 
 Figures = dict[str, float]
 """Rates by name: the larger, the better."""
@@ -117,7 +117,7 @@ def main() -> None:
                 rounds.setdefault(f"{name}: {figure}", []).append({w: found[w][figure] for w in checkouts})
             print(f"round {number + 1} of {given.rounds}: {name}", flush=True)
     results = {name: _summary(pairs) for name, pairs in sorted(rounds.items())}
-    commits = {which: _commit(path) for which, path in checkouts.items()}
+    commits = {which: commit_of(path) for which, path in checkouts.items()}
     typed = f"{parser.prog} BASE --pair PAIR --single SINGLE --rounds {given.rounds} --only {','.join(given.only)}"
     made = document("paired", command=typed, commits=commits, rounds=rounds, results=results)
     rows = (
@@ -142,10 +142,6 @@ def _summary(pairs: list[dict[str, float]]) -> Figures:
     quotients = [pair["this"] / pair["base"] for pair in pairs]
     medians = {which: statistics.median(pair[which] for pair in pairs) for which in ("base", "this")}
     return {**medians, "quotient": statistics.median(quotients), "low": min(quotients), "high": max(quotients)}
-
-
-def _commit(checkout: Path) -> str:
-    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, text=True).strip()
 
 
 if __name__ == "__main__":

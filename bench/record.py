@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def command(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> s
         elif value is not True:
             words.append(str(value))
     return " ".join(words)
+
+
+def commit_of(checkout: Path) -> str:
+    """The commit that a checkout stands at, short."""
+    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, text=True).strip()
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

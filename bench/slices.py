@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from atta.bench.output import document
-from bench.record import ROOT, head, parser_of, rows_of, write
+from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
 
 WORKER = Path(__file__).with_name("slices_worker.py")
 FIGURES = {"seeds/s": "seconds", "seeds/CPU s": "cpu_s"}
@@ -103,7 +103,7 @@ def main() -> None:
         for cache, found in pairs.items()
         for name, divisor in FIGURES.items()
     }
-    commits = {which: _commit(path) for which, path in checkouts.items()}
+    commits = {which: commit_of(path) for which, path in checkouts.items()}
     sizes = f"--slices {given.slices} --epochs {given.epochs} --warm-up {given.warm_up} --batch-size {given.batch_size}"
     typed = f"{parser.prog} BASE --data DATA {sizes} --caches {given.caches}"
     made: dict[str, Any] = document("slices", command=typed, commits=commits, pairs=pairs, results=results)
@@ -137,10 +137,6 @@ def _measure(checkouts: dict[str, Path], options: list[str], given: Any) -> list
     finally:
         for side in sides.values():
             side.close()
-
-
-def _commit(checkout: Path) -> str:
-    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, text=True).strip()
 
 
 if __name__ == "__main__":
