@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-import time
+from contextlib import closing
 
 from tests.sim.planted import PLANTED, found
-from tests.sim.simulation import SCENARIOS, simulate
+from tests.sim.seeds import several
+from tests.sim.simulation import SCENARIOS
 
 
 def main() -> int:
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes (default: this one alone)")
     parser.add_argument("--log", action="store_true", help="print the log of every seed")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first seed that fails")
     parser.add_argument(
@@ -26,22 +28,24 @@ def main() -> int:
     if given.planted:
         return _planted(given.seeds)
     names = list(SCENARIOS) if given.scenario == "all" else [given.scenario]
-    failed, simulated, began = 0, 0.0, time.process_time()
+    failed, simulated, spent = 0, 0.0, 0.0
     digest = hashlib.sha256()
-    for seed in range(given.first, given.first + given.seeds):
-        for name in names:
-            outcome = simulate(name, seed)
-            simulated += outcome.seconds
-            digest.update("\n".join(outcome.log).encode())
-            if outcome.error or given.log:
-                print(*outcome.log, sep="\n")
-            if outcome.error:
-                failed += 1
-                print(f"{name}, seed {seed}: {outcome.error}")
-                print(f"again: python -m tests.sim --scenario {name} --from {seed}")
-                if not given.go_on:
-                    return 1
-    spent = time.process_time() - began
+    seeds = range(given.first, given.first + given.seeds)
+    with closing(several(names, seeds, jobs=given.jobs, logs=given.log)) as results:
+        for result in results:
+            simulated, spent = simulated + result.simulated_s, spent + result.cpu_s
+            for ended in result.ended:
+                digest.update(ended.digest)
+                if ended.log:
+                    print(*ended.log, sep="\n")
+                if ended.error:
+                    failed += 1
+                    print(f"{ended.scenario}, seed {ended.seed}: {ended.error}")
+                    print(f"again: python -m tests.sim --scenario {ended.scenario} --from {ended.seed}", flush=True)
+                    if not given.go_on:
+                        return 1
+            if result.next % 1000 == 0:
+                print(f"up to seed {result.next - 1}: {failed} failed", file=sys.stderr, flush=True)
     print(f"{given.seeds} seeds of {', '.join(names)}: {failed} failed; {simulated:.0f} simulated s in {spent:.1f} s")
     print(f"digest of the logs: {digest.hexdigest()[:16]}")
     return int(failed > 0)

@@ -168,6 +168,7 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "machine_id", lambda: getattr(NODE.get(), "machine", ""))
     put(sys.modules["atta.client.sessions.resuming"], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
+    put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 1.0)  # there is none: looking costs steps
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))
     put(grpc.aio, "insecure_channel", lambda address, options=None: AioChannel(network, address))
     put(grpc.aio, "server", lambda **_: SimServer(network, NODE.get()))  # type: ignore[arg-type]

@@ -1,0 +1,74 @@
+"""Runs many seeds, in this process or in several."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from tests.sim.simulation import simulate
+
+__all__ = ["Ended", "Several", "several"]
+
+TOGETHER = 20
+"""So many seeds are one task of a process."""
+TASKS_OF_A_PROCESS = 25
+"""Then a new process takes its place, with none of its memory."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a seed has ended: ``error`` is "" if every invariant held; ``log`` is empty unless somebody will read it."""
+
+    scenario: str
+    seed: int
+    error: str
+    digest: bytes
+    """Of the whole log."""
+    log: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Several:
+    """Some seeds, each in all scenarios. ``next``: the seed after them."""
+
+    ended: tuple[Ended, ...]
+    next: int
+    simulated_s: float
+    cpu_s: float
+
+
+def several(names: Sequence[str], seeds: range, *, jobs: int, logs: bool) -> Generator[Several]:
+    """Run ``seeds`` in ``jobs`` processes; the results come in order. Close it to stop early.
+
+    ``logs``: keep the log of every seed, not only of those that fail.
+    """
+    tasks = [
+        (tuple(names), range(at, min(at + TOGETHER, seeds.stop)), logs)
+        for at in range(seeds.start, seeds.stop, TOGETHER)
+    ]
+    if jobs <= 1:
+        yield from map(_run, tasks)
+        return
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=TASKS_OF_A_PROCESS
+    )
+    try:
+        yield from pool.map(_run, tasks)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run(task: tuple[tuple[str, ...], range, bool]) -> Several:
+    names, seeds, logs = task
+    simulated, began, ended = 0.0, time.process_time(), []
+    for seed in seeds:
+        for name in names:
+            outcome = simulate(name, seed)
+            simulated += outcome.seconds
+            digest = hashlib.sha256("\n".join(outcome.log).encode()).digest()
+            ended.append(Ended(name, seed, outcome.error, digest, outcome.log if logs or outcome.error else ()))
+    return Several(tuple(ended), seeds.stop, simulated, time.process_time() - began)
