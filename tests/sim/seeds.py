@@ -13,10 +13,10 @@ from tests.sim.simulation import simulate
 
 __all__ = ["Ended", "Several", "several"]
 
-TOGETHER = 20
+TOGETHER = 10
 """So many seeds are one task of a process."""
-TASKS_OF_A_PROCESS = 25
-"""Then a new process takes its place, with none of its memory."""
+TASKS_OF_A_POOL = 200
+"""Then new processes take the place of these, with none of their memory."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,12 @@ def several(names: Sequence[str], seeds: range, *, jobs: int, logs: bool) -> Gen
     if jobs <= 1:
         yield from map(_run, tasks)
         return
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=TASKS_OF_A_PROCESS
-    )
-    try:
-        yield from pool.map(_run, tasks)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for first in range(0, len(tasks), TASKS_OF_A_POOL):
+        pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            yield from pool.map(_run, tasks[first : first + TASKS_OF_A_POOL])
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _run(task: tuple[tuple[str, ...], range, bool]) -> Several:

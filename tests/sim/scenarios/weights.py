@@ -9,6 +9,7 @@ no earlier.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +79,12 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
     def work() -> None:
         with _connected(world) as cluster:
             job, life, step = cluster.weights(SPEC), 0, 0
-            patiently(lambda: job.create(np.zeros(SPEC.size, np.float32)))
+            before = len(known.acknowledged)
+            version = patiently(lambda: job.create(np.zeros(SPEC.size, np.float32)))
+            if version < before:  # this member is so late that it has created the job anew
+                assert world.loop.now - known.answered > JOB_LEASES * SPEC.lease_s, "a job was forgotten too early"
+                known.forgotten = True
+                world.event(f"member {number}: its job was forgotten before it came")
             while step < STEPS and not known.forgotten:
                 life += 1
                 try:
@@ -92,7 +98,8 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
                 except UnknownNameError:
                     world.event(f"member {number}: its job is forgotten")
             if not known.forgotten:
-                patiently(lambda: job.leave(number, life))
+                with suppress(UnknownNameError):
+                    patiently_but(lambda: job.leave(number, life))
 
     return work
 
