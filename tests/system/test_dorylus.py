@@ -122,28 +122,47 @@ def test_a_run_goes_on_from_its_checkpoint(alone: None, graph: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_trainers_go_on_after_one_was_killed(graph: Path, tmp_path: Path, own_interpreters: None) -> None:  # noqa: F811
-    """``--max-restarts``: all begin again at the newest checkpoint, and the weights are those of an undisturbed run."""
+    """``--max-restarts``: all begin again at the newest checkpoint, and the weights are those of an undisturbed run.
+
+    The first trainer is killed, which alone would have dropped the weights from the daemon.
+    """
     report, folder, other = tmp_path / "report.json", tmp_path / "run", tmp_path / "other"
     settings = {"model": "sage", "epochs": 300, "intervals": 4, "mode": "pipe", "workers": "1", "eval_every": 100}
     wanted = fit(config(data=str(parts_of(graph, 2)), trainers=2, checkpoint=str(other), **settings))
-    asked = f"train --data {parts_of(graph, 2)} --strategy dorylus --trainers 2 --trainers-per-server 1 --model sage " \
-        "--layers 2 --hidden 8 --lr 0.05 --epochs 300 --intervals 4 --mode pipe --workers 1 --device cpu --threads 1 " \
-        f"--eval-every 100 --checkpoint {folder} --checkpoint-every 20 --max-restarts 2 --json {report}"  # fmt: skip
-    command = subprocess.Popen(
-        [sys.executable, "-m", "atta.cli.main", *asked.split()], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert eventually(lambda: (folder / "checkpoint.pt").exists(), 120)
-        trainers_of(command)[1].kill()
-        assert command.wait(300) == 0, command.stderr and command.stderr.read()
-    finally:
-        command.kill()
-        command.wait()
+    with atta.local(parts_of(graph, 2), threads=1) as cluster:
+        asked = f"train --cluster {cluster.cluster_file} --strategy dorylus --trainers 2 --trainers-per-server 1 " \
+            "--model sage --layers 2 --hidden 8 --lr 0.05 --epochs 300 --intervals 4 --mode pipe --workers 1 " \
+            "--device cpu --threads 1 --eval-every 100"  # fmt: skip
+        kept = f" --checkpoint {folder} --checkpoint-every 20 --max-restarts 2 --json {report}"
+        with ended(asked + kept) as command:
+            assert eventually(lambda: (folder / "checkpoint.pt").exists(), 120)
+            assert cluster.stats()[0]["weights"] == 1
+            trainers_of(command)[0].kill()
+            assert command.wait(300) == 0, command.stderr and command.stderr.read()
+        assert cluster.stats()[0]["weights"] == 0
+        with ended(asked) as command:
+            assert eventually(lambda: cluster.stats()[0]["weights"] == 1, 120)
+            trainers_of(command)[0].kill()
+            assert command.wait(120) == 1
+        assert cluster.stats()[0]["weights"] == 0
     found = json.loads(report.read_text())
     assert found["restarts"] >= 1
     np.testing.assert_allclose([e["loss"] for e in found["epochs"]], [e.loss for e in wanted.epochs], rtol=1e-5)
     mine, its = weights(folder), weights(other)
     assert all(torch.equal(mine[name], its[name]) for name in its)
+
+
+@contextlib.contextmanager
+def ended(asked: str) -> Iterator[subprocess.Popen[str]]:
+    """``atta`` with these words, as a process that is not left behind."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "atta.cli.main", *asked.split()], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield command
+    finally:
+        command.kill()
+        command.wait()
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def handed(cluster: atta.Cluster) -> dict[str, Any]:
     }
 
 
-def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
+def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta.Cluster:
     """The cluster that ``handed`` was told of.
 
     ``task["file"]``, if there is one, is a cluster file that somebody rewrites when a daemon moves.
@@ -44,4 +44,4 @@ def connect_handed(task: Mapping[str, Any]) -> atta.Cluster:
     def where() -> Mapping[int, Addresses]:
         return resolve_target(file) if file else addresses
 
-    return connect_all(addresses, None if tls is None else Credentials(**tls), where=where)
+    return connect_all(addresses, None if tls is None else Credentials(**tls), deadline_s=deadline_s, where=where)

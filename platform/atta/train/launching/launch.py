@@ -28,6 +28,7 @@ from atta.train.launching.life import START_S, watched
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting import run_restarting
 from atta.train.launching.restarts import Attempts
+from atta.train.meeting.run import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
@@ -42,6 +43,8 @@ __all__ = ["fit", "with_task"]
 
 SHUTDOWN_S = 10
 """How long the other trainers may take to end after one has failed; then they are killed."""
+CLEAN_S = 5.0
+"""How long a daemon may take to answer when what a failed run has left is dropped."""
 MEETING_S = 120
 """How long a node waits for other nodes, and for daemons that are still starting."""
 
@@ -85,24 +88,24 @@ def _restarting(config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     restarts = run_restarting(
         nodes.trainers_here(config), nodes, folder, most=most, shutdown_s=SHUTDOWN_S, meeting_s=MEETING_S,
-        clean=lambda run: _clean(config, task, run),
+        clean=lambda run: _clean(config, task, run, f"weights-{run}"),
     )  # fmt: skip
     epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
     return TrainReport(config, [EpochReport.from_dict(e) for e in epochs], sum(restarts), restarts)
 
 
-def _clean(config: TrainConfig, cluster: dict[str, Any], run: str) -> None:
-    """Drop what trainers that were killed have left on daemons that go on."""
+def _clean(config: TrainConfig, cluster: dict[str, Any], run: str, weights: str) -> None:
+    """Drop what trainers that were killed have left on daemons that go on: tables of the run, and its weights."""
     if config.cluster is None:
         return
     from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 
-    with contextlib.suppress(AttaError), connect_handed(cluster) as running:
+    with contextlib.suppress(AttaError), connect_handed(cluster, deadline_s=CLEAN_S) as running:
         for name in running.tables.specs():
-            if name.startswith(f"stale-{run}."):
+            if name.startswith((f"stale-{run}.", tables_of(run))):
                 running.tables.delete(name)
         # Only the name counts.
-        spec = ParameterSpec(f"weights-{run}", (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
+        spec = ParameterSpec(weights, (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
         running.weights(spec).drop()
 
 
@@ -117,11 +120,13 @@ def _attempt(
     folder.mkdir()
     if config.checkpoint is not None and attempts.resumes(_newest(config.checkpoint)):
         task["config"]["resume"] = True
+    task["attempt"] = attempts.failed
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     error = _launch(nodes.trainers_here(config), nodes, folder, config.rank_timeout)
     if error is None:
         epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
         return [EpochReport.from_dict(e) for e in epochs]
+    _clean(config, task, task["run"], weights_of(task["run"], task["attempt"]))
     if not attempts.again(error):
         raise error
     place = _restart_place(attempts, config)

@@ -25,6 +25,7 @@ from atta.errors import ConfigError, NonFiniteError
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
 from atta.train.launching.restarting.run import MEETING
+from atta.train.meeting.run import announce_run
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 
@@ -102,7 +103,7 @@ def main(folder: str) -> int:
     try:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         config = TrainConfig.from_dict(task["config"])
-        os.environ["ATTA_RUN"] = task.get("run", "")  # as atta.train.steps.embeddings reads it
+        announce_run(task)
         if MEETING in os.environ:
             _join(json.loads(os.environ[MEETING]), Path(folder))
         with signs_of_life(Path(folder), int(rank), config.rank_timeout):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +13,10 @@ import atta
 from atta.client.tables.embedding import DistEmbedding
 from atta.errors import DataError
 from atta.kvstore.initial import Normal
+from atta.train.meeting.run import run_here, tables_of
 
-__all__ = ["RUN", "TypeEmbeddings"]
+__all__ = ["TypeEmbeddings"]
 
-RUN = "ATTA_RUN"
-"""Environment variable: names the run, the same in all attempts of ``--max-restarts``; empty: there is one attempt."""
 LEASE_S = 900.0
 """After this time without a request the daemons drop the tables of a run that has died. Longer than a checkpoint takes
 to be written."""
@@ -47,10 +45,10 @@ class TypeEmbeddings:
         Raises:
             QuotaExceededError: the daemons have no room for them (``atta serve --tables``).
         """
-        run = os.environ.get(RUN, "")
+        run = run_here()
         if rank == 0 and run:  # an attempt that failed may have left tables: they would stay until their lease ends
             for name in cluster.tables.specs():
-                if name.startswith(f"train-{run}-"):
+                if name.startswith(tables_of(run)):
                     cluster.tables.delete(name)
         token = [run or secrets.token_hex(8)]
         dist.broadcast_object_list(token, src=0)
@@ -60,7 +58,7 @@ class TypeEmbeddings:
                 cluster,
                 cluster.schema.node_counts[node_type],
                 width,
-                name=f"train-{token[0]}-{number}",
+                name=f"{tables_of(token[0])}{number}",
                 optimizer="adam",
                 lr=lr,
                 policy=f"nodes:{node_type}",

@@ -29,6 +29,7 @@ from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.meeting import HaloRows, meet, told
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
+from atta.train.meeting.run import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import CooperativeSettings, DorylusSettings
@@ -179,10 +180,10 @@ class IntervalTrainer(ServerTrainer):
     @contextlib.contextmanager
     def _job(self) -> Iterator[JobWeights]:
         """The weights of the job, which the first trainer creates and drops."""
-        number = int.from_bytes(self._told_bytes(secrets.token_bytes(8)), "little")
+        name = self._told_bytes(weights_of(run_here() or secrets.token_hex(8), attempt_here()).encode()).decode()
         parameters = parameters_to_vector(self.model.parameters()).detach().numpy()
         spec = ParameterSpec(
-            f"weights-{number:016x}", tuple(form.size for form in self.forms),
+            name, tuple(form.size for form in self.forms),
             members=self.options.intervals * self.world, applies="summed", optimiser=self.optimiser,
             dtype=parameters.dtype.str, bound=self.options.staleness, lease_s=_LEASE_S, max_updates=self.config.epochs,
         )  # fmt: skip
