@@ -44,7 +44,7 @@ from atta.wire.identity import Bound, Identity, check
 from atta.wire.named import ask_ray, is_named
 from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
-from atta.wire.silence import patience_of
+from atta.wire.silence import ALONE_S, patience_of
 
 __all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
 
@@ -199,7 +199,9 @@ class Cluster:
         return 1
 
     def _meet_again(self, daemon: int, timeout_s: float | None) -> None:
-        found = self._connections[daemon].describe(timeout=timeout_s)
+        # On a link that swallows the question no answer comes: rather ask again than wait for all the time that is left.
+        within_s = ALONE_S if timeout_s is None else min(timeout_s, ALONE_S)
+        found = self._connections[daemon].describe(timeout=within_s)
         self._connections[daemon].meet(found)
         self._descriptions[daemon] = found
 
