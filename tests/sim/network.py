@@ -57,9 +57,9 @@ class Network:
         """Of one message."""
         return self.weather.delay_s * (0.1 + 0.9 * self.rng.random())
 
-    def later(self, delay: float, function: Callable[..., Any], *args: Any) -> None:
+    def later(self, delay: float, function: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
         """Call it as the network, not as the present process."""
-        self.loop.call_later(delay, function, *args, context=self.context)
+        return self.loop.call_later(delay, function, *args, context=self.context)
 
     def listening(self, address: str) -> SimServer | None:
         """The daemon there, unless it is dead."""
@@ -181,6 +181,7 @@ class Exchange:
         self._node: Node | None = None
         self._task: asyncio.Task[None] | None = None
         self._answer_lost = self._mute = False
+        self._deadline: asyncio.TimerHandle | None = None
         self._next = 0.0
         network.count += 1
         self.number = network.count
@@ -196,7 +197,7 @@ class Exchange:
         draws = [rng.random() for _ in range(4)]
         self._note(f"sent {len(self.raw)} bytes")
         if self.until is not None:
-            network.later(max(0.0, self.until - network.loop.now), self.finish, *LATE)
+            self._deadline = network.later(max(0.0, self.until - network.loop.now), self.finish, *LATE)
         cut, delay = network.cut(self.caller, self.address), network.delay()
         if cut == "silent" or draws[0] < weather.silent:
             self._mute = True
@@ -279,6 +280,8 @@ class Exchange:
             return
         self.over = True
         self.network.under_way.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._note(f"ends {code.name}")
         if not reached and not self._mute:
             self.network.later(self.network.delay(), self._give_up)

@@ -23,7 +23,8 @@ import structlog
 
 import atta.client.cluster
 import atta.client.loaders.neighbor  # all that the simulation needs, before anything is exchanged
-import atta.daemon.daemon  # noqa: F401
+import atta.daemon.daemon
+import atta.partition.dataset
 from tests.sim.channels import AioChannel, SyncChannel
 from tests.sim.disk import Disk, DiskModule
 from tests.sim.loop import NODE, VirtualLoop
@@ -32,6 +33,8 @@ from tests.sim.threads import QueueModule, ThreadingModule, current
 
 __all__ = ["installed"]
 
+MEMORY_BYTES = 4 << 30
+"""What every simulated machine has left."""
 ON_DISK = ("atta.kvstore.durable.logfile", "atta.kvstore.durable.store")
 
 
@@ -124,6 +127,12 @@ def _clock_defaults() -> list[tuple[FunctionType, Any, Any]]:
     return found
 
 
+_OPENED = {
+    "map_array": cache(atta.partition.dataset.map_array),
+    "check_file": cache(atta.partition.dataset.check_file),
+}
+
+
 class _NoLoad:
     def percent(self) -> float:
         return 0.0
@@ -168,7 +177,11 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "machine_id", lambda: getattr(NODE.get(), "machine", ""))
     put(sys.modules["atta.client.sessions.resuming"], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
-    put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 1.0)  # there is none: looking costs steps
+    put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps
+    for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.loading"):
+        put(sys.modules[name], "available_bytes", lambda: MEMORY_BYTES)  # what the real machine has is no seed's choice
+    for name, cached in _OPENED.items():  # daemons start again and again, and their files never change
+        put(sys.modules["atta.partition.dataset"], name, cached)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))
     put(grpc.aio, "insecure_channel", lambda address, options=None: AioChannel(network, address))
     put(grpc.aio, "server", lambda **_: SimServer(network, NODE.get()))  # type: ignore[arg-type]

@@ -77,6 +77,13 @@ class SimThread:
             self._joining.append(waiter.waker())
             waiter.park(timeout)
 
+    async def ended(self) -> None:
+        """Wait for its end, on the event loop."""
+        if self._alive:
+            over = self._loop.create_future()
+            self._joining.append(lambda: over.done() or over.set_result(None))  # type: ignore[func-returns-value]
+            await over
+
     def kill(self) -> None:
         """End it where it waits."""
         self._killed = True

@@ -149,8 +149,8 @@ class World:
 
     async def ended(self, threads: Mapping[str, SimThread]) -> None:
         """Wait until all threads have ended."""
-        while any(thread.is_alive() for thread in threads.values()):
-            await asyncio.sleep(0.05)
+        for thread in threads.values():
+            await thread.ended()
         for name, thread in threads.items():
             if thread.error is not None:
                 raise AssertionError(f"{name}: {type(thread.error).__name__}: {thread.error}") from thread.error
