@@ -147,9 +147,7 @@ def loader(**options: Any) -> tuple[Run, Any]:
 @click.option("--features", type=int, default=100, show_default=True, help="Columns of the generated feature table.")
 @click.option("--method", default="metis", show_default=True, help="Partitioning method.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option(
-    "--batch-sizes", type=INTS, default="1024,128", show_default=True, help="Seeds per batch; the first one warms up."
-)
+@click.option("--batch-sizes", type=INTS, default="1024,128", show_default=True, help="Seeds per batch, one by one.")
 @click.option("--caches", type=NAMES, default="on,off", show_default=True, help="With a cache, without one, or both.")
 @click.option(
     "--seeds",

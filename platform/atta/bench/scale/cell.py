@@ -1,4 +1,4 @@
-"""One system at one number of partitions: daemons and consumers, one warm-up, then stretches of batches of each size."""
+"""One system at one number of partitions: daemons and consumers, then for each size a warm-up and stretches of batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Batches:
 
     Attributes:
         num_neighbors, split, frontier, deliver, seeds, seed: see ``consumer``.
-        batch_sizes: measured one after the other; the first one also warms up.
+        batch_sizes: measured one after the other, each after a warm-up.
         warm_up, measured, profiled: batches per consumer, rounded up to whole epochs; 0 profiled: none.
         threads: of every daemon and consumer.
         timeout_s: no stretch may take longer.
@@ -95,7 +95,7 @@ def run_cell(
         found: dict[int | None, Figures] = {}
         for place, size in enumerate(batches.batch_sizes):
             say(f"{size:,} seeds per batch: warming up")
-            taken = session.take(size, batches.warm_up if place == 0 else 1)
+            taken = session.take(size, batches.warm_up)  # each size has buffers of its own
             say(f"{size:,} seeds per batch: measuring")
             stretch = session.measure(size, batches.measured)
             if cell.profiled and batches.profiled:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -30,6 +29,7 @@ from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
+from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
 from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
@@ -63,7 +63,7 @@ class Engine:
     ) -> None:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self._view = VersionView(0, NO_SOURCES, dataset, shard, cache, edges)
-        self._pages = ThreadPoolExecutor(1, thread_name_prefix="atta-pages")
+        self._pages = named_threads(1, "atta-pages")
         self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
