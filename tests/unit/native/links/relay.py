@@ -8,28 +8,41 @@ import socket
 import threading
 
 from atta import _native
-from tests.unit.native.links.ends import Owner, pairs
+from tests.unit.native.links.ends import Owner, encrypted, pairs
 
 __all__ = ["Relay"]
 
 
 class Relay:
     """Carries bytes between a daemon and an owner. ``flip`` and ``end`` are positions in the requests (``back`` is
-    False) or in the answers."""
+    False) or in the answers, counted from the end of the handshake where the link is encrypted (``tls``)."""
 
     def __init__(
-        self, owner: Owner, me: _native.Links, *, back: bool = True, end: int | None = None, flip: int | None = None
+        self,
+        owner: Owner,
+        me: _native.Links,
+        *,
+        back: bool = True,
+        end: int | None = None,
+        flip: int | None = None,
+        tls: bool = False,
     ) -> None:
         near, self._near = pairs("unix")
         self._far, far = pairs("unix")
-        owner.links.serve(far.detach())
-        me.attach(1, near.detach())
-        self._back, self._end, self._flip = back, end, flip
+        self._back = back
+        self._end: int | None = None
+        self._flip: int | None = None
         self.carried = {False: 0, True: 0}
         """Bytes of requests (False) and of answers (True)."""
         self._stop, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+        asks, serves = encrypted(near, far) if tls else (None, None)
+        shaken = self.carried[back]
+        self._end = None if end is None else shaken + end
+        self._flip = None if flip is None else shaken + flip
+        owner.links.serve(far.detach(), -1, serves)
+        me.attach(1, near.detach(), asks)
 
     def __enter__(self) -> Relay:
         return self

@@ -17,6 +17,7 @@ from tests.unit.native.links.ends import Owner, ask, done, eventually, pairs, pu
 from tests.unit.native.links.frames import PULLED, REFUSED, SAMPLED, Frame, receive
 from tests.unit.native.links.relay import Relay
 
+TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
 OWNER = Owner(rows=1000, hub=5)
 ROWS = np.random.default_rng(0).integers(0, 1000, 30_000)
 """Rows of each request: several answers."""
@@ -84,6 +85,25 @@ def test_a_link_that_ends_anywhere_keeps_what_was_answered(back: bool, end: int)
         assert asked.check() < 2 * len(ROWS)
     assert not any(refused for *_, refused, _ in asked.step.left())
     assert me.attached(1) == 0
+
+
+@TLS
+@pytest.mark.parametrize(("back", "end"), [(b, e) for b in (False, True) for e in ends((REQUESTS, ANSWERS)[b])[1::2]])
+def test_an_encrypted_link_that_ends_anywhere_keeps_what_was_answered(back: bool, end: int) -> None:
+    me = _native.Links(1)
+    with Relay(OWNER, me, back=back, end=end, tls=True):
+        assert Asked(me).check() < 2 * len(ROWS)
+    assert me.attached(1) == 0
+
+
+@TLS
+@settings(max_examples=40)
+@given(st.booleans(), st.data())
+def test_a_damaged_byte_of_an_encrypted_link_is_always_noticed(back: bool, data: st.DataObject) -> None:
+    me = _native.Links(1)
+    flip = data.draw(st.integers(0, (REQUESTS, ANSWERS)[back] - 1))
+    with Relay(OWNER, me, back=back, flip=flip, tls=True):
+        assert Asked(me).check(exact=True) < 2 * len(ROWS)
 
 
 @settings(max_examples=60)
