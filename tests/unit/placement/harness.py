@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from atta import _native
 from atta.daemon.engine.access import ClusterAccess
 from atta.daemon.engine.pulls import RemoteContext
 from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
-from atta.daemon.peers.answers import PulledRows, SampledRows
+from atta.daemon.links.attaching import Attaching
+from atta.daemon.links.owners import LinkedOwners
+from atta.daemon.links.served import Numbers, register
+from atta.daemon.links.steps import LinkSteps
+from atta.daemon.peers.answers import AskedOwners, PulledRows, SampledRows
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import EdgeCache, RowCache
@@ -115,6 +122,9 @@ class Placed:
         self.dataset = dataset
         self.shards = [Shard(dataset, part, resident=part % 2 == 1) for part in range(dataset.num_parts)]
         self.stores = [Store(dataset, part) for part in range(dataset.num_parts)]
+        self.links = [_native.Links(1) for _ in self.shards]
+        for links, shard, store in zip(self.links, self.shards, self.stores, strict=True):
+            register(links, Numbers(dataset.schema), shard, store)
         self.expanded_elsewhere = 0  # number of tasks in which other partitions expanded vertices
 
     def __getitem__(self, part: int) -> Neighbour:
@@ -164,6 +174,9 @@ class Placed:
         )  # fmt: skip
         pulls = order.choice([None, PullsUnderWay(POOL, self.dataset.schema.node_counts)])
         at_once = order.choice([0, 1 << 20])
+        messages: AskedOwners = Owners(self, self.dataset, POOL, at_once=at_once)
+        linked = Linked(self, home, messages) if order.random() < 0.5 else None
+        owners = linked.owners if linked is not None else messages
 
         async def run(task: Task) -> TaskResult:
             if task.lane is Lane.CPU:
@@ -171,7 +184,6 @@ class Placed:
             if is_program(task, home):
                 return await run_program(state, task, ClusterAccess(self.shards[home], self, POOL), POOL)
             self.expanded_elsewhere += task.kind is Kind.NEIGHBORHOOD
-            owners = Owners(self, self.dataset, POOL, at_once=at_once)
             context = RemoteContext(self, owners, cache, POOL, pulls, at_once=at_once)
             return await run_remote(state, task, context)
 
@@ -181,12 +193,56 @@ class Placed:
             while ready:
                 task = ready.pop(order.randrange(len(ready)))
                 edges.more(order.choice([0, 0, 1, 5]))
+                if linked is not None and order.random() < 0.05:
+                    linked.lose_one(order)
                 result = await run(task)
                 ready += dag.done(task, result.growth, result.expand)
             assert dag.finished
 
-        asyncio.run(make())
+        async def over_links() -> None:
+            assert linked is not None
+            with linked.open():
+                await make()
+
+        asyncio.run(make() if linked is None else over_links())
         return out
+
+
+class Linked:
+    """The links of one partition's daemon to all others. What a lost link does not answer is asked by messages."""
+
+    missing: frozenset[int] = frozenset()
+
+    def __init__(self, placed: Placed, home: int, messages: AskedOwners) -> None:
+        self._links, self._others = _native.Links(1), [owner for owner in range(len(placed.shards)) if owner != home]
+        for owner in self._others:
+            near, far = socket.socketpair()
+            for end in (near, far):
+                end.setblocking(False)
+            placed.links[owner].serve(far.detach())
+            self._links.attach(owner, near.detach())
+        self._steps = LinkSteps(self._links, 60.0, self._nobody_is_silent)
+        attaching = cast(Attaching, self)  # all are attached, and what is lost stays lost
+        self.owners = LinkedOwners(self._links, self._steps, attaching, messages, placed.dataset)
+
+    async def _nobody_is_silent(self) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        self._steps.open()
+        try:
+            yield
+        finally:
+            self._steps.close()
+            self._links.close()
+
+    def lose_one(self, order: random.Random) -> None:
+        if self._others:
+            self._links.detach(order.choice(self._others))
+
+    def lost(self, owner: int) -> None:
+        assert not self._links.attached(owner), "a link that works has not answered all it was asked"
 
 
 class Copied:
