@@ -16,11 +16,15 @@ import torch.distributed as dist
 
 import atta
 from atta.cli import main as root
+from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
+from atta.train.models.links import decoder_named
+from atta.train.models.typed import TypedLinkModel
 from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.links.pairs import EdgeSplit
+from atta.train.tasks.reach import TypeReach
 from tests.hetero import hidden_over_all_vertices
 
 BUYS, BOUGHT, KNOWS, TAGS = (
@@ -217,10 +221,32 @@ def test_two_trainers_and_a_resumed_run(world: World, tmp_path: Path) -> None:
     assert report.best.metrics["val_auc"] > 0.55
     again = fit(config(world, epochs=7, resume=True, **settings))
     assert [e.loss for e in again.epochs[:6]] == [e.loss for e in report.epochs]
-    with pytest.raises(atta.errors.ConfigError, match="on a typed graph: predict takes none of these"):
-        atta.predict(world.running, tmp_path / "run")
+    pairs = world.user_ids(BUYS)[:, ::7].T.numpy()
+    scored = atta.predict(world.running, tmp_path / "run", links=pairs)
+    assert scored is not None
+    np.testing.assert_array_equal(scored.ids, pairs)
+    np.testing.assert_allclose(scored.values, scores_of_best(world, tmp_path / "run", pairs), rtol=1e-4, atol=1e-5)
     with pytest.raises(atta.errors.DataError, match="was made with edge_type user__buys__item"):
         fit(config(world, epochs=8, resume=True, **{**settings, "edge_type": "user__knows__user"}))
+
+
+@torch.no_grad()
+def scores_of_best(world: World, run: Path, pairs: np.ndarray) -> np.ndarray:
+    """Inner products of both ends' rows, from the best weights of a run, over the whole graph at once."""
+    weights = torch.load(run / "best.pt", weights_only=True)["model"]
+    learnt = weights.pop("embeddings.tag")
+    reach = TypeReach.of(world.running.schema, "item", 2, ("user",))
+    model = TypedLinkModel(config(world).own, reach, ("user", "item"), decoder_named("dot", 12, 12))
+    model.load_state_dict(weights)
+    order = MutableSpec("order-tag", COUNTS["tag"], policy="nodes:tag")
+    tags = learnt[torch.from_numpy(world.running.tables.create(order).locate(world.ids["tag"]))]
+    h = hidden_over_all_vertices(model.eval(), {**world.x, "tag": tags}, world.edges)
+    places = (
+        np.argsort(world.ids[t])[np.searchsorted(np.sort(world.ids[t]), ids)]
+        for t, ids in zip(BUYS[::2], pairs.T, strict=True)
+    )
+    users, items = (model.outputs[t](h[t])[own] for t, own in zip(BUYS[::2], places, strict=True))
+    return (users * items).sum(1).numpy()
 
 
 BAD = [
