@@ -28,12 +28,13 @@ def main() -> int:
     if given.planted:
         return _planted(given.seeds)
     names = list(SCENARIOS) if given.scenario == "all" else [given.scenario]
-    failed, simulated, spent = 0, 0.0, 0.0
+    failed, simulated, spent, kills, power_cuts = 0, 0.0, 0.0, 0, 0
     digest = hashlib.sha256()
     seeds = range(given.first, given.first + given.seeds)
     with closing(several(names, seeds, jobs=given.jobs, logs=given.log)) as results:
         for result in results:
             simulated, spent = simulated + result.simulated_s, spent + result.cpu_s
+            kills, power_cuts = kills + result.kills, power_cuts + result.power_cuts
             for ended in result.ended:
                 digest.update(ended.digest)
                 if ended.log:
@@ -47,6 +48,7 @@ def main() -> int:
             if result.next % 1000 == 0:
                 print(f"up to seed {result.next - 1}: {failed} failed", file=sys.stderr, flush=True)
     print(f"{given.seeds} seeds of {', '.join(names)}: {failed} failed; {simulated:.0f} simulated s in {spent:.1f} s")
+    print(f"{kills} daemons killed, {power_cuts} of them by a power cut")
     print(f"digest of the logs: {digest.hexdigest()[:16]}")
     return int(failed > 0)
 

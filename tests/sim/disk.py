@@ -1,31 +1,45 @@
 """A simulated disk below the log of tables: it fills up, and a power cut loses or tears what was not forced to it.
 
 The files are real, and what a process has written stays there when it is killed, as in the page cache of a system that
-goes on. ``DiskModule`` stands for ``os`` in the modules that write the log. Names of files are never lost: a file
-system that keeps a journal writes them in order.
+goes on. It is lost by a later power cut, unless a process has forced it meanwhile. What a failed attempt to force has
+left behind is never forced, as in Linux. ``DiskModule`` stands for ``os`` in the modules that write the log,
+checkpoints and votes, ``FoldersModule`` for ``shutil``. A thread that forces a file waits for the disk: it can be
+killed there. Names of files are never lost: a file system that keeps a journal writes them in order. The files of a
+checkpoint are on the disk at once.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.sim.loop import NODE, Node, VirtualLoop
+from tests.sim.threads import waiting_thread
 
-__all__ = ["Disk", "DiskModule"]
+__all__ = ["Disk", "DiskModule", "FoldersModule"]
+
+FORCE_S = 0.02
+"""Longest time that forcing a file takes a thread."""
+
+_Write = tuple[int, bytes | None]
+"""Where, and what; None: the file ends there from now on."""
 
 
 @dataclass
-class _Open:
-    """A file that a process has open: what is certainly on the disk, and what was written since."""
+class _File:
+    """A file that somebody has written: what is certainly on the disk, and what was written since."""
 
-    node: Node | None
-    path: str
+    fd: int
+    """The simulation's own."""
+    machine: str
     forced: bytes
-    since: list[tuple[int, bytes]] = field(default_factory=list)
+    since: list[_Write] = field(default_factory=list)
+    doubtful: list[_Write] = field(default_factory=list)
+    """Could not be forced. Nothing forces it later."""
 
 
 class Disk:
@@ -35,12 +49,19 @@ class Disk:
         self.loop, self.rng = loop, loop.rng
         self.full = self.failing = 0.0
         """How likely it is that a write finds no room, and that forcing it to the disk fails."""
-        self.open: dict[int, _Open] = {}
+        self.open: dict[int, tuple[Node | None, _File]] = {}
+        self._files: dict[int, _File] = {}
 
-    def take(self, fd: int, path: str) -> None:
+    def take(self, fd: int) -> None:
         """A process has opened a file."""
         node = NODE.get()
-        self.open[fd] = _Open(node, path, self._content(fd))
+        for number in [number for number, file in self._files.items() if not os.fstat(file.fd).st_nlink]:
+            os.close(self._files.pop(number).fd)
+        number = os.fstat(fd).st_ino
+        if number not in self._files:
+            machine = node.machine if node is not None else ""
+            self._files[number] = _File(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY), machine, self._content(fd))
+        self.open[fd] = node, self._files[number]
         if node is not None and self._release not in node.ended:
             node.ended.append(lambda: self._release(node))
 
@@ -48,22 +69,36 @@ class Disk:
         return os.pread(fd, os.fstat(fd).st_size, 0) if os.path.isfile(f"/proc/self/fd/{fd}") else b""
 
     def _release(self, node: Node) -> None:
-        for fd in [fd for fd, found in self.open.items() if found.node is node]:
+        for fd in [fd for fd, (owner, _) in self.open.items() if owner is node]:
             del self.open[fd]
             os.close(fd)
 
+    def end(self) -> None:
+        """Close everything."""
+        self.open.clear()
+        for file in self._files.values():
+            os.close(file.fd)
+        self._files.clear()
+
     def power_cut(self, node: Node) -> None:
         """Before the node is killed: of what was not forced to the disk, some is lost, and the last may be torn."""
-        for found in [found for found in self.open.values() if found.node is node and found.since]:
-            kept = found.since[: self.rng.randrange(len(found.since) + 1)]
-            content = bytearray(found.forced)
-            for number, (at, data) in enumerate(kept):
-                torn = self.rng.randrange(len(data)) if number == len(kept) - 1 else len(data)
-                content[at : at + torn] = data[:torn]
-            with open(found.path, "r+b") as file:
-                file.write(content)
-                file.truncate(len(content))
-            self.loop.event(f"{node.name}: the power fails, {os.path.basename(found.path)} has {len(content)} bytes")
+        for file in [file for file in self._files.values() if file.machine == node.machine]:
+            if not file.since and not file.doubtful:
+                continue
+            kept = [write for write in file.doubtful if self.rng.random() < 0.5]
+            kept += file.since[: self.rng.randrange(len(file.since) + 1)]
+            if kept and kept[-1][1] is not None:
+                at, data = kept.pop()
+                assert data is not None
+                kept.append((at, data[: self.rng.randrange(len(data) + 1)]))
+            file.forced, file.since, file.doubtful = _applied(file.forced, kept), [], []
+            path = os.readlink(f"/proc/self/fd/{file.fd}")
+            if os.path.exists(path):
+                with open(path, "r+b") as real:
+                    real.write(file.forced)
+                    real.truncate(len(file.forced))
+            name = os.path.basename(path)
+            self.loop.event(f"{node.name}: the power fails, {name} has {len(file.forced)} bytes")
 
     def flip(self, path: str, at: int) -> None:
         """One bit of a file changes."""
@@ -73,6 +108,18 @@ class Disk:
             file.seek(at)
             file.write(bytes([byte ^ (1 << self.rng.randrange(8))]))
         self.loop.event(f"bit {at} of {os.path.basename(path)} flips")
+
+
+def _applied(content: bytes, writes: Sequence[_Write]) -> bytes:
+    """The content of a file after some writes."""
+    found = bytearray(content)
+    for at, data in writes:
+        if data is None:
+            del found[at:]
+        else:
+            found += bytes(max(0, at - len(found)))
+            found[at : at + len(data)] = data
+    return bytes(found)
 
 
 class DiskModule:
@@ -93,8 +140,9 @@ class DiskModule:
         """As ``os.open``."""
         self._check()
         fd = os.open(path, flags, mode)
-        # A file is renamed once it has a header: this is the name that it will have.
-        self._disk.take(fd, str(path).removesuffix(".begun"))
+        self._disk.take(fd)
+        if flags & os.O_TRUNC:
+            self._disk.open[fd][1].since.append((0, None))
         return fd
 
     def close(self, fd: int) -> None:
@@ -113,26 +161,50 @@ class DiskModule:
             if not some:
                 raise OSError(errno.ENOSPC, "No space left on device")
             data = some
-        disk.open[fd].since.append((at, data))
+        disk.open[fd][1].since.append((at, data))
         return os.pwrite(fd, data, at)
+
+    def pwrite(self, fd: int, data: Any, at: int) -> int:
+        """As ``os.pwrite``."""
+        return self.pwritev(fd, [data], at)
 
     def ftruncate(self, fd: int, size: int) -> None:
         """As ``os.ftruncate``."""
         self._check()
         os.ftruncate(fd, size)
-        found = self._disk.open[fd]
-        found.since = [(at, data[: max(0, size - at)]) for at, data in found.since if at < size]
-        found.forced = found.forced[:size]
+        self._disk.open[fd][1].since.append((size, None))
 
     def fsync(self, fd: int) -> None:
         """As ``os.fsync``, without waiting for a real disk."""
         self._check()
         disk = self._disk
+        if (thread := waiting_thread()) is not None:
+            thread.park(FORCE_S * disk.rng.random())
+        _, file = disk.open.get(fd, (None, None))
         if disk.failing and disk.rng.random() < disk.failing:
+            if file is not None:
+                file.doubtful, file.since = file.doubtful + file.since, []
             raise OSError(errno.EIO, "Input/output error")
-        if (found := disk.open.get(fd)) is not None:
-            found.forced, found.since = disk._content(fd), []
+        if file is not None:
+            for size in [at for at, data in file.since if data is None]:
+                file.doubtful = [
+                    (at, data[: size - at]) for at, data in file.doubtful if data is not None and at < size
+                ]
+            file.forced, file.since = _applied(file.forced, file.since), []
 
     def fdatasync(self, fd: int) -> None:
         """As ``os.fdatasync``."""
         self.fsync(fd)
+
+
+class FoldersModule:
+    """Stands for the module ``shutil``: a process that was killed removes nothing more."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(shutil, name)
+
+    def rmtree(self, path: Any, ignore_errors: bool = False) -> None:
+        """As ``shutil.rmtree``."""
+        node = NODE.get()
+        if node is None or node.alive:
+            shutil.rmtree(path, ignore_errors=ignore_errors)

@@ -39,6 +39,8 @@ class Several:
     next: int
     simulated_s: float
     cpu_s: float
+    kills: int
+    power_cuts: int
 
 
 def several(names: Sequence[str], seeds: range, *, jobs: int, logs: bool) -> Generator[Several]:
@@ -63,11 +65,12 @@ def several(names: Sequence[str], seeds: range, *, jobs: int, logs: bool) -> Gen
 
 def _run(task: tuple[tuple[str, ...], range, bool]) -> Several:
     names, seeds, logs = task
-    simulated, began, ended = 0.0, time.process_time(), []
+    simulated, began, ended, kills, power_cuts = 0.0, time.process_time(), [], 0, 0
     for seed in seeds:
         for name in names:
             outcome = simulate(name, seed)
             simulated += outcome.seconds
+            kills, power_cuts = kills + outcome.kills, power_cuts + outcome.power_cuts
             digest = hashlib.sha256("\n".join(outcome.log).encode()).digest()
             ended.append(Ended(name, seed, outcome.error, digest, outcome.log if logs or outcome.error else ()))
-    return Several(tuple(ended), seeds.stop, simulated, time.process_time() - began)
+    return Several(tuple(ended), seeds.stop, simulated, time.process_time() - began, kills, power_cuts)

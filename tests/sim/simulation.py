@@ -33,6 +33,10 @@ class Outcome:
     log: tuple[str, ...]
     seconds: float
     """Simulated seconds."""
+    kills: int
+    """How many daemons were killed."""
+    power_cuts: int
+    """How many of them because the power failed."""
 
 
 def simulate(scenario: str, seed: int) -> Outcome:
@@ -45,6 +49,7 @@ def simulate(scenario: str, seed: int) -> Outcome:
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
         lasted, log = world.loop.now - 1000, tuple(world.loop.log)
+        kills, power_cuts = world.kills, world.power_cuts
         if not error and world.loop.failures:
             error = "; ".join(world.loop.failures)
-    return Outcome(scenario, seed, error, log, lasted)
+    return Outcome(scenario, seed, error, log, lasted, kills, power_cuts)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from tests.sim.loop import NODE, Node, VirtualLoop
 
-__all__ = ["KilledError", "QueueModule", "SimThread", "ThreadingModule", "current"]
+__all__ = ["KilledError", "QueueModule", "SimThread", "ThreadingModule", "current", "waiting_thread"]
 
 _CURRENT: list[SimThread] = []
 """The simulated thread that runs now, if one does."""
@@ -32,6 +32,11 @@ def current() -> SimThread:
     """The running thread. The event loop must never wait, so there has to be one."""
     assert _CURRENT, "the event loop would wait for a thread"
     return _CURRENT[-1]
+
+
+def waiting_thread() -> SimThread | None:
+    """The running thread, which may wait; None: it is the event loop."""
+    return _CURRENT[-1] if _CURRENT else None
 
 
 class SimThread:

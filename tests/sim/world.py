@@ -31,6 +31,8 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.daemons: dict[str, Daemon] = {}
         self._configs: dict[str, DaemonConfig] = {}
+        self.kills = self.power_cuts = 0
+        """How many daemons were killed, and how many of them because the power failed."""
         self._gone: list[Any] = []  # what killed processes had in memory; it must not be finalised before the end
 
     @classmethod
@@ -52,8 +54,9 @@ class World:
         self.loop.set_exception_handler(lambda *_: None)
         self.loop.over = True
         self._gone.clear()
-        for held in (self.daemons, self.nodes, self.network.servers, self.network.under_way, self.disk.open):
+        for held in (self.daemons, self.nodes, self.network.servers, self.network.under_way):
             held.clear()  # type: ignore[attr-defined]
+        self.disk.end()
         self.loop._ready.clear()  # type: ignore[attr-defined]
         self.loop._scheduled.clear()  # type: ignore[attr-defined]
         gc.collect(0)  # all that the simulation has made: nothing was collected meanwhile
@@ -85,7 +88,11 @@ class World:
             "insecure": True,
             **settings,
         }
-        self._configs[address] = DaemonConfig(str(self.data), range(part, part + 1), listen=address, **settings)
+        log_bytes = settings.pop("log_bytes", None)
+        config = DaemonConfig(str(self.data), range(part, part + 1), listen=address, **settings)
+        if log_bytes is not None:  # shorter than an operator may choose, so that there are many checkpoints
+            object.__setattr__(config, "log_bytes", log_bytes)
+        self._configs[address] = config
         await self.restart(address)
 
     async def restart(self, address: str) -> None:
@@ -110,7 +117,9 @@ class World:
         node = self.nodes[address]
         if node.alive:
             self.event(f"{node.name}: is killed")
+            self.kills += 1
             if power:
+                self.power_cuts += 1
                 self.disk.power_cut(node)
             self._kill(node)
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from atta.errors import DiskFullError
+from atta.errors import DataError, DiskFullError
 from tests.sim.network import Weather
 from tests.sim.world import World
 
@@ -61,12 +61,15 @@ async def outages(
 
 
 async def _back(world: World, address: str) -> None:
-    """Start a daemon that is dead; again and again while its disk is full."""
+    """Start a daemon that is dead; again and again while its disk is full, or fails to force data."""
     while not world.nodes[address].alive:
         try:
             await world.restart(address)
-        except DiskFullError:
-            world.event(f"{address}: does not start, its disk is full")
+        except DataError as error:
+            unwritten = isinstance(error, DiskFullError) or "cannot be written" in error.cause
+            if not unwritten or not (world.disk.full or world.disk.failing):
+                raise
+            world.event(f"{address}: does not start, its disk cannot be written")
             await asyncio.sleep(0.5)
 
 

@@ -11,12 +11,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 import atta
 from atta.errors import DataError
+from atta.kvstore.durable.frames import FILE_HEADER_BYTES
 from atta.kvstore.spec import MutableSpec
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.graph import PARTS
@@ -26,7 +27,9 @@ from tests.sim.world import World
 
 __all__ = ["tables"]
 
-ROWS, PUSHES, CLIENTS = 8, 6, 2
+T = TypeVar("T")
+
+ROWS, PUSHES, CLIENTS, TOGETHER = 8, 9, 2, 3
 COLUMNS = PUSHES * CLIENTS
 
 
@@ -61,23 +64,44 @@ def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
     def work() -> None:
         with _connected(world) as cluster:
             table = patiently(lambda: cluster.tables.create(_spec()))
-            for count in range(PUSHES):
-                column = number * PUSHES + count
-                rows = np.sort(rng.permutation(ROWS)[: rng.integers(1, 5)]).astype(np.int64)
-                values = np.zeros((len(rows), COLUMNS), np.float32)
-                values[:, column] = 1
-                pushed.rows[column] = rows
-                try:
-                    table.push(rows, values, "add").wait()
-                    pushed.acknowledged.add(column)
-                    world.event(f"client {number}: push {column} is acknowledged")
-                except EXPECTED as error:
-                    pushed.unknown.add(column)
-                    world.event(f"client {number}: push {column} fails: {type(error).__name__}")
+            columns = list(range(number * PUSHES, (number + 1) * PUSHES))
+            while columns:
+                together = int(rng.integers(1, TOGETHER + 1))
+                begun = [_begin(world, table, pushed, column, rng) for column in columns[:together]]
+                del columns[:together]
+                for at in rng.permutation(len(begun)):
+                    begun[at]()
                 if rng.random() < 0.5:
                     _look(world, table, pushed)
 
     return work
+
+
+def _begin(world: World, table: Any, pushed: Pushed, column: int, rng: np.random.Generator) -> Callable[[], None]:
+    """Begin a push; returns what waits for its end."""
+    rows = np.sort(rng.permutation(ROWS)[: rng.integers(1, 5)]).astype(np.int64)
+    values = np.zeros((len(rows), COLUMNS), np.float32)
+    values[:, column] = 1
+    pushed.rows[column] = rows
+
+    def noted(do: Callable[[], T]) -> T | None:
+        try:
+            return do()
+        except EXPECTED as error:
+            pushed.unknown.add(column)
+            world.event(f"push {column} fails: {type(error).__name__}")
+            return None
+
+    ticket = noted(lambda: table.push(rows, values, "add"))
+
+    def wait() -> None:
+        if ticket is not None:
+            noted(ticket.wait)
+        if column not in pushed.unknown:
+            pushed.acknowledged.add(column)
+            world.event(f"push {column} is acknowledged")
+
+    return wait
 
 
 def _look(world: World, table: Any, pushed: Pushed) -> None:
@@ -104,20 +128,20 @@ async def tables(world: World) -> None:
     """See the module."""
     folder, rng = Path(mkdtemp(prefix="atta-sim-")), world.rng
     try:
-        durability = rng.choice(["process", "disk"])
+        durability, log_bytes = rng.choice(["process", "disk"]), rng.choice([1 << 10, 4 << 10, 1 << 20])
         addresses = [world.address(part) for part in range(PARTS)]
         for part in range(PARTS):
             peers = dict(enumerate(addresses))
-            await world.serve(part, peers=peers, durability=durability, tables_dir=str(folder), log_bytes=1 << 20)
+            await world.serve(part, peers=peers, durability=durability, tables_dir=str(folder), log_bytes=log_bytes)
         world.network.weather = bad_weather(rng)
-        world.disk.full = rng.choice([0.0, 0.0, 0.1])
+        world.disk.full, world.disk.failing = rng.choice([0.0, 0.0, 0.1]), rng.choice([0.0, 0.0, 0.05])
         pushed = Pushed()
         clients = {f"client-{n}": world.client(f"client-{n}", _worker(world, n, pushed)) for n in range(CLIENTS)}
         kinds = ["kill", "pause", "cut", *(["power"] if durability == "disk" else [])]
         busy = _busy(clients)
         await outages(world, addresses, list(clients), busy=busy, every_s=rng.choice([0.1, 1.0, 5.0]), kinds=kinds)
         await world.ended(clients)
-        world.disk.full = 0.0
+        world.disk.full = world.disk.failing = 0.0
         await healed(world, addresses)
         await _audit(world, pushed)
         if rng.random() < 0.3:
@@ -146,7 +170,9 @@ async def _damaged(world: World, folder: Path, address: str, pushed: Pushed) -> 
     logs = sorted(path for path in folder.rglob("log-*") if path.stat().st_size > 400 and "part-0000" in str(path))
     if not logs:
         return
-    world.disk.flip(str(logs[0]), world.rng.randrange(logs[0].stat().st_size // 2))
+    # With `disk` a bit of the last group of the last file looks like a group that was not acknowledged.
+    last = logs[0] == max(logs[0].parent.glob("log-*"))
+    world.disk.flip(str(logs[0]), world.rng.randrange(FILE_HEADER_BYTES if last else logs[0].stat().st_size // 2))
     try:
         await world.restart(address)
     except DataError as error:

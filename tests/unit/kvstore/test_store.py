@@ -329,3 +329,53 @@ def test_a_store_is_of_one_daemon_and_one_dataset(tmp_path: Path) -> None:
     (tmp_path / "store.json").unlink()
     with pytest.raises(DataError, match="is missing, but there are logs"):
         Kept(tmp_path)
+
+
+def failing_os(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_what_is_read_at_the_start_is_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is killed between writing a group and forcing it. Its successor counts the group as written, and says so
+    to a client that repeats the push."""
+    kept = Kept(tmp_path, forced=True)
+    with monkeypatch.context() as never:
+        never.setattr(os, "fdatasync", lambda _: None)
+        kept.create()
+    written = os.stat(next(tmp_path.glob("log-*"))).st_ino
+    kept.store.close()
+    forced = set()
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (forced.add(os.fstat(fd).st_ino), real(fd))[1])
+    assert len(Kept(tmp_path, forced=True).state()) == 3
+    assert written in forced
+    monkeypatch.setattr(os, "fsync", failing_os)
+    with pytest.raises(DataError, match=r"store.json: cannot be written: Input/output error"):
+        Kept(tmp_path / "other", forced=True)
+
+
+def test_a_log_that_could_not_be_forced_gets_no_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the disk it may be longer than the successor would say."""
+    kept = Kept(tmp_path, forced=True)
+    kept.create()
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", failing_os)
+        with pytest.raises(OSError, match="Input/output error"):
+            kept.register(kept.tables.get("added"), 8)
+    with pytest.raises(DataError, match=r"log-.*: cannot be written: Input/output error"):
+        kept.checkpoint()
+    assert len(list(tmp_path.glob("log-*"))) == 1
+    kept.store.close()
+
+
+def test_a_checkpoint_that_cannot_be_forced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(tmp_path)
+    kept.create()
+    before, at = kept.state(), kept.store.rotate()
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", failing_os)
+        with pytest.raises(DataError, match=r"checkpoint-.*: cannot be written: Input/output error"):
+            kept.store.checkpoint(at, lambda folder: kept.tables.write(folder, kept.tables.lasting()))
+    assert not list(tmp_path.glob("checkpoint-*"))
+    kept.store.close()
+    assert Kept(tmp_path).state() == before

@@ -11,7 +11,7 @@ from atta.errors import DataError
 from atta.kvstore.durable.frames import FILE_HEADER_BYTES, Buffer, LogHeader, LogPosition, LogReader, Record, frame
 from atta.partition.disk.files import check_regular
 
-__all__ = ["LogFile", "LogRead", "cut_off"]
+__all__ = ["LogFile", "LogRead", "cut_off", "force"]
 
 _BUFFERS = 1000
 """Most buffers in one call of the operating system, which allows 1,024."""
@@ -31,7 +31,7 @@ class LogFile:
             _write(self._fd, [header.encode()], 0)
             os.fsync(self._fd)
             begun.rename(path)
-            sync_folder(path.parent)
+            force(path.parent)
         except BaseException:
             os.close(self._fd)
             begun.unlink(missing_ok=True)
@@ -65,6 +65,11 @@ class LogFile:
                 raise
         self.position, self.nbytes = position, self.nbytes + size
         return before
+
+    @property
+    def broken(self) -> OSError | None:
+        """Why nobody knows what the file has on the disk; None: that is known."""
+        return self._broken
 
     def close(self) -> None:
         """Close the file. Calling it twice does nothing."""
@@ -133,8 +138,8 @@ def cut_off(path: Path, size: int) -> None:
         os.close(fd)
 
 
-def sync_folder(path: Path) -> None:
-    """Force the names in a folder to the disk; raises OSError."""
+def force(path: Path) -> None:
+    """Force a file, or the names in a folder, to the disk; raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -34,7 +34,7 @@ from atta.kvstore.durable.files import (
     write_store_file,
 )
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
-from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off
+from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off, force
 from atta.kvstore.durable.replay import Replay
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.parts import MANIFEST
@@ -132,13 +132,23 @@ class TableStore:
             records += _replay(log, replay)
             if log.torn_bytes and path != files[-1]:
                 raise DataError(path, f"ends within a record, at byte {log.end}, but later files follow")
-            if log.torn_bytes:
-                cut_off(path, log.end)
+            self._settle(path, log)
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
             self._older[path] = log.end
         self.epoch = epoch + 1
         self._begin(place)
         return Recovered(replay.by_name(), records, torn)
+
+    def _settle(self, path: Path, log: LogRead) -> None:
+        """Cut off what is torn. What was read may count as acknowledged from now on, also a group that was written by a
+        process that was killed before it had forced the group to the disk."""
+        try:
+            if log.torn_bytes:
+                cut_off(path, log.end)
+            elif self.forced:
+                force(path)
+        except OSError as error:
+            raise _unwritten(path, error) from None
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         """Write a group of records and return the position before it; see ``LogFile.append``."""
@@ -147,6 +157,8 @@ class TableStore:
     def rotate(self) -> LogPosition:
         """Begin a new file of the log, and return the last record before it; raises DataError."""
         present = self._present
+        if present.broken is not None:  # whether it ends there on the disk is not known
+            raise _unwritten(present.path, present.broken)
         if present.first_lsn <= present.position.lsn:
             self._begin(present.position)
             with self._changing:
@@ -161,11 +173,14 @@ class TableStore:
             DataError: a file cannot be written; names it. Then nothing was removed.
         """
         folder = self.folder / f"checkpoint-{at.lsn:020d}"
-        with Staging(folder, MANIFEST, overwrite=True) as staging:
-            write(staging.path)
-            value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
-            name, version = CHECKPOINT_FORMAT
-            write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
+        try:
+            with Staging(folder, MANIFEST, overwrite=True) as staging:
+                write(staging.path)
+                value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
+                name, version = CHECKPOINT_FORMAT
+                write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
+        except OSError as error:
+            raise _unwritten(folder, error) from None
         with self._changing:
             needless = [path for path in self._older if _number(path) <= at.lsn]
             self._older = {path: size for path, size in self._older.items() if path not in needless}
@@ -191,7 +206,7 @@ class TableStore:
         try:
             self._log = LogFile(path, LogHeader(self.store_id, self.epoch, before, self.forced))
         except OSError as error:
-            raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror}") from None
+            raise _unwritten(path, error) from None
         self._older.pop(path, None)  # it had no records
 
     def _files(self) -> list[Path]:
@@ -224,7 +239,10 @@ class TableStore:
             if self._files():
                 raise DataError(path, "is missing, but there are logs of tables")
             store_id = secrets.token_bytes(16)
-            write_store_file(self.folder, store_id, about)
+            try:
+                write_store_file(self.folder, store_id, about)
+            except OSError as error:
+                raise _unwritten(path, error) from None
             return store_id
         value = read_sealed(path, "a store of tables", *STORE_FORMAT)
         for name, wanted in about.items():
@@ -272,6 +290,10 @@ def _replay(log: LogRead, replay: Replay) -> int:
             raise DataError(log.path, f"record {record.lsn}: {error}") from None
         count += 1
     return count
+
+
+def _unwritten(path: Path, error: OSError) -> DataError:
+    return disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}")
 
 
 def _number(path: Path) -> int:
