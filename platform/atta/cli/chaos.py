@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, NAMES, check_folder, json_option, printer, quiet_option, write_json
+from atta.cli.output import DURATION, NAMES, SIZE, check_folder, json_option, printer, quiet_option, write_json
 from atta.errors import AttaError, ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,19 @@ __all__ = ["COMMANDS"]
 @click.option("--daemons-only", is_flag=True, help="Spare consumers and the trainer.")
 @click.option("--parts", type=click.IntRange(1, 16), default=2, show_default=True, help="Partitions.")
 @click.option("--replicas", type=click.IntRange(1, 8), default=2, show_default=True, help="Daemons of each partition.")
-@click.option("--consumers", type=click.IntRange(1, 16), default=2, show_default=True, help="Beside one trainer.")
+@click.option("--consumers", type=click.IntRange(1, 16), default=5, show_default=True, help="Beside one trainer.")
+@click.option(
+    "--loaders",
+    type=NAMES,
+    default="neighbours,disjoint,temporal,link,operator",
+    show_default=True,
+    help="Kinds of loaders; consumers have them in turn.",
+)
+@click.option("--cache", type=SIZE, help="What a daemon keeps of other partitions; default: that of atta serve.")
+@click.option(
+    "--links/--no-links", default=True, show_default=True, help="How daemons exchange rows, as for atta serve."
+)
+@click.option("--spare", type=NAMES, help="Processes that are not killed, such as daemon-0,consumer-0.")
 @click.option(
     "--out",
     "folder",
@@ -42,20 +54,24 @@ __all__ = ["COMMANDS"]
 @quiet_option
 def chaos(
     *, minutes: float, seed: int | None, faults: tuple[str, ...] | None, every: float, folder: str | None,
-    json_file: str | None, quiet: bool, **sizes: Any,
+    json_file: str | None, quiet: bool, loaders: tuple[str, ...], cache: int | None, links: bool,
+    spare: tuple[str, ...] | None, **sizes: Any,
 ) -> None:  # fmt: skip
     """Kill, stop, cut off and starve the processes of a small cluster, and check what they deliver.
 
     Daemons with replicas, consumers and a trainer run on this machine. A seed decides which fault hits whom and when.
-    Each batch must come once and be the one of the local sampler, the trainer's weights must be those of an undisturbed
-    run, and nothing may leak. cut and disk need root. Exit code 1: that was violated; the log says how to repeat it.
+    Each batch must come once and be the one of the local sampler (links and operators: of an undisturbed run), the
+    trainer's weights must be those of an undisturbed run, and nothing may leak. cut and disk need root. Exit code 1:
+    that was violated; the log says how to repeat it.
 
     Example: atta chaos --minutes 120 --json chaos.json
     """
+    from atta.bench.lab.chaos.loaders import loader_kinds
     from atta.bench.lab.chaos.plan import kinds_of
     from atta.bench.lab.chaos.run import ChaosRun, ChaosSettings, possible_kinds
 
     kinds = tuple(kinds_of(faults)) if faults is not None else possible_kinds()
+    found = tuple(loader_kinds(loaders))
     seed = int(time.time()) if seed is None else seed
     place = _folder(folder)
     options = {"minutes": minutes, "faults": ",".join(kind.value for kind in kinds), "every": f"{every:g}s"}
@@ -64,10 +80,14 @@ def chaos(
         "replicas": sizes["replicas"],
         "consumers": sizes["consumers"],
         "most": sizes["most"],
+        "loaders": ",".join(kind.value for kind in found),
+        **({} if cache is None else {"cache": cache}),
+        **({"spare": ",".join(spare)} if spare else {}),
     }
     again = ["atta", "chaos", "--seed", str(seed)]
     again += [word for name, value in {**options, **given}.items() for word in (f"--{name}", str(value))]
     again += ["--daemons-only"] if sizes["daemons_only"] else []
+    again += [] if links else ["--no-links"]
 
     def tell(line: str) -> None:
         if not quiet:
@@ -75,7 +95,8 @@ def chaos(
 
     (place / "command").write_text(shlex.join(again) + "\n")
     tell(f"seed {seed}; logs in {place}")
-    run = ChaosRun(ChaosSettings(seed, minutes, kinds, place, every_s=every, **sizes), tell)
+    rows: dict[str, Any] = {"loaders": found, "cache_bytes": cache, "links": links, "spare": spare or ()}
+    run = ChaosRun(ChaosSettings(seed, minutes, kinds, place, every_s=every, **rows, **sizes), tell)
     try:
         run.run()
     finally:  # also after Ctrl-C: what was seen until then

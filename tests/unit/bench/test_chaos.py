@@ -12,10 +12,20 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from atta.bench.lab.chaos.invariants import ConsumerChecker, ProcessSample, TrainerChecker, leaks, longest_gap
-from atta.bench.lab.chaos.oracle import ChaosGraph, expected_batches, expected_weights
+from atta.bench.lab.chaos.graph import WIDTH, ChaosGraph
+from atta.bench.lab.chaos.invariants import (
+    ConsumerChecker,
+    ProcessSample,
+    TrainerChecker,
+    life,
+    longest_gap,
+    next_after,
+)
+from atta.bench.lab.chaos.invariants import leaks as leaks_of
+from atta.bench.lab.chaos.loaders import LoaderKind, loader_kinds
+from atta.bench.lab.chaos.oracle import expected_batches, expected_weights
 from atta.bench.lab.chaos.plan import FaultKind, kinds_of, plan_faults
-from atta.bench.lab.chaos.worker import EPOCHS, WIDTH, Lines, stepped, weights_digest
+from atta.bench.lab.chaos.worker import EPOCHS, Lines, stepped, weights_digest
 from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError, UnknownNameError
 
@@ -51,8 +61,16 @@ def test_faults_that_make_no_sense_are_refused() -> None:
     assert kinds_of(["stop", "kill", "stop"]) == [FaultKind.STOP, FaultKind.KILL]
     with pytest.raises(UnknownNameError, match="did you mean 'kill'"):
         kinds_of(["kil"])
+    with pytest.raises(UnknownNameError, match="did you mean 'link'"):
+        loader_kinds(["links"])
     with pytest.raises(ConfigError, match="--faults disk: there is no process that it hits"):
         plan_faults(1, 60.0, [FaultKind.DISK], ["daemon-0"], 4.0)
+
+
+def test_spared_processes_are_not_killed() -> None:
+    plan = plan_faults(2, 600.0, list(FaultKind), PROCESSES, 4.0, spared=["daemon-0", "consumer-0"])
+    assert {fault.target for fault in plan if fault.kind is FaultKind.KILL} == {"daemon-1", "trainer-1"}
+    assert {fault.target for fault in plan if fault.kind is FaultKind.STOP} == {*PROCESSES}
 
 
 def lines(laps: int = 2) -> list[dict[str, Any]]:
@@ -126,25 +144,41 @@ def test_a_trainer_that_goes_wrong_is_found(line: dict[str, Any], words: str) ->
     assert words in trainer(*UNTIL_7, line)[1][0]
 
 
-def samples(descriptors: Any = 50, threads: Any = 20, mib: Any = 100, seconds: float = 3600.0) -> list[ProcessSample]:
+def samples(
+    descriptors: Any = 50, threads: Any = 20, mib: Any = 100, files: Any = 3, seconds: float = 3600.0
+) -> list[ProcessSample]:
     """What a process had at 100 moments; each number may be a function of 0 to 1."""
 
     def at(value: Any, where: float) -> int:
         return int(value(where) if callable(value) else value)
 
     moments = [number / 99 for number in range(100)]
-    return [ProcessSample(m * seconds, at(descriptors, m), at(threads, m), at(mib, m) << 20) for m in moments]
+    return [
+        ProcessSample(m * seconds, at(descriptors, m), at(threads, m), at(mib, m) << 20, at(files, m)) for m in moments
+    ]
+
+
+def leaks(found: list[ProcessSample]) -> list[str]:
+    return leaks_of(life("p", found))
 
 
 def test_leaks_are_found() -> None:
-    assert leaks("p", samples()) == []
-    assert leaks("p", samples(descriptors=lambda m: 50 + 30 * (m > 0.5))) == []
-    assert "descriptors in the first half" in leaks("p", samples(descriptors=lambda m: 50 + 400 * m))[0]
-    assert "threads in the first half" in leaks("p", samples(threads=lambda m: 20 + 100 * m))[0]
-    assert leaks("p", samples(mib=lambda m: 100 + 40 * min(1, 4 * m))) == [], "it has grown, and grows no more"
-    assert "memory grew" in leaks("p", samples(mib=lambda m: 100 + 60 * m))[0]
-    assert leaks("p", samples(mib=lambda m: 100 + 60 * m, seconds=60)) == [], "a minute says nothing about memory"
-    assert leaks("p", samples(descriptors=lambda m: 50 + 400 * m)[:5]) == [], "too few to tell"
+    assert leaks(samples()) == []
+    assert leaks(samples(descriptors=lambda m: 50 + 30 * (m > 0.5))) == []
+    assert "descriptors in the first half" in leaks(samples(descriptors=lambda m: 50 + 400 * m))[0]
+    assert "threads in the first half" in leaks(samples(threads=lambda m: 20 + 100 * m))[0]
+    assert "3 memory files in the first half of its life, 103" in leaks(samples(files=lambda m: 3 + 100 * (m > 0.5)))[0]
+    assert leaks(samples(mib=lambda m: 100 + 40 * min(1, 4 * m))) == [], "it has grown, and grows no more"
+    assert "memory grew" in leaks(samples(mib=lambda m: 100 + 60 * m))[0]
+    assert leaks(samples(mib=lambda m: 100 + 60 * m, seconds=60)) == [], "a minute says nothing about memory"
+
+
+def test_a_life_is_told_by_halves_and_quarters() -> None:
+    found = life("p", samples(threads=lambda m: 20 + 4 * (m > 0.5), mib=lambda m: 100 + 10 * int(4 * m - 1e-9)))
+    assert found == {
+        "process": "p", "lived_s": 3600.0, "samples": 100, "descriptors": [50, 50], "threads": [20, 24],
+        "memory_files": [3, 3], "resident_mib": [100.0, 110.0, 120.0, 130.0],
+    }  # fmt: skip
 
 
 def test_the_longest_gap() -> None:
@@ -157,6 +191,20 @@ def test_the_longest_gap() -> None:
     assert longest_gap([0.0, 5.0], 1.0, 2.0) == 4.0
 
 
+def test_a_process_that_was_killed_does_not_wait_while_it_starts() -> None:
+    times = [0.0, 1.0, 1.5, 4.0, 4.1]
+    assert longest_gap(times, 0.5, 4.1, [1.7]) == 0.5  # from 1.0 to 1.5
+    assert longest_gap(times, 0.5, 4.1, [3.5]) == 2.0  # from 1.5 to 3.5
+    assert longest_gap(times, 3.0, 4.1, [1.7]) == pytest.approx(0.1)  # it is starting until 4.0
+    assert longest_gap(times, 3.0, 4.1, [0.5]) == 1.0  # it has had batches since
+
+
+def test_the_next_batch_after_a_moment() -> None:
+    assert next_after([0.0, 1.0, 4.0], 1.5) == 2.5
+    assert next_after([0.0, 1.0], 1.0) == 0.0
+    assert next_after([0.0, 1.0], 1.5) is None
+
+
 def test_a_torn_line_is_dropped(tmp_path: Any) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b'{"lap": 0}\n{"lap"')
@@ -165,23 +213,28 @@ def test_a_torn_line_is_dropped(tmp_path: Any) -> None:
     assert [line["lap"] for line in found.read()] == [0, 1]
 
 
-def test_the_oracle_refuses_epochs_without_all_training_vertices() -> None:
-    graph, draw = ChaosGraph.drawn(), random.Random(1)
-    seeds = graph.ids[graph.train].tolist()
-    learnt = []
+def test_the_oracle_refuses_epochs_without_all_seeds() -> None:
+    graph, draw, kind = ChaosGraph.drawn(), random.Random(1), LoaderKind.NEIGHBOURS
+    inputs = [*range(len(graph.train))]
+    learnt: list[dict[str, Any]] = []
     for epoch in range(EPOCHS):
-        draw.shuffle(seeds)
-        learnt += [
-            {"rank": n % 2, "epoch": epoch, "batch_id": n, "seeds": seeds[n * 240 : (n + 1) * 240]} for n in range(4)
-        ]
-    assert [len(digests) for digests in expected_batches(graph, learnt, 1)] == [2] * EPOCHS
-    with pytest.raises(AttaError, match="the seeds of epoch 2 are not the training vertices"):
-        expected_batches(graph, learnt[:-1], 1)
-    weights = np.zeros(WIDTH)
+        draw.shuffle(inputs)
+        about = {"loader": kind.value, "epoch": epoch, "digest": "as learnt"}
+        learnt += [{**about, "rank": n % 2, "batch_id": n, "inputs": inputs[n * 240 : (n + 1) * 240]} for n in range(4)]
+    assert [len(digests) for digests in expected_batches(graph, learnt, kind, 1)] == [2] * EPOCHS
+    for wrong in (learnt[:-1], [*learnt, learnt[-1]]):
+        with pytest.raises(AttaError, match="neighbours: the seeds of epoch 2 are not those that the loader was given"):
+            expected_batches(graph, wrong, kind, 1)
+    weights, seeds = np.zeros(WIDTH), np.sort(graph.ids[graph.train]).tolist()
     for line in [line for line in learnt if line["rank"] == 0] * 2:
-        where = [graph.ids.tolist().index(seed) for seed in line["seeds"]]
+        where = [graph.ids.tolist().index(seeds[number]) for number in line["inputs"]]
         weights = stepped(weights, graph.x[where])
     assert expected_weights(graph, learnt, 0, 2 * 2 * EPOCHS)[-1] == weights_digest(weights)
+    for other in (LoaderKind.DISJOINT, LoaderKind.TEMPORAL):
+        found = expected_batches(graph, [{**line, "loader": other.value} for line in learnt], other, 0)
+        assert len({digest for epoch in found for digest in epoch} - {"as learnt"}) == 2 * EPOCHS
+    learnt = [{**line, "loader": "link"} for line in learnt]
+    assert expected_batches(graph, learnt, LoaderKind.LINK, 0) == [["as learnt"] * 2] * EPOCHS
 
 
 def test_unknown_faults_are_refused_at_once() -> None:

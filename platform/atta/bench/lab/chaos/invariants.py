@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ConsumerChecker", "ProcessSample", "TrainerChecker", "leaks", "longest_gap"]
+__all__ = ["ConsumerChecker", "ProcessSample", "TrainerChecker", "leaks", "life", "longest_gap", "next_after"]
 
 Line = Mapping[str, Any]
 Place = tuple[int, int]
 """Epoch, and position of the batch among those of the rank."""
-DESCRIPTORS, THREADS = 64, 16
+ALLOWED = {"descriptors": 64, "threads": 16, "memory_files": 16}
 """How many more a process may have in the second half of its life than in the first: connections come and go."""
 MORE_MEMORY, JUDGED_S = 0.05, 1200.0
 """By how much memory may become more, and how long a process must live before that is judged."""
@@ -30,9 +30,9 @@ class ConsumerChecker:
     A consumer goes through its epochs again and again: lap 0, lap 1, ...
     """
 
-    def __init__(self, name: str, expected: Sequence[Sequence[str]]) -> None:
-        """``expected``: digests by epoch and position."""
-        self._name, self._expected = name, expected
+    def __init__(self, name: str, expected: Sequence[Sequence[str]], origin: str = "the local sampler") -> None:
+        """``expected``: digests by epoch and position; ``origin``: of what."""
+        self._name, self._expected, self._origin = name, expected, origin
         self._places = [(e, b) for e, digests in enumerate(expected) for b in range(len(digests))]
         self.taken = 0
 
@@ -47,7 +47,7 @@ class ConsumerChecker:
             self._go_on_at(*found)
             return [f"{self._name}: batch {_told(*found)} {told}; expected was {_told(lap, epoch, batch)}"]
         if line["digest"] != self._expected[epoch][batch]:
-            return [f"{self._name}: batch {_told(*found)} differs from the one of the local sampler"]
+            return [f"{self._name}: batch {_told(*found)} differs from the one of {self._origin}"]
         return []
 
     def _go_on_at(self, lap: int, epoch: int, batch: int) -> None:
@@ -94,38 +94,70 @@ class TrainerChecker:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """What a process had at a moment (seconds): open descriptors, threads, resident memory in bytes."""
+    """What a process had at a moment (seconds).
+
+    Attributes:
+        at_s: the moment.
+        descriptors, threads: open ones.
+        resident: memory in bytes.
+        memory_files: files in memory that it has open or mapped, such as slots of batches.
+    """
 
     at_s: float
     descriptors: int
     threads: int
     resident: int
+    memory_files: int = 0
 
 
-def leaks(name: str, samples: Sequence[ProcessSample]) -> list[str]:
-    """What one process has come to have too much of."""
-    if len(samples) < 8:
-        return []
-    half = len(samples) // 2
-    first, second = samples[:half], samples[half:]
-    found = []
-    for what, allowed in (("descriptors", DESCRIPTORS), ("threads", THREADS)):
-        before, after = (max(int(getattr(s, what)) for s in some) for some in (first, second))
+def life(name: str, samples: Sequence[ProcessSample]) -> dict[str, Any]:
+    """What one process had: the most in each half of its life, medians of its memory in each quarter, in MiB.
+
+    ``samples``: at least eight.
+    """
+    half, quarter = len(samples) // 2, len(samples) // 4
+    most = {
+        what: [max(getattr(s, what) for s in some) for some in (samples[:half], samples[half:])] for what in ALLOWED
+    }
+    quarters = [samples[:quarter], samples[quarter:half], samples[half : half + quarter], samples[-quarter:]]
+    memory = [round(statistics.median(s.resident for s in some) / 2**20, 2) for some in quarters]
+    lived_s = round(samples[-1].at_s - samples[0].at_s, 1)
+    return {"process": name, "lived_s": lived_s, "samples": len(samples), **most, "resident_mib": memory}
+
+
+def leaks(found: Mapping[str, Any]) -> list[str]:
+    """What one process has come to have too much of; ``found``: its ``life``."""
+    wrong = []
+    for what, allowed in ALLOWED.items():
+        before, after = found[what]
         if after > before + allowed:
-            found.append(f"{name}: {before} {what} in the first half of its life, {after} in the second")
-    quarter = len(samples) // 4
-    before_bytes = statistics.median(s.resident for s in samples[half : half + quarter])
-    after_bytes = statistics.median(s.resident for s in samples[-quarter:])
-    if samples[-1].at_s - samples[0].at_s >= JUDGED_S and after_bytes > before_bytes * (1 + MORE_MEMORY):
-        found.append(f"{name}: memory grew from {before_bytes / 2**20:.0f} to {after_bytes / 2**20:.0f} MiB")
-    return found
+            told = what.replace("_", " ")
+            wrong.append(f"{found['process']}: {before} {told} in the first half of its life, {after} in the second")
+    before, after = found["resident_mib"][2:]
+    if found["lived_s"] >= JUDGED_S and after > before * (1 + MORE_MEMORY):
+        wrong.append(f"{found['process']}: memory grew from {before:.0f} to {after:.0f} MiB")
+    return wrong
 
 
-def longest_gap(times: Sequence[float], start: float, end: float) -> float:
+def next_after(times: Sequence[float], moment: float) -> float | None:
+    """How long after ``moment`` the next batch came; None: none did. ``times`` of batches are ascending."""
+    at = bisect.bisect_left(times, moment)
+    return times[at] - moment if at < len(times) else None
+
+
+def longest_gap(times: Sequence[float], start: float, end: float, deaths: Sequence[float] = ()) -> float:
     """The longest time without a batch that begins between ``start`` and ``end``; ``times`` of batches are ascending.
 
-    It ends with the next batch, however late, or at ``end`` if none has come.
+    It ends with the next batch, however late, or at ``end`` if none has come. ``deaths``: when the process that takes
+    the batches was killed, ascending. From then to its next batch it is not waiting.
     """
     within = times[bisect.bisect_left(times, start) : bisect.bisect_right(times, end) + 1]
     points = [start, *within] if within and within[-1] >= end else [start, *within, end]
-    return max((b - a for a, b in itertools.pairwise(points)), default=0.0)
+    before = bisect.bisect_right(deaths, start)
+    if before and bisect.bisect_left(times, deaths[before - 1]) == bisect.bisect_left(times, start):
+        points = points[1:]  # it is starting
+    gaps = list[float]()
+    for a, b in itertools.pairwise(points):
+        died = bisect.bisect_left(deaths, a)
+        gaps.append((min(b, deaths[died]) if died < len(deaths) else b) - a)
+    return max(gaps, default=0.0)

@@ -70,7 +70,13 @@ def kinds_of(names: Sequence[str]) -> list[FaultKind]:
 
 
 def plan_faults(
-    seed: int, seconds: float, kinds: Sequence[FaultKind], processes: Sequence[str], every_s: float
+    seed: int,
+    seconds: float,
+    kinds: Sequence[FaultKind],
+    processes: Sequence[str],
+    every_s: float,
+    *,
+    spared: Sequence[str] = (),
 ) -> list[Fault]:
     """Faults for ``seconds``, one after another, so that a replica is left while one daemon is away.
 
@@ -80,12 +86,15 @@ def plan_faults(
         kinds: which kinds there are.
         processes: names that begin with ``daemon``, ``consumer`` or ``trainer``. Half of the faults hit daemons.
         every_s: mean time from the end of a fault to the begin of the next one; half to one and a half times as long.
+        spared: processes that are not killed. Other faults hit them too.
 
     Raises:
         ConfigError: a kind has nothing that it could hit.
     """
     draw = random.Random(seed)
     victims = {kind: [p for p in processes if p.startswith(_TARGETS[kind])] for kind in kinds}
+    if FaultKind.KILL in victims:
+        victims[FaultKind.KILL] = [p for p in victims[FaultKind.KILL] if p not in spared]
     if empty := [kind.value for kind, found in victims.items() if not found]:
         raise ConfigError(f"--faults {','.join(empty)}: there is no process that it hits")
     faults, now = list[Fault](), every_s

@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ __all__ = ["ChaosProcess", "daemon_process", "sample_of", "worker_process"]
 
 LEFT_BYTES = 8 << 20
 """Memory that a process may still take while it is starved."""
+MEMORY_FILES = ("/memfd:", "/dev/shm/")
+"""How the names of files in memory begin."""
 FILLER = "/dev/shm/filler"  # of the host's own /dev/shm, which is small
 
 
@@ -128,21 +130,15 @@ class ChaosProcess:
             self.child.wait()
 
 
-def daemon_process(name: str, host: Host, place: tuple[int, str], data: Path, folder: Path) -> ChaosProcess:
-    """A daemon at ``place``: its partition and address. ``folder`` has the cluster file and gets the log."""
+def daemon_process(
+    name: str, host: Host, place: tuple[int, str], data: Path, folder: Path, *, options: Sequence[str] = ()
+) -> ChaosProcess:
+    """A daemon at ``place``: its partition and address. ``folder`` has the cluster file and gets the log. ``options``:
+    further ones of ``atta serve``."""
     part, address = place
     words = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", str(part)]
-    words += [
-        "--listen",
-        address,
-        "--peers",
-        str(folder / "cluster.toml"),
-        "--threads",
-        "1",
-        "--no-verify",
-        "--insecure",
-    ]
-    return ChaosProcess(name, host, words, folder / f"{name}.log")
+    words += ["--listen", address, "--peers", str(folder / "cluster.toml"), "--threads", "1", "--no-verify"]
+    return ChaosProcess(name, host, [*words, "--insecure", *options], folder / f"{name}.log")
 
 
 def worker_process(name: str, host: Host, settings: WorkerSettings, folder: Path) -> ChaosProcess:
@@ -155,7 +151,23 @@ def worker_process(name: str, host: Host, settings: WorkerSettings, folder: Path
 
 def sample_of(process: ChaosProcess, at_s: float) -> ProcessSample | None:
     """What it has now; None if it has just ended."""
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):
         seen = psutil.Process(process.pid)
-        return ProcessSample(at_s, seen.num_fds(), seen.num_threads(), seen.memory_info().rss)
+        numbers = (seen.num_fds(), seen.num_threads(), seen.memory_info().rss)
+        return ProcessSample(at_s, *numbers, _memory_files(process.pid))
     return None
+
+
+def _memory_files(pid: int) -> int:
+    """Number of files in memory that a process has open or mapped."""
+    place = Path(f"/proc/{pid}")
+    found = set()
+    for line in (place / "maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith(MEMORY_FILES):
+            found.add(int(fields[4]))  # the inode
+    for file in (place / "fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(file.readlink()).startswith(MEMORY_FILES):
+                found.add(file.stat().st_ino)
+    return len(found)

@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.chaos.invariants import ConsumerChecker, TrainerChecker, leaks, longest_gap
-from atta.bench.lab.chaos.oracle import ChaosGraph, expected_batches, expected_weights
+from atta.bench.lab.chaos.graph import ChaosGraph
+from atta.bench.lab.chaos.invariants import ConsumerChecker, TrainerChecker, leaks, life, longest_gap, next_after
+from atta.bench.lab.chaos.loaders import LoaderKind
+from atta.bench.lab.chaos.oracle import expected_batches, expected_weights
 from atta.bench.lab.chaos.plan import Fault, FaultKind, plan_faults
 from atta.bench.lab.chaos.processes import ChaosProcess, daemon_process, sample_of, worker_process
 from atta.bench.lab.chaos.worker import WorkerSettings
@@ -33,6 +35,8 @@ NETWORK = {FaultKind.CUT, FaultKind.DISK}
 """Faults that need hosts of their own."""
 PORT = 7070
 DISK_BYTES = 1 << 20
+FEWEST_SAMPLES = 8
+"""A process with fewer samples has not lived for long enough to say what it gains."""
 STEPS = 200_000
 """Steps of a trainer whose weights are known beforehand at most; 20 ms each are more than an hour."""
 
@@ -50,6 +54,10 @@ class ChaosSettings:
         every_s: mean time between two faults.
         most: end after so many faults; 0: no limit.
         daemons_only: faults hit daemons alone.
+        loaders: kinds of loaders, which consumers have in turn.
+        cache_bytes: what each daemon may keep of other partitions; None: as much as by default.
+        links: whether daemons exchange rows over links, else by gRPC messages.
+        spare: processes that are not killed.
     """
 
     seed: int
@@ -62,6 +70,20 @@ class ChaosSettings:
     every_s: float = 4.0
     most: int = 0
     daemons_only: bool = False
+    loaders: tuple[LoaderKind, ...] = tuple(LoaderKind)
+    cache_bytes: int | None = None
+    links: bool = True
+    spare: tuple[str, ...] = ()
+
+    def loader(self, rank: int) -> LoaderKind:
+        """Of a rank; the last one is the trainer's."""
+        return self.loaders[rank % len(self.loaders)] if rank < self.consumers else LoaderKind.NEIGHBOURS
+
+    @property
+    def daemon_options(self) -> list[str]:
+        """Options of ``atta serve``."""
+        cache = [] if self.cache_bytes is None else ["--cache", str(self.cache_bytes)]
+        return [*cache, "--links" if self.links else "--no-links"]
 
 
 def possible_kinds() -> tuple[FaultKind, ...]:
@@ -75,8 +97,10 @@ class ChaosRun:
 
     Attributes:
         faults: what was done when, with ``pause_s``: the longest time that a consumer, or a trainer that it did not
-            hit, had no batch after it, and ``in_use``: whether it hit the process that made a consumer's batches, or
-            that consumer.
+            hit, had no batch after it, and ``in_use``: whether it hit the daemon that made the batches of a consumer or
+            trainer, or one of these. A killed daemon also has ``serves_s``: when it served again, and
+            ``after_serving_s``: how long after that the last of those that it did not hit had its next batch.
+        lives: what processes had, see ``life``.
         violations: what must not be.
         errors: how often workers had which error, and began again.
     """
@@ -86,12 +110,16 @@ class ChaosRun:
     faults: list[dict[str, Any]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    lives: list[dict[str, Any]] = field(default_factory=list)
     _times: dict[str, list[float]] = field(default_factory=dict)
     _read: dict[str, int] = field(default_factory=dict)
     _checkers: dict[str, ConsumerChecker | TrainerChecker] = field(default_factory=dict)
     _processes: dict[str, ChaosProcess] = field(default_factory=dict)
     _died: dict[str, float] = field(default_factory=dict)
     _homes: dict[str, str] = field(default_factory=dict)
+    _deaths: dict[str, list[float]] = field(default_factory=dict)
+    _away: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _looked: float = 0.0
     _began: float = 0.0
     _started: str = field(default_factory=now)
 
@@ -129,41 +157,48 @@ class ChaosRun:
         by_part = [tuple(addresses[part * s.replicas : (part + 1) * s.replicas]) for part in range(s.parts)]
         write_cluster(s.folder / "cluster.toml", [one if len(one) > 1 else one[0] for one in by_part])
         for number, (host, address) in enumerate(zip(hosts, addresses, strict=False)):
-            self._add(daemon_process(f"daemon-{number}", host, (number // s.replicas, address), data, s.folder))
+            place = (number // s.replicas, address)
+            self._add(daemon_process(f"daemon-{number}", host, place, data, s.folder, options=s.daemon_options))
         self._await(lambda: all(p.serving for p in self._processes.values()), "the daemons")
-        checkpoints = "/dev/shm" if own else str(s.folder)
         world = s.consumers + 1
-        names = [*(f"consumer-{rank}" for rank in range(s.consumers)), f"trainer-{s.consumers}"]
         batch_size = max(1, len(graph.train) // world // 12)
-        learner = worker_process(
-            "learner-0", hosts[-1], self._worker(0, world, batch_size, s.folder, "learner-0"), s.folder
-        )
-        learner.start()
-        self._processes["learner-0"] = learner
-        self._await(lambda: not learner.alive, "the first epochs")
-        del self._processes["learner-0"]
-        learnt = [json.loads(line) for line in (s.folder / "learner-0.lines").read_text().splitlines()]
-        if not any("seeds" in line for line in learnt) or learner.child is None or learner.child.returncode:
-            raise AttaError(f"the undisturbed epochs failed; see {learner.log}")
-        learnt = [line for line in learnt if "seeds" in line]
+        learnt = self._learnt(hosts[-1], world, batch_size)
+        checkpoints = "/dev/shm" if own else str(s.folder)
+        names = [*(f"consumer-{rank}" for rank in range(s.consumers)), f"trainer-{s.consumers}"]
         for rank, name in enumerate(names):
-            self._checkers[name] = (
-                TrainerChecker(name, expected_weights(graph, learnt, rank, min(STEPS, int(s.minutes * 6000) + 1000)))
-                if name.startswith("trainer")
-                else ConsumerChecker(name, expected_batches(graph, learnt, rank))
-            )
+            kind = s.loader(rank)
+            if name.startswith("trainer"):
+                steps = min(STEPS, int(s.minutes * 6000) + 1000)
+                self._checkers[name] = TrainerChecker(name, expected_weights(graph, learnt, rank, steps))
+            else:
+                origin = "the local sampler" if kind.local else "an undisturbed run"
+                self._checkers[name] = ConsumerChecker(name, expected_batches(graph, learnt, kind, rank), origin)
             self._times[name], self._read[name] = [], 0
-            self._add(
-                worker_process(
-                    name, hosts[-1], self._worker(rank, world, batch_size, Path(checkpoints), name), s.folder
-                )
-            )
+            settings = self._worker(rank, world, batch_size, name=name, loader=kind.value, checkpoints=checkpoints)
+            self._add(worker_process(name, hosts[-1], settings, s.folder))
         self._await(self._all_have_begun, "the first batches")
 
-    def _worker(self, rank: int, world: int, batch_size: int, checkpoints: Path, name: str) -> WorkerSettings:
+    def _learnt(self, host: Host, world: int, batch_size: int) -> list[dict[str, Any]]:
+        """What the learner writes about the batches of undisturbed epochs."""
+        kinds = ",".join(kind.value for kind in dict.fromkeys([*self.settings.loaders, LoaderKind.NEIGHBOURS]))
+        folder, name = self.settings.folder, "learner-0"
+        learner = worker_process(name, host, self._worker(0, world, batch_size, name=name, loader=kinds), folder)
+        learner.start()
+        self._processes[name] = learner
+        self._await(lambda: not learner.alive, "the first epochs")
+        del self._processes[name]
+        learnt = [json.loads(line) for line in (folder / f"{name}.lines").read_text().splitlines()]
+        learnt = [line for line in learnt if "inputs" in line]
+        if not learnt or learner.child is None or learner.child.returncode:
+            raise AttaError(f"the undisturbed epochs failed; see {learner.log}")
+        return learnt
+
+    def _worker(
+        self, rank: int, world: int, batch_size: int, *, name: str, loader: str, checkpoints: str = ""
+    ) -> WorkerSettings:
         folder = self.settings.folder
-        about = (str(folder / "cluster.toml"), rank, world, str(folder / f"{name}.lines"), str(checkpoints))
-        return WorkerSettings(*about, batch_size)
+        cluster, lines = str(folder / "cluster.toml"), str(folder / f"{name}.lines")
+        return WorkerSettings(cluster, rank, world, lines, checkpoints, batch_size, loader)
 
     def _all_have_begun(self) -> bool:
         self._look()
@@ -183,17 +218,15 @@ class ChaosRun:
     def _disturb(self) -> None:
         s = self.settings
         names = [name for name in self._processes if not s.daemons_only or name.startswith("daemon")]
-        plan = plan_faults(s.seed, 60 * s.minutes, s.kinds, names, s.every_s)
+        plan = plan_faults(s.seed, 60 * s.minutes, s.kinds, names, s.every_s, spared=s.spare)
         plan = plan[: s.most] if s.most else plan
         (s.folder / "plan.json").write_text(json.dumps([fault.to_dict() for fault in plan], indent=1))
         self._began = time.monotonic()
-        delay = 0.0  # the next fault waits until all daemons serve: one of each part is always left
+        delay = 0.0
         for fault in plan:
             waited = self._until(self._began + fault.at_s + delay)
             held = time.monotonic()
-            while not self.violations and not all(
-                p.serving for n, p in self._processes.items() if n.startswith("daemon")
-            ):
+            while not self.violations and not self._may_hit(fault.target):
                 self._tick()
             delay += time.monotonic() - held
             if self.violations or not waited:
@@ -201,12 +234,27 @@ class ChaosRun:
             self._do(fault)
         self._until(time.monotonic() + 2 * s.every_s)
 
+    def _may_hit(self, name: str) -> bool:
+        """Whether it works again after the last fault, and another daemon of its partition is left."""
+        if not name.startswith("daemon"):
+            deaths, times = self._deaths.get(name), self._times[name]
+            return self._processes[name].alive and (not deaths or times[-1] > deaths[-1])
+        count = self.settings.replicas
+        part = int(name.rpartition("-")[2]) // count
+        mates = [f"daemon-{number}" for number in range(part * count, (part + 1) * count)]
+        if count == 1:  # nobody serves in its place, so that one is away at a time
+            mates = [other for other in self._processes if other.startswith("daemon")]
+        return all(self._processes[mate].serving for mate in mates)
+
     def _do(self, fault: Fault) -> None:
         began = time.monotonic()
         note = {**fault.to_dict(), "at_s": round(began - self._began, 3), "began": began, "pause_s": None}
         target = self._processes[fault.target]
         note["in_use"] = any(home in target.command for home in self._homes.values()) or fault.target in self._homes
         self.faults.append(note)
+        if fault.kind is FaultKind.KILL:
+            self._deaths.setdefault(fault.target, []).append(began)
+            self._away.update({fault.target: note} if fault.target.startswith("daemon") else {})
         self._log(note)
         self.tell(f"{note['at_s']:8.1f} s  {fault.kind.value:6} {fault.target:12} {fault.lasts_s:.1f} s")
         end = target.begin(fault)
@@ -231,15 +279,31 @@ class ChaosRun:
         now = time.monotonic()
         for name, process in self._processes.items():
             if not process.alive and now - self._died.setdefault(name, now) >= RESTART_S:
-                self.violations += leaks(f"{name} (start {process.starts})", process.samples)
+                self._judge(process)
                 del self._died[name]
                 process.start()
             elif process.alive and (not process.samples or now - process.samples[-1].at_s > SAMPLE_S):
                 sample = sample_of(process, now)
                 process.samples += [sample] if sample is not None else []
+        self._see_served(now)
         for name, times in self._times.items():
             if times and now - times[-1] > HANG_S:
                 self.violations.append(f"{name}: no batch for {HANG_S:g} s")
+
+    def _see_served(self, now: float) -> None:
+        """Note which daemons serve again that were killed: since the look before at the earliest."""
+        for name, note in [*self._away.items()]:
+            if name not in self._died and now - note["began"] > RESTART_S and self._processes[name].serving:
+                note["served"] = self._looked
+                del self._away[name]
+        self._looked = now
+
+    def _judge(self, process: ChaosProcess) -> None:
+        """Look back on the life of a process."""
+        if len(process.samples) >= FEWEST_SAMPLES:
+            found = life(f"{process.name} (start {process.starts})", process.samples)
+            self.lives.append(found)
+            self.violations += leaks(found)
 
     def _look(self) -> None:
         """Check what workers have written since the last look."""
@@ -265,20 +329,29 @@ class ChaosRun:
             process.end()
 
     def _finish(self) -> None:
-        for name, process in self._processes.items():
-            self.violations += leaks(f"{name} (start {process.starts})", process.samples)
+        for process in self._processes.values():
+            self._judge(process)
         ends = [*(note["began"] for note in self.faults[1:]), time.monotonic()][: len(self.faults)]
         for note, end in zip(self.faults, ends, strict=True):
             last = max((times[-1] for times in self._times.values() if times), default=end)
             others = [name for name in self._times if name.startswith("consumer") or name != note["target"]]
-            gaps = [longest_gap(self._times[name], note["began"], min(end, last)) for name in others]
+            gaps = []
+            for name in others:
+                deaths = [at for at in self._deaths.get(name, ()) if at != note["began"]]
+                gaps.append(longest_gap(self._times[name], note["began"], min(end, last), deaths))
             note["pause_s"] = round(max(gaps, default=0.0), 3)
+            served = note.pop("served", None)
+            waits = [next_after(self._times[name], served) for name in others] if served is not None else []
+            if waits and None not in waits:
+                note["serves_s"] = round(served - note["began"], 3)
+                note["after_serving_s"] = round(max(wait for wait in waits if wait is not None), 3)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         s = {
             **asdict(self.settings),
-            "kinds": [k.value for k in self.settings.kinds],
+            "kinds": [kind.value for kind in self.settings.kinds],
+            "loaders": [kind.value for kind in self.settings.loaders],
             "folder": str(self.settings.folder),
         }
         checkers = self._checkers.values()
@@ -292,6 +365,7 @@ class ChaosRun:
             repeated_steps=sum(c.repeated for c in checkers if isinstance(c, TrainerChecker)),
             starts={name: process.starts for name, process in self._processes.items()},
             errors=dict(self.errors),
+            lives=self.lives,
             faults=[{k: v for k, v in note.items() if k != "began"} for note in self.faults],
             violations=self.violations,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -19,11 +20,13 @@ from typing import Any
 import numpy as np
 
 import atta
+from atta.bench.lab.chaos.graph import WIDTH
+from atta.bench.lab.chaos.loaders import LoaderKind, loader_of, taken
 from atta.errors import AttaError
 
-__all__ = ["EPOCHS", "HOPS", "SEED", "WIDTH", "WorkerSettings", "batch_digest", "stepped", "weights_digest"]
+__all__ = ["EPOCHS", "WorkerSettings", "stepped", "weights_digest"]
 
-EPOCHS, HOPS, SEED, WIDTH = 3, (5, 5), 3, 16
+EPOCHS = 3
 SAVE_EVERY = 5
 """Steps from one checkpoint to the next."""
 PAUSE_S = 0.02
@@ -34,7 +37,16 @@ AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker gets: the cluster file, its rank, where its lines go, and the folder of its checkpoints."""
+    """What a worker gets.
+
+    Attributes:
+        cluster: the cluster file.
+        rank, world: which of how many workers it is.
+        lines: file that its lines go to.
+        checkpoints: folder of its checkpoints.
+        batch_size: number of seeds of a batch.
+        loader: kind of its loader.
+    """
 
     cluster: str
     rank: int
@@ -42,22 +54,7 @@ class WorkerSettings:
     lines: str
     checkpoints: str
     batch_size: int
-
-
-def batch_digest(batch_id: int, seeds: np.ndarray, sources: np.ndarray, targets: np.ndarray, rows: np.ndarray) -> str:
-    """Digest of a batch by user ids.
-
-    Args:
-        batch_id: its number.
-        seeds: int64 [S], in order.
-        sources, targets: int64 [E], user ids of the edges' ends, in any order.
-        rows: [nodes, 1 + WIDTH] of float64, the user id of each vertex and its features, in any order.
-    """
-    edges = np.stack([sources, targets]).astype(np.int64)
-    found = hashlib.sha256(str(batch_id).encode())
-    for array in (seeds.astype(np.int64), edges[:, np.lexsort(edges)], rows[np.argsort(rows[:, 0])]):
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+    loader: str = LoaderKind.NEIGHBOURS.value
 
 
 def stepped(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -71,19 +68,15 @@ def weights_digest(weights: np.ndarray) -> str:
     return hashlib.sha256(weights.tobytes()).hexdigest()
 
 
-def loader_of(cluster: atta.Cluster, settings: WorkerSettings) -> Any:
-    """The loader of a rank."""
-    return atta.NeighborLoader(
-        cluster, list(HOPS), "train", batch_size=settings.batch_size, shuffle=True, seed=SEED, rank=settings.rank,
-        world_size=settings.world,
-    )  # fmt: skip
+def loader_for(cluster: atta.Cluster, settings: WorkerSettings) -> Any:
+    """The loader of a worker."""
+    about = {"rank": settings.rank, "world": settings.world, "size": settings.batch_size}
+    return loader_of(LoaderKind(settings.loader), cluster, **about)
 
 
-def taken(batch: Any) -> str:
-    """Digest of a batch that has come."""
-    ids, (row, col) = np.asarray(batch.n_id()), np.asarray(batch.edge_index())
-    rows = np.column_stack([ids.astype(np.float64), np.asarray(batch.table("x")).astype(np.float64)])
-    return batch_digest(batch.batch_id, ids[: batch.batch_size], ids[row], ids[col], rows)
+def home_of(cluster: atta.Cluster, settings: WorkerSettings) -> int:
+    """The first partition of the daemon that makes a worker's batches."""
+    return cluster.parts[cluster.home_daemon(settings.rank, settings.world)].start
 
 
 class Lines:
@@ -108,14 +101,14 @@ class Lines:
 def consume(settings: WorkerSettings, lines: Lines) -> None:
     """Take all batches again and again; the lines say which are taken already."""
     with atta.connect(settings.cluster, wait=True) as cluster:
-        loader = loader_of(cluster, settings)
+        loader, kind = loader_for(cluster, settings), LoaderKind(settings.loader)
         last = next((line for line in reversed(lines.read()) if "digest" in line), None)
-        home = cluster.parts[cluster.home_daemon(settings.rank, settings.world)].start
+        home = home_of(cluster, settings)
         lap, epoch, batch = (last["lap"], last["epoch"], last["batch"] + 1) if last else (0, 0, 0)
         while True:
             for found in loader.resume(epoch, batch):
                 at = cluster.addresses[home]
-                lines.write(lap=lap, epoch=epoch, batch=batch, digest=taken(found), daemon=at)
+                lines.write(lap=lap, epoch=epoch, batch=batch, digest=taken(kind, found), daemon=at)
                 batch += 1
                 time.sleep(PAUSE_S)
             epoch, batch = epoch + 1, 0
@@ -126,7 +119,8 @@ def train(settings: WorkerSettings, lines: Lines) -> None:
     """Take steps, with a checkpoint of weights and position every few steps."""
     path = Path(settings.checkpoints) / "trainer.json"
     with atta.connect(settings.cluster, wait=True) as cluster:
-        loader, weights, step = loader_of(cluster, settings), np.zeros(WIDTH), 0
+        loader, weights, step = loader_for(cluster, settings), np.zeros(WIDTH), 0
+        home = home_of(cluster, settings)
         if path.exists():
             state = json.loads(path.read_text())
             weights, step = np.array(state["weights"]), state["step"]
@@ -137,7 +131,8 @@ def train(settings: WorkerSettings, lines: Lines) -> None:
             for batch in loader:
                 weights = stepped(weights, np.asarray(batch.table("x"))[: batch.batch_size])
                 step += 1
-                lines.write(step=step, digest=weights_digest(weights), process=os.getpid())
+                at = cluster.addresses[home]
+                lines.write(step=step, digest=weights_digest(weights), process=os.getpid(), daemon=at)
                 if step % SAVE_EVERY == 0:
                     state = {"weights": weights.tolist(), "step": step, "loader": loader.state_dict()}
                     with contextlib.suppress(OSError):  # the disk is full: the checkpoint of before stays
@@ -149,14 +144,14 @@ def train(settings: WorkerSettings, lines: Lines) -> None:
 
 
 def learn(settings: WorkerSettings, lines: Lines) -> None:
-    """Write the seeds of all batches, before anything goes wrong."""
+    """Write which seeds all batches of all loaders have, and their digests, before anything goes wrong."""
     with atta.connect(settings.cluster, wait=True, deadline_s=60) as cluster:
-        for rank in range(settings.world):
-            loader = loader_of(cluster, WorkerSettings(**{**vars(settings), "rank": rank}))
+        for kind, rank in itertools.product(map(LoaderKind, settings.loader.split(",")), range(settings.world)):
+            loader = loader_of(kind, cluster, rank=rank, world=settings.world, size=settings.batch_size)
             for epoch in range(EPOCHS):
                 for batch in loader.resume(epoch, 0):
-                    seeds = np.asarray(batch.n_id())[: batch.batch_size].tolist()
-                    lines.write(rank=rank, epoch=epoch, batch_id=batch.batch_id, seeds=seeds)
+                    about = {"loader": kind.value, "rank": rank, "epoch": epoch, "batch_id": batch.batch_id}
+                    lines.write(**about, inputs=batch.input_id.tolist(), digest=taken(kind, batch))
 
 
 ROLES: dict[str, Callable[[WorkerSettings, Lines], None]] = {"consumer": consume, "trainer": train, "learner": learn}
