@@ -1,9 +1,13 @@
-"""Every metric that the dashboard or an alert names is exported by daemons that run."""
+"""Every metric that the dashboard or an alert names is exported by daemons, or by a training run, while they run."""
 
 from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 ALERTS = (ROOT / "deploy/prometheus-alerts.yml").read_text()
+GRAFANA = ROOT / "deploy/grafana"
 FIELDS = ("alert", "expr", "labels", "severity", "annotations", "summary")
 
 
@@ -29,8 +34,17 @@ def metrics_in(query: str) -> set[str]:
 
 
 def queries() -> list[str]:
-    panels = json.loads((ROOT / "docs/grafana-atta.json").read_text())["panels"]
+    panels = json.loads((GRAFANA / "dashboards/atta.json").read_text())["panels"]
     return [ALERTS, *(target["expr"] for panel in panels for target in panel["targets"])]
+
+
+def watched() -> set[str]:
+    """The metrics of all queries, of daemons and of training runs."""
+    return set().union(*map(metrics_in, queries()))
+
+
+def exported(text: str) -> set[str]:
+    return set(re.findall(r"^(atta_\w+)", text, re.MULTILINE))
 
 
 def scraped(address: str) -> str:
@@ -51,13 +65,54 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
         cluster.report([job(predicted_error=0.5, stale_error=1.5)], 600)
         text = eventually(lambda: shown if "atta_job_" in (shown := scraped(address)) else "")  # nobody awaits reports
         batches.close()  # type: ignore[attr-defined]
-    exported = set(re.findall(r"^(atta_\w+)", text, re.MULTILINE))
-    wanted = set().union(*map(metrics_in, queries()))
+    wanted = {name for name in watched() if not name.startswith("atta_training_")}
     assert len(wanted) > 25
     # A peer's first request, a consumer that has been seen to compute, and a batch that is yet to be launched bring
     # these. ``tests/unit/cli/test_dashboard.py`` looks them up where metrics are described.
     sometimes = {"atta_sent_bytes_total", "atta_session_train_milliseconds", "atta_session_launch_score"}
-    assert wanted - exported <= sometimes
+    assert wanted - exported(text) <= sometimes
+
+
+@pytest.mark.usefixtures("preloaded_trainers")
+def test_a_training_run_exports_what_is_watched(small_graph: SmallGraph, tmp_path: Path) -> None:
+    wanted = {name for name in watched() if name.startswith("atta_training_")}
+    assert len(wanted) > 4
+    (address,) = free_addresses(1)
+
+    def shown() -> set[str]:
+        """Nothing before the first epoch has ended."""
+        try:
+            found = exported(scraped(address))
+        except urllib.error.URLError:
+            return set()
+        return found if "atta_training_loss" in found else set()
+
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        words = f"--cluster {cluster.cluster_file} --num-neighbors 3 --batch-size 16 --epochs 10000 --metrics {address}"
+        command = [sys.executable, "-m", "atta.cli.main", "train", "--trainers", "1", *words.split()]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as run:
+            try:
+                found = eventually(shown, 60)
+            finally:
+                run.send_signal(signal.SIGINT)
+            assert run.wait(30) == 130
+    assert wanted <= found
+
+
+def test_grafana_is_provisioned_with_what_is_there() -> None:
+    yaml = pytest.importorskip("yaml")
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/atta.yml").read_text())["datasources"]
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/atta.yml").read_text())["providers"]
+    assert provider["type"] == "file"
+    dashboard = json.loads((GRAFANA / "dashboards/atta.json").read_text())
+    variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
+    assert variables["datasource"]["query"] == source["type"]
+    used = {name for query in queries()[1:] for name in re.findall(r"\$(\w+)", query)}
+    assert used <= {*variables, "__rate_interval"}
+    read = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())
+    assert all((ROOT / "deploy" / name).exists() for name in read["rule_files"])
+    assert set(re.findall(r'job="(\w+)"', ALERTS)) <= {job["job_name"] for job in read["scrape_configs"]}
 
 
 def test_every_rule_is_complete() -> None:

@@ -12,7 +12,10 @@ import pytest
 from atta import errors
 from atta.cli import main as root
 
-FORBIDDEN = ("torch", "grpc", "scipy", "rich", "numpy", "networkx", "atta.partition", "atta.client", "atta.daemon")
+FORBIDDEN = (
+    *("torch", "grpc", "scipy", "rich", "numpy", "networkx", "ray", "lightning", "fsspec"),
+    *("atta.partition", "atta.client", "atta.daemon"),
+)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
