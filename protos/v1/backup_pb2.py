@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x61tta/v1/backup.proto\x12\x07\x61tta.v1\"&\n\x08LogPlace\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12\r\n\x05\x63hain\x18\x02 \x01(\x06\"&\n\tStoreName\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"A\n\rFollowRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\",\n\x0b\x46ollowReply\x12\x1d\n\x02\x61t\x18\x01 \x01(\x0b\x32\x11.atta.v1.LogPlace\"\xca\x01\n\rAppendRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12!\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x11.atta.v1.LogPlace\x12 \n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x11.atta.v1.LogPlace\x12\x12\n\nfile_epoch\x18\x04 \x01(\x04\x12\x10\n\x08new_file\x18\x05 \x01(\x08\x12\r\n\x05sizes\x18\x06 \x03(\r\x12\x0e\n\x06\x62odies\x18\x07 \x01(\x0c\x12\x0c\n\x04more\x18\x08 \x01(\x08\"\x8e\x01\n\x0cPieceRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12\x1d\n\x02\x61t\x18\x02 \x01(\x0b\x32\x11.atta.v1.LogPlace\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"\x0c\n\nPieceReply\"\x10\n\x0ePromoteRequest\"Q\n\x0bVoteRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x11\n\tcandidate\x18\x03 \x01(\t\"\x1c\n\tVoteReply\x12\x0f\n\x07refused\x18\x01 \x01(\t\"+\n\x0cPromoteReply\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12\x0e\n\x06tables\x18\x02 \x01(\r2\x9e\x02\n\rBackupService\x12\x36\n\x06\x46ollow\x12\x16.atta.v1.FollowRequest\x1a\x14.atta.v1.FollowReply\x12\x33\n\x06\x41ppend\x12\x16.atta.v1.AppendRequest\x1a\x11.atta.v1.LogPlace\x12\x33\n\x05Piece\x12\x15.atta.v1.PieceRequest\x1a\x13.atta.v1.PieceReply\x12\x39\n\x07Promote\x12\x17.atta.v1.PromoteRequest\x1a\x15.atta.v1.PromoteReply\x12\x30\n\x04Vote\x12\x14.atta.v1.VoteRequest\x1a\x12.atta.v1.VoteReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x61tta/v1/backup.proto\x12\x07\x61tta.v1\"&\n\x08LogPlace\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12\r\n\x05\x63hain\x18\x02 \x01(\x06\"&\n\tStoreName\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"c\n\rFollowRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12 \n\x05reach\x18\x03 \x01(\x0b\x32\x11.atta.v1.LogPlace\",\n\x0b\x46ollowReply\x12\x1d\n\x02\x61t\x18\x01 \x01(\x0b\x32\x11.atta.v1.LogPlace\"\xca\x01\n\rAppendRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12!\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x11.atta.v1.LogPlace\x12 \n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x11.atta.v1.LogPlace\x12\x12\n\nfile_epoch\x18\x04 \x01(\x04\x12\x10\n\x08new_file\x18\x05 \x01(\x08\x12\r\n\x05sizes\x18\x06 \x03(\r\x12\x0e\n\x06\x62odies\x18\x07 \x01(\x0c\x12\x0c\n\x04more\x18\x08 \x01(\x08\"\x8e\x01\n\x0cPieceRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12\x1d\n\x02\x61t\x18\x02 \x01(\x0b\x32\x11.atta.v1.LogPlace\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"\x0c\n\nPieceReply\"\x10\n\x0ePromoteRequest\"Q\n\x0bVoteRequest\x12!\n\x05store\x18\x01 \x01(\x0b\x32\x12.atta.v1.StoreName\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x11\n\tcandidate\x18\x03 \x01(\t\"\x1c\n\tVoteReply\x12\x0f\n\x07refused\x18\x01 \x01(\t\"+\n\x0cPromoteReply\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12\x0e\n\x06tables\x18\x02 \x01(\r2\x9e\x02\n\rBackupService\x12\x36\n\x06\x46ollow\x12\x16.atta.v1.FollowRequest\x1a\x14.atta.v1.FollowReply\x12\x33\n\x06\x41ppend\x12\x16.atta.v1.AppendRequest\x1a\x11.atta.v1.LogPlace\x12\x33\n\x05Piece\x12\x15.atta.v1.PieceRequest\x1a\x13.atta.v1.PieceReply\x12\x39\n\x07Promote\x12\x17.atta.v1.PromoteRequest\x1a\x15.atta.v1.PromoteReply\x12\x30\n\x04Vote\x12\x14.atta.v1.VoteRequest\x1a\x12.atta.v1.VoteReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,23 +36,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STORENAME']._serialized_start=73
   _globals['_STORENAME']._serialized_end=111
   _globals['_FOLLOWREQUEST']._serialized_start=113
-  _globals['_FOLLOWREQUEST']._serialized_end=178
-  _globals['_FOLLOWREPLY']._serialized_start=180
-  _globals['_FOLLOWREPLY']._serialized_end=224
-  _globals['_APPENDREQUEST']._serialized_start=227
-  _globals['_APPENDREQUEST']._serialized_end=429
-  _globals['_PIECEREQUEST']._serialized_start=432
-  _globals['_PIECEREQUEST']._serialized_end=574
-  _globals['_PIECEREPLY']._serialized_start=576
-  _globals['_PIECEREPLY']._serialized_end=588
-  _globals['_PROMOTEREQUEST']._serialized_start=590
-  _globals['_PROMOTEREQUEST']._serialized_end=606
-  _globals['_VOTEREQUEST']._serialized_start=608
-  _globals['_VOTEREQUEST']._serialized_end=689
-  _globals['_VOTEREPLY']._serialized_start=691
-  _globals['_VOTEREPLY']._serialized_end=719
-  _globals['_PROMOTEREPLY']._serialized_start=721
-  _globals['_PROMOTEREPLY']._serialized_end=764
-  _globals['_BACKUPSERVICE']._serialized_start=767
-  _globals['_BACKUPSERVICE']._serialized_end=1053
+  _globals['_FOLLOWREQUEST']._serialized_end=212
+  _globals['_FOLLOWREPLY']._serialized_start=214
+  _globals['_FOLLOWREPLY']._serialized_end=258
+  _globals['_APPENDREQUEST']._serialized_start=261
+  _globals['_APPENDREQUEST']._serialized_end=463
+  _globals['_PIECEREQUEST']._serialized_start=466
+  _globals['_PIECEREQUEST']._serialized_end=608
+  _globals['_PIECEREPLY']._serialized_start=610
+  _globals['_PIECEREPLY']._serialized_end=622
+  _globals['_PROMOTEREQUEST']._serialized_start=624
+  _globals['_PROMOTEREQUEST']._serialized_end=640
+  _globals['_VOTEREQUEST']._serialized_start=642
+  _globals['_VOTEREQUEST']._serialized_end=723
+  _globals['_VOTEREPLY']._serialized_start=725
+  _globals['_VOTEREPLY']._serialized_end=753
+  _globals['_PROMOTEREPLY']._serialized_start=755
+  _globals['_PROMOTEREPLY']._serialized_end=798
+  _globals['_BACKUPSERVICE']._serialized_start=801
+  _globals['_BACKUPSERVICE']._serialized_end=1087
 # @@protoc_insertion_point(module_scope)

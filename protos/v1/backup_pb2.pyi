@@ -23,12 +23,14 @@ class StoreName(_message.Message):
     def __init__(self, id: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("store", "about")
+    __slots__ = ("store", "about", "reach")
     STORE_FIELD_NUMBER: _ClassVar[int]
     ABOUT_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
     store: StoreName
     about: str
-    def __init__(self, store: _Optional[_Union[StoreName, _Mapping]] = ..., about: _Optional[str] = ...) -> None: ...
+    reach: LogPlace
+    def __init__(self, store: _Optional[_Union[StoreName, _Mapping]] = ..., about: _Optional[str] = ..., reach: _Optional[_Union[LogPlace, _Mapping]] = ...) -> None: ...
 
 class FollowReply(_message.Message):
     __slots__ = ("at",)

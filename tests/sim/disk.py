@@ -20,10 +20,7 @@ from typing import Any
 from tests.sim.loop import NODE, Node, VirtualLoop
 from tests.sim.threads import waiting_thread
 
-__all__ = ["Disk", "DiskModule", "FoldersModule"]
-
-FORCE_S = 0.02
-"""Longest time that forcing a file takes a thread."""
+__all__ = ["Disk", "DiskModule", "FilesModule", "FoldersModule"]
 
 _Write = tuple[int, bytes | None]
 """Where, and what; None: the file ends there from now on."""
@@ -49,6 +46,8 @@ class Disk:
         self.loop, self.rng = loop, loop.rng
         self.full = self.failing = 0.0
         """How likely it is that a write finds no room, and that forcing it to the disk fails."""
+        self.force_s = 0.02
+        """Longest time that forcing a file takes a thread."""
         self.open: dict[int, tuple[Node | None, _File]] = {}
         self._files: dict[int, _File] = {}
 
@@ -179,11 +178,14 @@ class DiskModule:
         self._check()
         disk = self._disk
         if (thread := waiting_thread()) is not None:
-            thread.park(FORCE_S * disk.rng.random())
+            thread.park(disk.force_s * disk.rng.random())
         _, file = disk.open.get(fd, (None, None))
         if disk.failing and disk.rng.random() < disk.failing:
             if file is not None:
-                file.doubtful, file.since = file.doubtful + file.since, []
+                file.doubtful += [write for write in file.since if write[1] is not None]
+                file.since = [
+                    write for write in file.since if write[1] is None
+                ]  # the journal of the file system has it
             raise OSError(errno.EIO, "Input/output error")
         if file is not None:
             for size in [at for at, data in file.since if data is None]:
@@ -195,6 +197,16 @@ class DiskModule:
     def fdatasync(self, fd: int) -> None:
         """As ``os.fdatasync``."""
         self.fsync(fd)
+
+
+class FilesModule:
+    """Stands for ``os`` where files are opened in other ways: forcing them is simulated, and may fail."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.fsync = DiskModule(disk).fsync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
 
 
 class FoldersModule:

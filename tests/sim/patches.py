@@ -26,7 +26,7 @@ import atta.client.loaders.neighbor  # all that the simulation needs, before any
 import atta.daemon.daemon
 import atta.partition.dataset
 from tests.sim.channels import AioChannel, SyncChannel
-from tests.sim.disk import Disk, DiskModule, FoldersModule
+from tests.sim.disk import Disk, DiskModule, FilesModule, FoldersModule
 from tests.sim.loop import NODE, VirtualLoop
 from tests.sim.network import Network, SimServer
 from tests.sim.threads import QueueModule, ThreadingModule, current
@@ -37,7 +37,7 @@ MEMORY_BYTES = 4 << 30
 """What every simulated machine has left."""
 ON_DISK = (
     *(f"atta.kvstore.durable.{name}" for name in ("logfile", "store", "backup")),
-    *(f"atta.partition.disk.{name}" for name in ("files", "staging")),
+    "atta.partition.disk.staging",
 )
 
 
@@ -171,6 +171,7 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(sys.modules[name], "os", DiskModule(disk))
         if hasattr(sys.modules[name], "shutil"):
             put(sys.modules[name], "shutil", FoldersModule())
+    put(sys.modules["atta.partition.disk.files"], "os", FilesModule(disk))
     for cell, _ in _clock_cells():
         put(cell, "cell_contents", clock.monotonic)
     for function, plain, named in _clock_defaults():

@@ -11,10 +11,15 @@ from unittest.mock import patch
 from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.resuming import ResumingStream
 from atta.client.tables.remote import RemoteTable
+from atta.daemon.durable import candidate
+from atta.daemon.durable.backup import BackupService
 from atta.daemon.durable.journal import Journal
 from atta.daemon.services.sessions import SessionService
 from atta.kvstore.durable import frames
+from atta.kvstore.durable.backup import EPOCH_FILE, BackupFolder
 from atta.kvstore.durable.logfile import LogFile
+from atta.kvstore.durable.store import TableStore
+from atta.kvstore.durable.votes import VoteBook
 from atta.kvstore.mutable.sequences import Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.parameters.arrival import ArrivalJob
@@ -146,6 +151,32 @@ def _unheeded(original: Any) -> Any:
     return due
 
 
+def _not_settled(original: Any) -> Any:
+    def settle(self: Any, path: Any, log: Any) -> None:
+        if log.torn_bytes:
+            original(self, path, log)
+
+    return settle
+
+
+def _not_awaited(original: Any) -> Any:
+    async def is_copied(self: Any, *args: Any) -> bool:
+        asyncio.ensure_future(original(self, *args)).add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )
+        return True
+
+    return is_copied
+
+
+def _whole_at_once(original: Any) -> Any:
+    return lambda self, store, about, reach=0: original(self, store, about)
+
+
+def _epoch_forgotten(original: Any) -> Any:
+    return lambda self, name, form: 0 if name == EPOCH_FILE else original(self, name, form)
+
+
 def _nothing(value: Any = None) -> Callable[[Any], Any]:
     return lambda _: lambda *_, **__: value
 
@@ -163,6 +194,13 @@ PLANTED = {
     "records have no checksum": Planted("tables", frames.LogReader, "_next", _unchecked),
     "a full disk counts as written": Planted("tables", LogFile, "append", _pretended),
     "nothing is forced to the disk": Planted("tables", LogFile, "__init__", _never_forced),
+    "what a killed daemon has left is not forced": Planted("tables", TableStore, "_settle", _not_settled),
+    "a primary does not wait for its backup": Planted("promotion", Journal, "_is_copied", _not_awaited),
+    "a promoted backup follows its former primary": Planted("promotion", BackupService, "_refuse_stale", _nothing()),
+    "a copy takes over before it is whole": Planted("promotion", BackupFolder, "follow", _whole_at_once),
+    "a copy forgets its epoch": Planted("promotion", BackupFolder, "_number", _epoch_forgotten),
+    "a voter votes twice": Planted("promotion", VoteBook, "give", _nothing("")),
+    "a backup takes over without a majority": Planted("promotion", candidate, "is_majority", _nothing(True)),
     "a repeated gradient counts again": Planted("weights", ArrivalJob, "push", _twice),
     "leases of tables are not renewed": Planted("leases", MutableTable, "asked", _nothing()),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.sim.scenarios.graph import graph
 from tests.sim.scenarios.leases import leases
+from tests.sim.scenarios.promotion import promotion
 from tests.sim.scenarios.sessions import expected, sessions
 from tests.sim.scenarios.tables import tables
 from tests.sim.scenarios.weights import weights
@@ -17,6 +18,7 @@ __all__ = ["SCENARIOS", "Outcome", "simulate"]
 
 SCENARIOS: dict[str, Callable[[World], Coroutine[Any, Any, None]]] = {
     "tables": tables,
+    "promotion": promotion,
     "sessions": sessions,
     "weights": weights,
     "leases": leases,

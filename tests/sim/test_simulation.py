@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.simulation import SCENARIOS, simulate
 
-SEEDS = {"tables": 90, "sessions": 60, "weights": 200, "leases": 150}
+SEEDS = {"tables": 60, "promotion": 20, "sessions": 60, "weights": 210, "leases": 150}
 """More of those that take less time."""
 
 
@@ -22,7 +22,8 @@ def test_invariants_hold_under_faults(scenario: str) -> None:
         assert not outcome.error, f"again: python -m tests.sim --scenario {scenario} --from {seed}\n{outcome.error}"
 
 
-def test_a_seed_repeats_its_log() -> None:
-    first, second, other = simulate("tables", 1), simulate("tables", 1), simulate("tables", 2)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_seed_repeats_its_log(scenario: str) -> None:
+    first, second, other = simulate(scenario, 1), simulate(scenario, 1), simulate(scenario, 2)
     assert first.log == second.log != other.log
     assert len(first.log) > 50

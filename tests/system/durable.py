@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,13 +20,14 @@ class Durable:
 
     def __init__(self, data: Path, folder: Path, *options: str) -> None:
         self.address, self.folder = f"127.0.0.1:{free_port()}", folder
-        self._options = ["--data", str(data), "--part", "0", "--listen", self.address, "--threads", "1", "--no-verify",
+        self._options = ["--data", str(data), "--part", "0", "--listen", self.address, "--no-verify",
                          "--buffer", "64MiB", "--cache", "0", "--tables-dir", str(folder), *options]  # fmt: skip
+        self._threads = itertools.cycle((1, 2, 4))
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it. It answers soon."""
-        command = [sys.executable, "-c", MAIN, "serve", *self._options]
+        """Start it, each time with another number of threads: its tables have the same bits. It answers soon."""
+        command = [sys.executable, "-c", MAIN, "serve", "--threads", str(next(self._threads)), *self._options]
         self._child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def connect(self) -> atta.Cluster:

@@ -111,6 +111,11 @@ def test_a_machine_is_lost_with_its_disk(pair: Pair) -> None:
 
 def test_a_stale_daemon_acknowledges_nothing(pair: Pair) -> None:
     """The backup is promoted while its primary serves; so also if that one is started again."""
+    with (
+        atta.connect([pair.backup], deadline_s=20, wait=True) as cluster,  # tables must not begin anew there
+        pytest.raises(atta.RestartedError, match="keeps a copy of the tables that another daemon holds"),
+    ):
+        table_of(cluster)
     with pair.connect() as cluster:
         table = table_of(cluster)
         table[np.arange(3)] = np.ones((3, 2000), np.float32)
@@ -153,6 +158,15 @@ def test_pushes_wait_for_the_backup(pair: Pair) -> None:
             eventually(lambda: cluster._connections[0].stats()["backup_away"] == 1.0)
             assert table[np.arange(3)].sum() == 6000.0  # it is not made before the backup has it
             assert not pushed.done()
+            about = next((pair.folder / "two").rglob("store.json"))
+            content = about.read_bytes()
+            about.write_bytes(b"damaged")
+            pair.start_backup()
+            atta.connect([pair.backup], deadline_s=20, wait=True).close()
+            time.sleep(2.5)  # it refuses the log by now, which must not end its primary
+            assert cluster._connections[0].stats()["backup_away"] == 1.0
+            pair.kill(pair.backup)
+            about.write_bytes(content)
             pair.start_backup()
             pushed.result(30)
         assert table[np.arange(3)].sum() == 12000.0

@@ -47,8 +47,11 @@ class Oracle:
         for table in self.tables.values():
             table.register(1)
 
-    def push(self, name: str, rows: np.ndarray, values: np.ndarray, step: int | None) -> None:
-        version = self.pushes if name == "written" else None
+    def push(
+        self, name: str, rows: np.ndarray, values: np.ndarray, step: int | None, version: int | None = None
+    ) -> None:
+        if version is None and name == "written":
+            version = self.pushes
         self.tables[name].push(
             rows, values, OPS[name], client=1, sequence=self.pushes, settled=self.pushes, version=version, step=step
         )

@@ -46,7 +46,7 @@ from atta.daemon.services.rooms import AnswerRoom, RequestRoom
 from atta.daemon.services.sessions import SessionService
 from atta.daemon.services.string_ids import IdService
 from atta.daemon.services.tables import TableService
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, StalePrimaryError
 from atta.kvstore.durable.votes import VoteBook
 from atta.kvstore.parameters.jobs import ParameterJobs
 from atta.kvstore.store import Store
@@ -136,6 +136,10 @@ class Daemon:
         self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._journal: Journal | None = open_journal(config, self._dataset, tables, outgoing)
+        if (
+            config.keep_backup and self._journal is None
+        ):  # else tables could begin anew here, beside those of the primary
+            tables.give_up(StalePrimaryError(config.listen, "keeps a copy of the tables that another daemon holds"))
         self._backup, self._candidate = self._make_backup(outgoing)
         self._tables = TableService(
             self._dataset,

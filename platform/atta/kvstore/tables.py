@@ -314,13 +314,13 @@ class Tables:
                 self.recorder.replace(tables, exchange)
 
     def recovered(self, tables: Mapping[str, MutableTable]) -> None:
-        """Hold the tables that the log had; raises QuotaExceededError if they are too large."""
+        """Hold the tables that the log had, also if they were given up; raises QuotaExceededError if they are too large."""
         total = sum(table.nbytes for table in tables.values())
         if total > self.quota_bytes:
             raise QuotaExceededError(
                 f"the tables that were kept have {total} bytes, the quota is {self.quota_bytes}; start with more --tables"
             )
-        self._tables = dict(tables)
+        self._tables, self._given_up = dict(tables), None
 
     def give_up(self, why: AttaError) -> None:
         """Another process holds the tables now: drop all that last, and raise ``why`` where they are asked for."""

@@ -10,7 +10,7 @@ from atta.errors import DataError, DiskFullError
 from tests.sim.network import Weather
 from tests.sim.world import World
 
-__all__ = ["bad_weather", "healed", "outages"]
+__all__ = ["back", "bad_weather", "healed", "outage", "outages"]
 
 
 def bad_weather(rng: random.Random) -> Weather:
@@ -42,25 +42,30 @@ async def outages(
         address, kind = rng.choice(addresses), rng.choice(kinds)
         if not busy():
             return
-        lasts_s = rng.choice([0.05, 0.5, 3.0])
-        consumer = ":" not in address
-        if kind in ("kill", "power") and not consumer:
-            world.kill(address, power=kind == "power")
-            await asyncio.sleep(lasts_s)
-            await _back(world, address)
-        elif kind == "pause" or (consumer and kind != "clock"):
-            await world.pause(address, lasts_s)
-        elif kind == "clock":
-            world.nodes[address].clock_s += rng.choice([-3600.0, 3600.0])
-        else:
-            caller, how = rng.choice(callers), rng.choice(["refuse", "silent"])  # a daemon is a caller of its peers
-            world.event(f"{caller} -> {address}: {how} for {lasts_s:g} s")
-            world.network.cuts[caller, address] = how
-            await asyncio.sleep(lasts_s)
-            world.network.cuts.pop((caller, address), None)
+        await outage(world, address, kind, callers, rng.choice([0.05, 0.5, 3.0]))
 
 
-async def _back(world: World, address: str) -> None:
+async def outage(world: World, address: str, kind: str, callers: Sequence[str], lasts_s: float) -> None:
+    """Something of this kind happens to a daemon or a consumer, and ends."""
+    rng = world.rng
+    consumer = ":" not in address
+    if kind in ("kill", "power") and not consumer:
+        world.kill(address, power=kind == "power")
+        await asyncio.sleep(lasts_s)
+        await back(world, address)
+    elif kind == "pause" or (consumer and kind != "clock"):
+        await world.pause(address, lasts_s)
+    elif kind == "clock":
+        world.nodes[address].clock_s += rng.choice([-3600.0, 3600.0])
+    else:
+        caller, how = rng.choice(callers), rng.choice(["refuse", "silent"])  # a daemon is a caller of its peers
+        world.event(f"{caller} -> {address}: {how} for {lasts_s:g} s")
+        world.network.cuts[caller, address] = how
+        await asyncio.sleep(lasts_s)
+        world.network.cuts.pop((caller, address), None)
+
+
+async def back(world: World, address: str) -> None:
     """Start a daemon that is dead; again and again while its disk is full, or fails to force data."""
     while not world.nodes[address].alive:
         try:
@@ -78,5 +83,5 @@ async def healed(world: World, addresses: Sequence[str]) -> None:
     world.network.weather = Weather(delay_s=0.002)
     world.network.cuts.clear()
     for address in addresses:
-        await _back(world, address)
+        await back(world, address)
     await asyncio.sleep(6.0)  # what was late has arrived

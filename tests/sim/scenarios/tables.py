@@ -1,8 +1,7 @@
 """Clients push to a mutable table while answers are lost and daemons die.
 
-Every push adds one to a column of its own, in some rows. So the table tells of each push whether it was applied, and
-how often. A push that was acknowledged is applied once in all its rows. One that ended with an error is applied once or
-not at all in the rows of each owner. One that was never sent is not applied.
+The table tells of each push whether it was applied, and how often: see ``pushes``. Logs are short, so that daemons
+write checkpoints, too.
 """
 
 from __future__ import annotations
@@ -11,51 +10,23 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 import atta
 from atta.errors import DataError
 from atta.kvstore.durable.frames import FILE_HEADER_BYTES
-from atta.kvstore.spec import MutableSpec
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.graph import PARTS
+from tests.sim.scenarios.pushes import CLIENTS, PUSHES, ROWS, SPEC, Pushed, begin
 from tests.sim.scenarios.sessions import EXPECTED, patiently
 from tests.sim.threads import SimThread
 from tests.sim.world import World
 
 __all__ = ["tables"]
 
-T = TypeVar("T")
-
-ROWS, PUSHES, CLIENTS, TOGETHER = 8, 9, 2, 3
-COLUMNS = PUSHES * CLIENTS
-
-
-class Pushed:
-    """What clients know of their pushes, by column."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, np.ndarray] = {}
-        self.acknowledged: set[int] = set()
-        self.unknown: set[int] = set()
-
-    def check(self, values: np.ndarray, *, all_of: bool) -> None:
-        """Compare with the table, float32 [rows, columns]. ``all_of``: no push is under way."""
-        for column in range(COLUMNS):
-            found, rows = values[:, column], self.rows.get(column)
-            if rows is None:
-                assert not found.any(), f"push {column} was not sent, and was applied: {found}"
-                continue
-            outside = np.setdiff1d(np.arange(ROWS), rows)
-            assert not found[outside].any(), f"push {column} of rows {rows} has changed others: {found}"
-            if column in self.acknowledged:
-                assert (found[rows] == 1).all(), f"push {column} was acknowledged, and was applied {found[rows]} times"
-            assert (found <= 1).all(), f"push {column} was applied {found[rows]} times"
-            if all_of and column in self.unknown:
-                for owner in (rows[rows < ROWS // 2], rows[rows >= ROWS // 2]):
-                    assert len({*found[owner]}) <= 1, f"push {column} was applied to some rows only: {found}"
+TOGETHER = 3
 
 
 def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
@@ -63,11 +34,11 @@ def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
 
     def work() -> None:
         with _connected(world) as cluster:
-            table = patiently(lambda: cluster.tables.create(_spec()))
+            table = patiently(lambda: cluster.tables.create(SPEC))
             columns = list(range(number * PUSHES, (number + 1) * PUSHES))
             while columns:
                 together = int(rng.integers(1, TOGETHER + 1))
-                begun = [_begin(world, table, pushed, column, rng) for column in columns[:together]]
+                begun = [begin(world, table, pushed, column, rng) for column in columns[:together]]
                 del columns[:together]
                 for at in rng.permutation(len(begun)):
                     begun[at]()
@@ -75,33 +46,6 @@ def _worker(world: World, number: int, pushed: Pushed) -> Callable[[], None]:
                     _look(world, table, pushed)
 
     return work
-
-
-def _begin(world: World, table: Any, pushed: Pushed, column: int, rng: np.random.Generator) -> Callable[[], None]:
-    """Begin a push; returns what waits for its end."""
-    rows = np.sort(rng.permutation(ROWS)[: rng.integers(1, 5)]).astype(np.int64)
-    values = np.zeros((len(rows), COLUMNS), np.float32)
-    values[:, column] = 1
-    pushed.rows[column] = rows
-
-    def noted(do: Callable[[], T]) -> T | None:
-        try:
-            return do()
-        except EXPECTED as error:
-            pushed.unknown.add(column)
-            world.event(f"push {column} fails: {type(error).__name__}")
-            return None
-
-    ticket = noted(lambda: table.push(rows, values, "add"))
-
-    def wait() -> None:
-        if ticket is not None:
-            noted(ticket.wait)
-        if column not in pushed.unknown:
-            pushed.acknowledged.add(column)
-            world.event(f"push {column} is acknowledged")
-
-    return wait
 
 
 def _look(world: World, table: Any, pushed: Pushed) -> None:
@@ -114,10 +58,6 @@ def _look(world: World, table: Any, pushed: Pushed) -> None:
         rows = pushed.rows[column]
         assert (values[rows, column] == 1).all(), f"push {column} was acknowledged, and is not there: {values[rows]}"
     assert (values <= 1).all(), "a push was applied twice"
-
-
-def _spec() -> MutableSpec:
-    return MutableSpec("sums", ROWS, row_shape=(COLUMNS,))
 
 
 def _connected(world: World) -> Any:
@@ -134,10 +74,11 @@ async def tables(world: World) -> None:
             peers = dict(enumerate(addresses))
             await world.serve(part, peers=peers, durability=durability, tables_dir=str(folder), log_bytes=log_bytes)
         world.network.weather = bad_weather(rng)
-        world.disk.full, world.disk.failing = rng.choice([0.0, 0.0, 0.1]), rng.choice([0.0, 0.0, 0.05])
+        world.disk.full, world.disk.failing = rng.choice([0.0, 0.0, 0.1]), rng.choice([0.0, 0.05, 0.2])
+        world.disk.force_s = rng.choice([0.01, 0.3])
         pushed = Pushed()
         clients = {f"client-{n}": world.client(f"client-{n}", _worker(world, n, pushed)) for n in range(CLIENTS)}
-        kinds = ["kill", "pause", "cut", *(["power"] if durability == "disk" else [])]
+        kinds = ["kill", "pause", "cut", *(["power", "power"] if durability == "disk" else [])]
         busy = _busy(clients)
         await outages(world, addresses, list(clients), busy=busy, every_s=rng.choice([0.1, 1.0, 5.0]), kinds=kinds)
         await world.ended(clients)
@@ -157,7 +98,7 @@ def _busy(clients: dict[str, SimThread]) -> Callable[[], bool]:
 async def _audit(world: World, pushed: Pushed) -> None:
     def work() -> None:
         with _connected(world) as cluster:
-            table = patiently(lambda: cluster.tables.create(_spec()))
+            table = patiently(lambda: cluster.tables.create(SPEC))
             pushed.check(table.pull(np.arange(ROWS)).values, all_of=True)
 
     await world.ended({"auditor": world.client("auditor", work)})

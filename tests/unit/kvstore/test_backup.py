@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, DataError, StalePrimaryError
 from atta.kvstore.durable.backup import PROMOTED, BackupFolder
 from atta.kvstore.durable.entries import Created, RowsPushed
-from atta.kvstore.durable.frames import LogPosition
+from atta.kvstore.durable.frames import LogPosition, frame
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Push
 from atta.kvstore.spec import MutableSpec
@@ -187,3 +187,41 @@ def test_paths_that_lead_elsewhere(path: str, primary: TableStore, copy: BackupF
 def test_no_copy_no_promotion(copy: BackupFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keeps no copy"):
         copy.promote(tmp_path / "taken")
+
+
+def test_a_copy_that_lacks_records_takes_nothing_over(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
+    """They may have been acknowledged, by a primary that had no backup or another one."""
+    primary.append([created()])
+    primary.append([pushed(1)])
+    name = (primary.store_id, primary.epoch)
+    for _ in range(2):  # also after it was killed
+        assert copy.follow(name, ABOUT, reach=2) == LogPosition(0, 0)
+        assert copy.store() is None
+        with pytest.raises(ConfigError, match=r"ends at record 0, and records up to 2 may .* remove .*behind.json"):
+            copy.promote(tmp_path / "other")
+        copy = BackupFolder(copy.folder, "here:1")
+        assert copy.store() is None
+    copy.follow(name, ABOUT, reach=2)
+    _, middle = frame(created(), LogPosition(0, 0), 0)
+    copy.append(name, LogPosition(0, 0), middle, created(), file_epoch=1, new_file=True)
+    assert copy.store() is None
+    copy.append(name, middle, primary.position, pushed(1), file_epoch=1, new_file=False)
+    assert copy.store() == name
+    assert copy.follow(name, ABOUT, reach=2) == primary.position
+    assert copy.promote(tmp_path / "other") == primary.position
+    store, found = opened(tmp_path / "other")
+    assert [*found] == ["t"]
+    store.close()
+
+
+def test_a_copy_remembers_whom_it_followed(primary: TableStore, copy: BackupFolder, tmp_path: Path) -> None:
+    """Also without a record of that epoch. Else the epoch of a promotion could be one that its primary has had."""
+    copy.follow((primary.store_id, 5), ABOUT)
+    again = BackupFolder(copy.folder, "here:1")
+    assert again.store() == (primary.store_id, 5)
+    with pytest.raises(StalePrimaryError, match="epoch 4 is not the latest"):
+        again.follow((primary.store_id, 4), ABOUT)
+    again.promote(tmp_path / "other")
+    store, _ = opened(tmp_path / "other")
+    assert store.epoch == 5 + PROMOTED + 1
+    store.close()

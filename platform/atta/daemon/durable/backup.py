@@ -87,8 +87,15 @@ class BackupService:
             raise ConfigError(f"no store has an id of {len(request.store.id)} bytes and epoch {request.store.epoch}")
         if (about := _about(request.about)) != self._holder.about:
             raise ConfigError(f"{self._address}: serves {self._holder.about}, and keeps no tables of {about}")
+        if request.reach.lsn >= MOST_NUMBER:
+            raise ConfigError(f"record {request.reach.lsn}: there are never so many")
+
+        def begin() -> LogPosition:
+            self._refuse_stale(request.store)  # it may have been promoted while this request waited
+            return self._copy.follow(_name(request.store), about, request.reach.lsn)
+
         self._parts = []
-        at = await self._on_disk(self._copy.follow, _name(request.store), about)
+        at = await self._on_disk(begin)
         log.info("follows", peer=context.peer(), record=at.lsn, epoch=request.store.epoch)
         return backup_pb2.FollowReply(at=_message(at))
 
@@ -158,18 +165,24 @@ class BackupService:
         return await self._on_disk(self._votes.give, ballot)
 
     async def copied(self) -> StoreName | None:
-        """The store that is copied here, and its epoch; None: there is none. Raises DataError: the copy is damaged."""
+        """The store of which all is copied here, and its epoch; None: none is. Raises DataError: the copy is damaged."""
         return await self._on_disk(self._copy.store)
 
-    async def take_over(self) -> tuple[LogPosition, int]:
+    async def take_over(self, voted: StoreName | None = None) -> tuple[LogPosition, int]:
         """Hold the tables of the copy. Returns its last record, and the number of tables.
 
+        ``voted``: the store and the epoch that others have voted on; None: an operator wants it.
+
         Raises:
-            ConfigError: there is no copy, or this daemon holds tables already. DataError: the copy is damaged.
+            ConfigError: there is no copy, this daemon holds tables already, or the primary came back after the vote.
+            DataError: the copy is damaged.
         """
+        loop = asyncio.get_running_loop()
         async with self._turn:
             self._holder.check_free()
-            at = await asyncio.get_running_loop().run_in_executor(self._disk, self._copy.promote, self._holder.folder)
+            if voted is not None and await loop.run_in_executor(self._disk, self._copy.store) != voted:
+                raise ConfigError(f"{self._address}: the primary of its copy was started again after the vote")
+            at = await loop.run_in_executor(self._disk, self._copy.promote, self._holder.folder)
             try:
                 tables = await self._holder.take_over()
             except BaseException:

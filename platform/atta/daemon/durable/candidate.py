@@ -62,7 +62,7 @@ class Candidate:
         votes = refusals.count("")
         log.warning("asks to take over the tables", part=self._part, votes=votes, daemons=len(self._neighbours))
         if is_majority(votes, len(self._neighbours)):
-            await self._backup.take_over()
+            await self._backup.take_over(copied)
         else:
             log.warning("does not take over", reasons=[reason for reason in refusals if reason])
 

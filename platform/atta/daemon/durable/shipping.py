@@ -14,17 +14,9 @@ import structlog
 from atta.daemon.peers.link import Link
 from atta.errors import (
     AttaError,
-    ConfigError,
     DataError,
-    DeadlineError,
-    NotAllowedError,
-    NotAuthenticatedError,
-    PeerLostError,
-    QuotaExceededError,
     RestartedError,
     StalePrimaryError,
-    UnavailableError,
-    WrongDatasetError,
 )
 from atta.kvstore.durable.frames import Buffer, LogPosition
 from atta.kvstore.durable.store import TableStore
@@ -44,8 +36,6 @@ MESSAGE_BYTES = 4 << 20
 """Records travel in messages of about this size; a larger record is divided."""
 MOST_RECORDS = 1024
 """Most records in a message: fields of requests are bounded."""
-AWAY = (UnavailableError, DeadlineError, PeerLostError, WrongDatasetError, NotAllowedError, NotAuthenticatedError)
-"""The backup does not answer, or is not one. It may come back."""
 log = structlog.get_logger("atta.backup")
 
 
@@ -109,7 +99,9 @@ class Shipping:
                 if await there():
                     self._say(None)
                     return
-            except (*AWAY, ConfigError, DataError, QuotaExceededError) as error:  # a full disk may get room again
+            except StalePrimaryError:
+                raise
+            except AttaError as error:  # it may come back, and a full disk may get room again
                 self._say(error)
             self._at = None
             await asyncio.sleep(wait_s)
@@ -138,7 +130,9 @@ class Shipping:
 
     async def _follow(self) -> None:
         """Bring the copy up to date."""
-        request = backup_pb2.FollowRequest(store=self._name(), about=json.dumps(self._store.about))
+        request = backup_pb2.FollowRequest(
+            store=self._name(), about=json.dumps(self._store.about), reach=_place(self._store.position)
+        )
         reply = await self._ask("Follow", request)
         at = self._at = LogPosition(reply.at.lsn, reply.at.chain)
         if at.lsn > self._store.position.lsn:

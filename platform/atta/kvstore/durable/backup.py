@@ -20,14 +20,18 @@ from atta.errors import ConfigError, DataError, StalePrimaryError
 from atta.kvstore.durable.files import POSITION_FILE, STORE_FILE, STORE_FORMAT, checkpoint_place, write_store_file
 from atta.kvstore.durable.frames import LogHeader, LogPosition, frame
 from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off
-from atta.partition.disk.files import read_sealed
+from atta.partition.disk.files import read_sealed, write_sealed
 from atta.partition.disk.staging import disk_full
 
-__all__ = ["PROMOTED", "BackupFolder", "StoreName"]
+__all__ = ["BEHIND_FILE", "EPOCH_FILE", "PROMOTED", "BackupFolder", "StoreName"]
 
 PROMOTED = 1 << 32
 """What a promotion adds to the epoch."""
 NOWHERE = LogPosition(0, 0)
+BEHIND_FILE, BEHIND_FORMAT = "behind.json", ("atta-table-copy", 1)
+"""Says which record the copy must reach before it may be promoted. There is none once it has."""
+EPOCH_FILE, EPOCH_FORMAT = "epoch.json", ("atta-table-copy-epoch", 1)
+"""The latest epoch that was followed. The files of the log tell it only once there are records of it."""
 
 StoreName = tuple[bytes, int]
 """The id of a store, and the epoch of whoever speaks."""
@@ -42,6 +46,7 @@ class BackupFolder:
         self._store_id, self._epoch = b"", 0
         self._file: LogFile | None = None
         self._at = NOWHERE
+        self._least = 0  # the record that the copy must reach
         self._is_read = False
 
     @property
@@ -50,17 +55,22 @@ class BackupFolder:
         return self._at if self._file is None else self._file.position
 
     def store(self) -> StoreName | None:
-        """Which store is copied here, and its latest epoch; None: none is. Raises DataError: the copy is damaged."""
+        """Which store is copied here, and its latest epoch; None: none is, or not all of it yet. Raises DataError: the
+        copy is damaged."""
         if not (self.folder / STORE_FILE).exists():
             return None
         with _written(self.folder):
             if not self._is_read:
                 self._read()
-        return self._store_id, self._epoch
+        return None if self._least else (self._store_id, self._epoch)
 
-    def follow(self, store: StoreName, about: Mapping[str, Any]) -> LogPosition:
-        """Begin to copy this store, and return where the copy ends. Repeating it does nothing. ``about``: whose tables
-        these are.
+    def follow(self, store: StoreName, about: Mapping[str, Any], reach: int = 0) -> LogPosition:
+        """Begin to copy this store, and return where the copy ends. Repeating it does nothing.
+
+        Args:
+            about: whose tables these are.
+            reach: the last record of the store. It may have been acknowledged, so the copy cannot be promoted before it
+                has it.
 
         Raises:
             StalePrimaryError: whoever asks has been replaced.
@@ -70,6 +80,8 @@ class BackupFolder:
         with _written(self.folder):
             if not (self.folder / STORE_FILE).exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
+                if reach:
+                    self._write_number(BEHIND_FILE, BEHIND_FORMAT, reach)
                 write_store_file(self.folder, store[0], about)
             if not self._is_read:
                 self._read()
@@ -78,7 +90,14 @@ class BackupFolder:
                 f"{self._where}: {self.folder} is the copy of another store of tables; remove it to begin another copy"
             )
         self._check(store, following=True)
-        self._epoch = store[1]
+        with _written(self.folder):
+            if self._epoch < store[1]:
+                self._write_number(EPOCH_FILE, EPOCH_FORMAT, store[1])
+                self._epoch = store[1]
+            if self.position.lsn < reach:
+                self._write_number(BEHIND_FILE, BEHIND_FORMAT, reach)
+                self._least = reach
+            self._catch_up()
         return self.position
 
     def append(
@@ -113,6 +132,7 @@ class BackupFolder:
                 self._begin(before, file_epoch)
             assert self._file is not None
             self._file.append([[body] for body in bodies])
+            self._catch_up()
         return after
 
     def piece(self, store: StoreName, at: LogPosition, path: str, offset: int, data: bytes) -> None:
@@ -160,13 +180,14 @@ class BackupFolder:
             for path in self.folder.glob("checkpoint-*"):
                 if path.name < whole.name:
                     shutil.rmtree(path, ignore_errors=True)
+            self._catch_up()
         return self.position
 
     def promote(self, to: Path) -> LogPosition:
         """Make the copy the store at ``to``, which whoever opens it knows to be newer than all before.
 
         Raises:
-            ConfigError: there is no copy, or there is a store at ``to`` already.
+            ConfigError: there is no copy, not all of it yet, or there is a store at ``to`` already.
             DataError: the copy is damaged or cannot be written.
         """
         if not (self.folder / STORE_FILE).exists():
@@ -177,9 +198,16 @@ class BackupFolder:
             if not self._is_read:
                 self._read()
             position = self.position
+            if self._least:
+                raise ConfigError(
+                    f"{self._where}: its copy of the tables ends at record {position.lsn}, and records up to {self._least} "
+                    "may have been acknowledged, so it cannot take over. To do so without them, stop it, remove "
+                    f"{self.folder / BEHIND_FILE}, and start it again"
+                )
             self._close()
             self._begin(position, self._epoch + PROMOTED)
             self._close()
+            (self.folder / EPOCH_FILE).unlink(missing_ok=True)
             shutil.rmtree(to, ignore_errors=True)
             self.folder.rename(to)
         self._is_read = False
@@ -209,6 +237,8 @@ class BackupFolder:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
         found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
         self._at, self._epoch = checkpoint_place(found[-1], self._store_id) if found else (NOWHERE, 0)
+        self._epoch = max(self._epoch, self._number(EPOCH_FILE, EPOCH_FORMAT))
+        self._least = self._number(BEHIND_FILE, BEHIND_FORMAT)
         for path in sorted(path for path in self.folder.glob("log-*") if path.name[4:].isdigit()):
             log = LogRead(path)
             if log.header.before.lsn < self._at.lsn:
@@ -222,6 +252,21 @@ class BackupFolder:
                 cut_off(path, log.end)
             self._at, self._epoch = log.position, max(self._epoch, log.header.epoch)
         self._is_read = True
+
+    def _write_number(self, name: str, form: tuple[str, int], number: int) -> None:
+        begun = self.folder / f"{name}.begun"
+        write_sealed(begun, {"format": form[0], "version": form[1], "number": number})
+        begun.rename(self.folder / name)
+
+    def _number(self, name: str, form: tuple[str, int]) -> int:
+        path = self.folder / name
+        return int(read_sealed(path, "a copy of tables", *form)["number"]) if path.exists() else 0
+
+    def _catch_up(self) -> None:
+        """The copy may be promoted if it has what it must reach."""
+        if self._least and self.position.lsn >= self._least:
+            (self.folder / BEHIND_FILE).unlink(missing_ok=True)
+            self._least = 0
 
     def _begin(self, before: LogPosition, epoch: int) -> None:
         self._close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import DataError
+from atta.kvstore.durable.logfile import force
 from atta.partition.disk.files import read_sealed, write_sealed
 from atta.partition.disk.staging import disk_full
 
@@ -64,6 +65,7 @@ class VoteBook:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(begun, {"format": FORMAT, "version": VERSION, "given": now})
             begun.replace(self._path)
+            force(self._path.parent)  # else a power cut may bring the votes of before back
         except OSError as error:
             raise disk_full(self._path, error) or DataError(
                 self._path, f"cannot be written: {error.strerror}"
