@@ -345,7 +345,7 @@ def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
         running.kill(address)
         with pytest.raises(grpc.RpcError) as caught:
             call.result()
-    assert isinstance(rpc.error_from(address, caught.value), UnavailableError)
+    assert isinstance(rpc.error_from(address, caught.value, 1.0), UnavailableError)
 
 
 def test_a_call_that_is_given_up_here_is_no_reason_to_try_again(running: Running, small_graph: SmallGraph) -> None:
@@ -356,7 +356,7 @@ def test_a_call_that_is_given_up_here_is_no_reason_to_try_again(running: Running
     call.cancel()
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
-    error = rpc.error_from(address, caught.value)
+    error = rpc.error_from(address, caught.value, 1.0)
     assert isinstance(error, RemoteError)
     assert not isinstance(error, UnavailableError)
     connection.close()

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from atta.client.patience import PATIENCE_S, Patience
-from atta.errors import RemoteError, UnavailableError
+from atta.errors import AttaError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
@@ -140,12 +140,16 @@ class Connection:
             except grpc.FutureCancelledError:
                 raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
-                error = rpc.error_from(self.address, failure)
+                error = rpc.error_from(self.address, failure, timeout)
                 if not isinstance(error, UnavailableError) or not patience.lasts():
                     try:
                         raise error from failure
                     finally:  # an error that its own frame holds keeps all callers' variables until garbage is collected
                         del error
+
+    def error_from(self, failure: grpc.RpcError) -> AttaError:
+        """The typed error of a call that was begun without a ``timeout`` of its own."""
+        return rpc.error_from(self.address, failure, self.deadline_s)
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""
@@ -228,7 +232,7 @@ class Connection:
                     header = chunk.header
                 entries += from_lines(chunk.entries)
         except grpc.RpcError as error:
-            raise rpc.error_from(self.address, error) from error
+            raise self.error_from(error) from error
         except ValueError as error:
             raise RemoteError(self.address, f"sends something else than a recording: {error}") from error
         about = (header.now, header.offset_ns, header.capacity, header.full)

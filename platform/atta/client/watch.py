@@ -55,7 +55,7 @@ class Watch:
         try:
             stats, reply = counters.result(), sessions.result()
         except grpc.RpcError as error:
-            cause = rpc.error_from(address, error)
+            cause = rpc.error_from(address, error, self._connections[place].deadline_s)
             return Sample(part, address, error=str(cause).removeprefix(f"{address}: "))
         found = tuple(SessionFigures.of_message(session) for session in reply.sessions)
         jobs = tuple(JobFigures.of_message(job) for job in reply.jobs)

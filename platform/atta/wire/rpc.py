@@ -361,8 +361,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
 
 
-def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
-    """The typed error of a failed call to ``peer``. Its message is what the peer said."""
+def error_from(peer: str, error: grpc.RpcError, deadline_s: float) -> errors.AttaError:
+    """The typed error of a call to ``peer`` that has failed within ``deadline_s``. Its message is what the peer said."""
     code, details = error.code(), error.details() or ""
     if _broke_off(code, details):
         return errors.UnavailableError(peer, f"the connection broke ({_brief(details)})")
@@ -370,7 +370,7 @@ def error_from(peer: str, error: grpc.RpcError) -> errors.AttaError:
         case grpc.StatusCode.UNAVAILABLE:
             return _unreached(peer, details)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return errors.DeadlineError(peer, "no answer within the deadline")
+            return errors.DeadlineError(peer, f"no answer within {deadline_s:g} s")
         case grpc.StatusCode.FAILED_PRECONDITION:
             return errors.WrongDatasetError(peer, details)
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:

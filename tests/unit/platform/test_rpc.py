@@ -32,7 +32,7 @@ class FakeRpcError(grpc.RpcError):
     ],
 )
 def test_round_trip(error: errors.AttaError) -> None:
-    back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)))
+    back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)), 2.5)
     expected = errors.RemoteError if isinstance(error, errors.DataError) else type(error)
     assert type(back) is expected
     assert str(error) in str(back)
@@ -41,12 +41,12 @@ def test_round_trip(error: errors.AttaError) -> None:
 def test_a_third_daemon_being_gone_is_not_retried_as_if_it_were_this_one() -> None:
     code, details = rpc.status_of(errors.UnavailableError("c:3", "no daemon answers"))
     assert code is not grpc.StatusCode.UNAVAILABLE
-    assert "c:3" in str(rpc.error_from("b:2", FakeRpcError(code, details)))
+    assert "c:3" in str(rpc.error_from("b:2", FakeRpcError(code, details), 2.5))
 
 
 def test_a_third_daemon_that_is_late_is_not_this_one_started_anew() -> None:
     for error in (errors.DeadlineError("c:3", "late"), errors.UnavailableError("c:3", "gone")):
-        back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)))
+        back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)), 2.5)
         assert type(back) is errors.PeerLostError
         assert str(back) == f"b:2: {error}"
 
@@ -70,7 +70,7 @@ def test_a_third_daemon_that_is_late_is_not_this_one_started_anew() -> None:
 def test_a_call_that_breaks_off_without_a_word_is_one_whose_daemon_is_gone(
     code: str, details: str, broke: bool
 ) -> None:
-    error = rpc.error_from("b:2", FakeRpcError(grpc.StatusCode[code], details))
+    error = rpc.error_from("b:2", FakeRpcError(grpc.StatusCode[code], details), 2.5)
     assert isinstance(error, errors.UnavailableError) == broke
     assert str(error).startswith("b:2: ")
 
@@ -129,7 +129,7 @@ def test_every_method_of_the_proto_files_is_in_the_table() -> None:
 def test_a_lack_of_memory_is_a_bound(lacking: Exception) -> None:
     code, details = rpc.status_of(lacking)
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    back = rpc.error_from("b:2", FakeRpcError(code, details))
+    back = rpc.error_from("b:2", FakeRpcError(code, details), 2.5)
     assert isinstance(back, errors.QuotaExceededError)
     assert str(lacking) in str(back)
 

@@ -244,7 +244,7 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
         shared = header.HasField("slot")
         buffer = state.lease(sequence, header.slot) if shared else _gather(call, header.buffer_bytes, peer)
     except grpc.RpcError as error:
-        raise rpc.error_from(peer, error) from error
+        raise rpc.error_from(peer, error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
         raise RemoteError(peer, "sends no batch") from error
     try:

@@ -271,7 +271,7 @@ class ClusterTables:
             try:
                 replies.append(future.result())
             except grpc.RpcError as error:
-                errors.append(rpc.error_from(connection.address, error))
+                errors.append(rpc.error_from(connection.address, error, patience))
         if errors:
             raise errors[0]
         return replies

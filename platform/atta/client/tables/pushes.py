@@ -175,7 +175,7 @@ class Ticket:
                     future.result()
                     return
                 except grpc.RpcError as failure:
-                    error = rpc.error_from(shard.connection.address, failure)
+                    error = shard.connection.error_from(failure)
                     if isinstance(error, UnknownClientError):
                         shard.registration.renew(bulk.message.client)
                         shard.registration.ensure()

@@ -146,7 +146,7 @@ class RemoteTable:
                     self._receive(call, piece, codec, values, found)
                     break
                 except grpc.RpcError as failure:
-                    error = rpc.error_from(shard.connection.address, failure)
+                    error = shard.connection.error_from(failure)
                     if not isinstance(error, UnavailableError) or not patience.lasts():
                         raise error from failure
                 call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same request again

@@ -62,6 +62,6 @@ class Neighbours:
         try:
             return await link.ask(method, request, timeout)
         except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from(address, failure) from failure
+            raise rpc.error_from(address, failure, timeout) from failure
         finally:
             await link.channel.close(grace=None)

@@ -194,7 +194,7 @@ class Shipping:
         try:
             return await self._link.ask(f"BackupService.{method}", request, DEADLINE_S)
         except grpc.aio.AioRpcError as failure:
-            error = rpc.error_from(self.address, failure)
+            error = rpc.error_from(self.address, failure, DEADLINE_S)
             if isinstance(error, RestartedError):
                 raise StalePrimaryError(self.address, error.cause) from failure
             raise error from failure

@@ -153,11 +153,11 @@ class PeerLink:
 
     async def _asked(self) -> None:
         """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""
-        link, address = self.usual, self.address
+        link, address, patience_s = self.usual, self.address, patience_of(len(self._replicas))
         try:
-            await link.ask("ControlService.Describe", control_pb2.DescribeRequest(), patience_of(len(self._replicas)))
+            await link.ask("ControlService.Describe", control_pb2.DescribeRequest(), patience_s)
         except grpc.aio.AioRpcError as failure:
-            error = rpc.error_from(address, failure)
+            error = rpc.error_from(address, failure, patience_s)
             if link is self.usual and isinstance(error, UnavailableError | DeadlineError):
                 raise error from failure
 
@@ -235,12 +235,12 @@ class PeerLink:
 
     async def _described(self, until: float) -> Any:
         """What the peer at the present address says of itself; None: it does not answer, but there is time left."""
+        few_s = self._deadline_s if len(self._replicas) == 1 else min(self._deadline_s, DESCRIBE_S)
         try:
             await self._connect(until)
-            few_s = self._deadline_s if len(self._replicas) == 1 else min(self._deadline_s, DESCRIBE_S)
             return await self.usual.ask("ControlService.Describe", control_pb2.DescribeRequest(), few_s)
         except grpc.aio.AioRpcError as failure:
-            error = rpc.error_from(self.address, failure)
+            error = rpc.error_from(self.address, failure, few_s)
             others = len(self._replicas) > 1 and isinstance(error, DeadlineError)
             if not (others or isinstance(error, UnavailableError)) or time.monotonic() >= until:
                 raise error from failure

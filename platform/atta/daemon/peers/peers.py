@@ -271,7 +271,7 @@ class Peer:
                     message = await coming if coming is not None else _END
                 return
             except grpc.aio.AioRpcError as failure:
-                error = rpc.error_from(self.address, failure)
+                error = rpc.error_from(self.address, failure, self._deadline_s)
                 if left.done:
                     return
                 failures = 1 if left.progressed else failures + 1

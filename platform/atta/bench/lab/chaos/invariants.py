@@ -18,7 +18,7 @@ __all__ = ["ConsumerChecker", "ProcessSample", "TrainerChecker", "leaks", "life"
 Line = Mapping[str, Any]
 Place = tuple[int, int]
 """Epoch, and position of the batch among those of the rank."""
-ALLOWED = {"descriptors": 64, "threads": 16, "memory_files": 16}
+ALLOWED = {"descriptors": 32, "threads": 16, "memory_files": 8}
 """How many more a process may have in the second half of its life than in the first: connections come and go."""
 MORE_MEMORY, JUDGED_S = 0.05, 1200.0
 """By how much memory may become more, and how long a process must live before that is judged."""

@@ -242,9 +242,11 @@ class ChaosRun:
         count = self.settings.replicas
         part = int(name.rpartition("-")[2]) // count
         mates = [f"daemon-{number}" for number in range(part * count, (part + 1) * count)]
-        if count == 1:  # nobody serves in its place, so that one is away at a time
-            mates = [other for other in self._processes if other.startswith("daemon")]
-        return all(self._processes[mate].serving for mate in mates)
+        if count > 1:
+            return all(self._processes[mate].serving for mate in mates)
+        # Nobody serves in its place. So one is away at a time, and all have had a batch since the last one came back.
+        back = max((note.get("served", 0.0) for note in self.faults), default=0.0)
+        return not self._away and all(times[-1] > back for times in self._times.values())
 
     def _do(self, fault: Fault) -> None:
         began = time.monotonic()
@@ -333,12 +335,11 @@ class ChaosRun:
             self._judge(process)
         ends = [*(note["began"] for note in self.faults[1:]), time.monotonic()][: len(self.faults)]
         for note, end in zip(self.faults, ends, strict=True):
-            last = max((times[-1] for times in self._times.values() if times), default=end)
             others = [name for name in self._times if name.startswith("consumer") or name != note["target"]]
             gaps = []
             for name in others:
                 deaths = [at for at in self._deaths.get(name, ()) if at != note["began"]]
-                gaps.append(longest_gap(self._times[name], note["began"], min(end, last), deaths))
+                gaps.append(longest_gap(self._times[name], note["began"], end, deaths))
             note["pause_s"] = round(max(gaps, default=0.0), 3)
             served = note.pop("served", None)
             waits = [next_after(self._times[name], served) for name in others] if served is not None else []
