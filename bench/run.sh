@@ -77,6 +77,8 @@ $bench --work data/peers --json "$results/train.json" --plot "$results/train.png
 python -m bench.record "$results/train.json" --command "$bench"
 say "memory per trainer: mini-batches beside cooperative batches of the same vertices"
 python -m bench.training.memory
+say "inference layer by layer, mini-batches of all neighbours, and PyG's inference"
+python -m bench.training.inference --rounds "$runs"
 if [ "$(id -u)" -eq 0 ] && [ -n "${DATA_ROOT:-}" ]; then
   say "strategies over links that take 65 % of exact full-graph training, on real graphs from $DATA_ROOT"
   strategies() { # graph, options of the import, name of the record, options of the benchmark
