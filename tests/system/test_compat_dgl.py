@@ -48,6 +48,9 @@ def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
     assert torch.equal(g.edata["w"][np.array([7, 7, 3])], whole.edata["w"][[7, 7, 3]])
     assert torch.equal(g.in_degrees(), whole.in_degrees())
     assert g.in_degrees(5) == whole.in_degrees(5)
+    assert torch.equal(g.out_degrees(), whole.out_degrees())
+    assert g.out_degrees(5) == whole.out_degrees(5)
+    assert torch.equal(g.out_degrees([7, 7, 3]), whole.out_degrees([7, 7, 3]))
     src, dst = whole.edges(order="eid")
     edges = torch.tensor([0, 3999, 17])
     assert torch.equal(torch.stack(g.find_edges(edges)), torch.stack([src[edges], dst[edges]]))
@@ -148,8 +151,10 @@ def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g:
         orders.append(order)
     assert orders[0] != orders[1]
     assert loader._wanted.state() == ({("node", "features")}, {("node", "y")})
-    known = g.recent._ids[-1].batch  # of the last batch
-    assert set(known.tables["node"]) == {"features", "y"}
+    known = [of.batch for of in g.recent._ids.values()]
+    assert len(known) == 2  # the vertices and the seeds of the last batch; those of the others have gone
+    assert known[0] is known[1]
+    assert set(known[0].tables["node"]) == {"features", "y"}
 
 
 def test_a_sampled_graph_has_edges_of_the_graph(g: Any, folder: Folder) -> None:
@@ -194,6 +199,48 @@ def test_edges_come_with_negative_pairs_and_blocks_of_their_ends(g: Any, folder:
     assert sorted(seen) == eids.tolist()
 
 
+def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder) -> None:
+    eids = torch.tensor([3999, 0, 17])
+    found = g.edge_subgraph(eids)
+    assert torch.equal(found.edata[real.EID], eids)
+    ends = torch.stack([found.ndata[real.NID][end] for end in found.edges()])
+    assert torch.equal(ends, torch.stack(folder.whole.find_edges(eids)))
+    with pytest.raises(atta.ConfigError, match="store_ids"):
+        g.edge_subgraph(eids, store_ids=False)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_sampler_of_ones_own_makes_blocks_of_ids(g: Any, folder: Folder, drop_last: bool) -> None:
+    def sample(seeds: Any) -> Any:
+        frontier = dgl.distributed.sample_neighbors(g, seeds, 5)
+        return real.to_block(frontier, seeds), frontier.edata[real.EID]
+
+    loader = dgl.distributed.DistDataLoader(
+        dataset=torch.arange(202), batch_size=32, collate_fn=sample, shuffle=True, drop_last=drop_last
+    )
+    for _ in range(2):
+        seen: list[int] = []
+        for block, eids in loader:
+            seen += block.dstdata[real.NID].tolist()
+            ends = torch.stack([block.srcdata[real.NID][block.edges()[0]], block.dstdata[real.NID][block.edges()[1]]])
+            assert torch.equal(ends, torch.stack(folder.whole.find_edges(eids)))
+        assert len(seen) == len({*seen}) == (192 if drop_last else 202)
+        assert {*seen} <= {*range(202)}
+        assert len(loader) == (6 if drop_last else 7)
+
+
+@pytest.mark.parametrize("edges", [False, True])
+def test_several_loaders_take_turns(g: Any, edges: bool) -> None:
+    ids = torch.arange(300)
+    of = dgl.dataloading.DistEdgeDataLoader if edges else dgl.dataloading.DistNodeDataLoader
+    loaders = [iter(of(g, ids, dgl.dataloading.NeighborSampler([-1]), batch_size=50)) for _ in range(4)]
+    seen: list[list[int]] = [[] for _ in loaders]
+    for turn in (0, 1, 2, 3, 3, 1, 0, 2) * 3:
+        _, found, _ = next(loaders[turn])
+        seen[turn] += (found.edata[real.EID] if edges else found).tolist()
+    assert seen == [ids.tolist()] * 4
+
+
 def test_what_is_not_offered_says_so(g: Any) -> None:
     sampler = dgl.dataloading.NeighborSampler([2])
     with pytest.raises(atta.ConfigError, match="object: daemons sample"):
@@ -204,8 +251,10 @@ def test_what_is_not_offered_says_so(g: Any) -> None:
         dgl.dataloading.DistNodeDataLoader(g, [1], sampler, device="cuda")
     with pytest.raises(TypeError, match="'shufle'"):
         dgl.dataloading.DistNodeDataLoader(g, [1], sampler, shufle=True)
-    with pytest.raises(atta.UnknownNameError, match="out_degrees"):
-        g.out_degrees()
+    with pytest.raises(atta.UnknownNameError, match="local_partition"):
+        _ = g.local_partition
+    with pytest.raises(atta.UnknownNameError, match="'reverse'; it offers"):
+        dgl.dataloading.DistEdgeDataLoader(g, [1], sampler, exclude="reverse")
     with pytest.raises(atta.ConfigError, match="called before"):
         dgl.distributed.initialize(None)
 

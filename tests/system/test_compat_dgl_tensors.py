@@ -171,6 +171,47 @@ def test_a_tensor_can_stand_beside_those_of_the_graph(g: Any) -> None:
         g.ndata["h"] = torch.ones(NODES, 2)
 
 
+def test_two_masks_are_joined(g: Any) -> None:
+    first = DistTensor((NODES,), torch.bool, init_func=lambda shape, dtype: torch.rand(shape) > 0.5)
+    second = DistTensor((NODES,), torch.bool, init_func=lambda shape, dtype: torch.rand(shape) > 0.5)
+    either = first | second
+    assert isinstance(either, DistTensor)
+    assert either.name not in (first.name, second.name)
+    assert either.dtype == torch.bool
+    assert torch.equal(either[:], first[:] | second[:])
+    bits = DistTensor((EDGES, 2), torch.int64, init_func=lambda shape, dtype: torch.randint(0, 99, shape))
+    others = DistTensor((EDGES, 2), torch.int64, init_func=lambda shape, dtype: torch.randint(0, 99, shape))
+    assert torch.equal((bits | others)[:], bits[:] | others[:])
+    for other in (DistTensor((NODES,), torch.int64), DistTensor((NODES, 1), torch.bool), bits):
+        with pytest.raises(atta.ConfigError, match="both need the same"):
+            first | other
+    with pytest.raises(atta.ConfigError, match="bools or integers"):
+        g.ndata["x"] | g.ndata["x"]
+    with pytest.raises(TypeError):
+        first | torch.ones(NODES, dtype=torch.bool)
+
+
+def test_a_policy_is_made_from_its_name(g: Any) -> None:
+    book = g.get_partition_book()
+    for name, kind, rows in (("node", "nodes", NODES), ("edge", "edges", EDGES), ("node~_N", "nodes", NODES)):
+        policy = dgl.distributed.PartitionPolicy(name, book)
+        assert (policy.kind, policy.get_size()) == (kind, rows)
+        ids = torch.arange(rows)
+        parts = policy.to_partid(ids)
+        assert policy.get_part_size() == int((parts == policy.part_id).sum())
+        local = policy.to_local(ids)
+        for part in range(2):
+            assert sorted(local[parts == part].tolist()) == [*range(int((parts == part).sum()))]
+    assert dgl.distributed.PartitionPolicy("edge:_N:_E:_N", book).policy_str == "edge:_N:_E:_N"
+    with pytest.raises(atta.ConfigError, match="write node, edge"):
+        dgl.distributed.PartitionPolicy("vertex", book)
+
+
+def test_schemes_have_shape_and_dtype(g: Any) -> None:
+    assert (g.node_attr_schemes()["x"].shape, g.node_attr_schemes()["x"].dtype) == ((3,), torch.float32)
+    assert g.edge_attr_schemes() == {}
+
+
 @pytest.mark.parametrize("kind", ["SparseAdagrad", "SparseAdam"])
 def test_an_embedding_learns_as_torch_does(g: Any, kind: str) -> None:
     start = torch.rand(NODES, 4)
@@ -187,7 +228,7 @@ def test_an_embedding_learns_as_torch_does(g: Any, kind: str) -> None:
             loss.backward()
             steps.step()
     assert torch.allclose(embedding.weight[:], torch.stack(plain).detach(), atol=1e-6)
-    with pytest.raises(atta.ConfigError, match="make its optimiser before"):
+    with pytest.raises(atta.ConfigError, match="only one can step it"):
         dgl.distributed.optim.SparseAdagrad([embedding], lr=0.1)
 
 
@@ -196,3 +237,96 @@ def test_an_embedding_without_an_optimiser_gives_its_first_rows(g: Any) -> None:
     assert embedding(torch.tensor([1, 5])).tolist() == [[1, 1], [1, 1]]
     with pytest.raises(atta.ConfigError, match="no optimiser"):
         embedding.step()
+
+
+def test_an_embedding_that_was_read_gets_its_optimiser_later(g: Any) -> None:
+    start = torch.rand(NODES, 2)
+    embedding = dgl.distributed.DistEmbedding(NODES, 2, name="early", init_func=ones)
+    with torch.no_grad():
+        assert torch.equal(embedding(torch.arange(4)), torch.ones(4, 2))
+    embedding.weight[:] = start
+    optimiser = dgl.distributed.optim.SparseAdagrad([embedding], lr=0.5)
+    assert torch.equal(embedding.weight[:], start)
+    embedding(torch.tensor([3, 8])).sum().backward()
+    optimiser.step()
+    start[[3, 8]] -= 0.5  # Adagrad's first step of a gradient of 1
+    assert torch.allclose(embedding.weight[:], start)
+    names = g.cluster.tables.specs()
+    assert not [name for name in names if name.endswith(".aside")]
+
+
+def test_two_uses_of_a_row_make_one_step(g: Any) -> None:
+    embedding = dgl.distributed.DistEmbedding(NODES, 1, name="cat")
+    optimiser = dgl.distributed.optim.SparseAdagrad([embedding], lr=0.001)
+    ids = torch.arange(NODES)
+    (torch.cat([embedding(ids), embedding(ids)]) + 1).sum().backward()
+    optimiser.step()
+    assert torch.allclose(embedding(ids), torch.full((NODES, 1), -0.001))
+
+
+def test_an_embedding_of_a_known_name_is_that_one(g: Any) -> None:
+    first = dgl.distributed.DistEmbedding(NODES, 2, name="shared")
+    with pytest.raises(atta.ConfigError, match="'shared' exists with 2 columns; it cannot have 3"):
+        dgl.distributed.DistEmbedding(NODES, 3, name="shared")
+    first.weight[[5]] = torch.ones(1, 2)
+    second = dgl.distributed.DistEmbedding(NODES, 2, name="shared")
+    assert second.weight[[5]].tolist() == [[1, 1]]
+    optimiser = dgl.distributed.optim.SparseAdagrad([second], lr=1.0)
+    second(torch.tensor([5])).sum().backward()
+    optimiser.step()
+    assert first(torch.tensor([5])).tolist() == [[0, 0]]
+    del first, second, optimiser
+    assert dgl.distributed.DistEmbedding(NODES, 3, name="shared").weight[[5]].tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["SparseAdagrad", "SparseAdam"])
+@pytest.mark.parametrize("world", [1, 3])
+def test_an_optimiser_is_saved_and_loaded(
+    g: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, world: int
+) -> None:
+    """``world`` trainers save, one after the other; one loads. What it loads steps rows as the first one does."""
+    made, job = getattr(dgl.distributed.optim, kind), g.get_partition_book().job
+    monkeypatch.setattr("atta.compat.dgl.distributed.optim.barrier", lambda: None)
+    ids, nodes, edges = torch.arange(0, NODES, 3), torch.rand(NODES, 3), torch.rand(EDGES, 2)
+
+    def embeddings() -> list[Any]:
+        found = [dgl.distributed.DistEmbedding(NODES, 3, name="n"), dgl.distributed.DistEmbedding(EDGES, 2)]
+        for embedding, rows in zip(found, (nodes, edges), strict=True):
+            embedding.weight[:] = rows
+        return found
+
+    def step(found: list[Any], optimiser: Any) -> None:
+        sum((embedding(ids) ** 2).sum() for embedding in found).backward()
+        optimiser.step()
+
+    first = embeddings()
+    optimiser = made(first, lr=0.1, eps=1e-7)
+    step(first, optimiser)
+    monkeypatch.setattr(job, "world", world)
+    for rank in range(world):
+        monkeypatch.setattr(job, "rank", rank)
+        optimiser.save(tmp_path / "state")
+    monkeypatch.setattr(job, "rank", 0)
+    monkeypatch.setattr(job, "world", 1)
+    assert len([*tmp_path.iterdir()]) == world
+    for embedding, rows in zip(first, (nodes, edges), strict=True):
+        embedding.weight[:] = rows
+    step(first, optimiser)
+    expected = [embedding.weight[:] for embedding in first]
+    del first, optimiser, embedding
+
+    second = embeddings()
+    loaded = made(second, lr=0.7)
+    loaded.load(tmp_path / "state")
+    assert (loaded.spec.lr, loaded.spec.eps) == (0.1, 1e-7)
+    step(second, loaded)
+    for embedding, rows in zip(second, expected, strict=True):
+        assert torch.equal(embedding.weight[:], rows)
+    with pytest.raises(atta.DataError, match="not the state"):
+        loaded.load(tmp_path / "nothing")
+    (tmp_path / "bad_0").write_bytes((tmp_path / "state_0").read_bytes()[:300])
+    with pytest.raises(atta.DataError, match="bad_0"):
+        loaded.load(tmp_path / "bad")
+    other = dgl.distributed.DistEmbedding(NODES, 4, name="other")
+    with pytest.raises(atta.DataError, match="the state of embeddings"):
+        made([other], lr=0.1).load(tmp_path / "state")

@@ -90,6 +90,87 @@ def test_fan_outs_by_type_and_sampled_graphs(g: Any, folder: Folder) -> None:
         assert sorted(ids) == sorted(expected.edges[etype].data[real.EID].tolist())
 
 
+REVERSE = {("author", "writes", "paper"): ("paper", "by", "author")}
+
+
+@pytest.mark.parametrize("exclude", [None, "self", "reverse_types"])
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_edges_of_a_type_come_with_pairs_and_blocks(
+    g: Any, folder: Folder, exclude: str | None, negatives: int
+) -> None:
+    whole, (etype, reverse) = folder.whole, next(iter(REVERSE.items()))
+    eids, seen = torch.arange(0, 400, 3), []
+    uniform = dgl.dataloading.negative_sampler.Uniform(negatives) if negatives else None
+    loader = dgl.dataloading.DistEdgeDataLoader(
+        g, {etype: eids}, dgl.dataloading.NeighborSampler([-1, -1]), exclude=exclude, negative_sampler=uniform,
+        reverse_etypes=REVERSE if exclude == "reverse_types" else None, batch_size=50, shuffle=True,
+    )  # fmt: skip
+    for batch in loader:
+        inputs, pairs, blocks = batch[0], batch[1], batch[-1]
+        nodes = {ntype: pairs.nodes[ntype].data[real.NID] for ntype in whole.ntypes}
+        of_batch = pairs.edges[etype].data[real.EID]
+        seen += of_batch.tolist()
+        assert pairs.canonical_etypes == [etype]
+        sources, targets = (nodes[t][end] for t, end in zip(("author", "paper"), pairs.edges(etype=etype), strict=True))
+        assert torch.equal(torch.stack([sources, targets]), torch.stack(whole.find_edges(of_batch, etype=etype)))
+        if negatives:
+            others = batch[2]
+            assert torch.equal(others.edges(etype=etype)[0], pairs.edges(etype=etype)[0].repeat_interleave(2))
+            assert torch.equal(others.nodes["paper"].data[real.NID], nodes["paper"])
+        left_out = {*zip(sources.tolist(), targets.tolist(), strict=True)} if exclude else set()
+        for ntype, ids in nodes.items():
+            assert torch.equal(blocks[-1].dstnodes[ntype].data[real.NID], ids)
+            assert torch.equal(blocks[0].srcnodes[ntype].data[real.NID], inputs[ntype])
+        for kind in blocks[-1].canonical_etypes:
+            src, dst = whole.in_edges(nodes[kind[2]], etype=kind)
+            gone = left_out if kind == etype else set()
+            if kind == reverse and exclude == "reverse_types":
+                gone = {(d, s) for s, d in left_out}
+            expected = [pair for pair in zip(src.tolist(), dst.tolist(), strict=True) if pair not in gone]
+            assert ends(blocks[-1], kind) == sorted(expected)
+        assert torch.equal(
+            g.nodes["paper"].data["feat"][inputs["paper"]], whole.nodes["paper"].data["feat"][inputs["paper"]]
+        )
+    assert sorted(seen) == eids.tolist()
+
+
+def test_edges_of_a_type_within_a_node_type_have_reverses_of_their_own_type(g: Any, folder: Folder) -> None:
+    sampler = dgl.dataloading.NeighborSampler([-1])
+    loader = dgl.dataloading.DistEdgeDataLoader(
+        g, {"cites": torch.arange(90)}, sampler, exclude="reverse_id", batch_size=30
+    )
+    for _, pairs, (block,) in loader:
+        src, dst = folder.whole.find_edges(pairs.edges["cites"].data[real.EID], etype="cites")
+        gone = {*zip(src.tolist(), dst.tolist(), strict=True), *zip(dst.tolist(), src.tolist(), strict=True)}
+        assert not gone & {*ends(block, ("paper", "cites", "paper"))}
+    with pytest.raises(atta.ConfigError, match="no reverse edges of its own type"):
+        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1]}, sampler, exclude="reverse_id")
+    with pytest.raises(atta.ConfigError, match="reverse_etypes: name the type"):
+        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1]}, sampler, exclude="reverse_types", reverse_etypes=REVERSE)
+    with pytest.raises(atta.ConfigError, match="seeds of one type"):
+        dgl.dataloading.DistEdgeDataLoader(g, {"by": [1], "cites": [2]}, sampler)
+    with pytest.raises(atta.ConfigError, match="name an edge type"):
+        dgl.dataloading.DistEdgeDataLoader(g, [1], sampler)
+
+
+@pytest.mark.parametrize("relabel", [True, False])
+def test_a_graph_of_given_edges_is_that_of_dgl(g: Any, folder: Folder, relabel: bool) -> None:
+    chosen = {"writes": torch.tensor([5, 300, 5]), "cites": torch.arange(40)}
+    found = g.edge_subgraph(chosen, relabel_nodes=relabel)
+    assert sorted(found.etypes) == ["cites", "writes"]
+    for relation, ids in chosen.items():
+        etype = folder.whole.to_canonical_etype(relation)
+        assert torch.equal(found.edges[relation].data[real.EID], ids)
+        src, dst = found.edges(etype=relation)
+        if relabel:
+            src, dst = found.nodes[etype[0]].data[real.NID][src], found.nodes[etype[2]].data[real.NID][dst]
+        assert torch.equal(torch.stack([src, dst]), torch.stack(folder.whole.find_edges(ids, etype=relation)))
+    kept = [found.num_nodes(t) for t in ("paper", "author")]
+    assert (kept == [120, 60]) != relabel
+    for etype in folder.whole.canonical_etypes:
+        assert torch.equal(g.out_degrees(etype=etype), folder.whole.out_degrees(etype=etype))
+
+
 def test_r_gcn_with_embeddings_for_a_type_without_features_learns(g: Any) -> None:
     torch.manual_seed(0)
     authors = dgl.distributed.DistEmbedding(

@@ -6,6 +6,7 @@ import atexit
 import os
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from atta.client.cluster import Cluster, connect
 from atta.client.loaders.dag import place_of
@@ -30,6 +31,7 @@ class Job:
         cluster: the daemons; None until ``DistGraph`` has started some.
         group: distinguishes the tensors of jobs that use the same daemons at the same time (``DGL_GROUP_ID``).
         tensors: names of the tensors of this job that exist, as far as this trainer knows.
+        embeddings: rows of the embeddings that this trainer has now, by type and name.
     """
 
     def __init__(self, cluster: Cluster | None, *, owns: bool) -> None:
@@ -40,6 +42,7 @@ class Job:
         self.cluster = cluster
         self.group = os.environ.get("DGL_GROUP_ID", "0")
         self.tensors: set[str] = set()
+        self.embeddings: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
         self.anonymous = 0
         self._owns = owns
 

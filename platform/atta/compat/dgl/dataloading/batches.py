@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from atta.client.loaders.dag import DagLoader
@@ -11,7 +11,7 @@ from atta.compat.dgl.distributed.recent import Wanted
 from atta.errors import ConfigError
 from atta.observe.extras import need
 
-__all__ = ["DistBatches", "check_device", "drawing_seed", "loader_options"]
+__all__ = ["DistBatches", "check_device", "drawing_seed", "loader_options", "one_type"]
 
 _MEANINGLESS = {
     "num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "queue_size", "use_ddp", "use_uva", "g_sampling",
@@ -89,3 +89,19 @@ def drawing_seed() -> int:
     import torch
 
     return torch.initial_seed()
+
+
+def one_type(given: Any, what: str, by_name: Callable[[Any], str]) -> tuple[str, Any]:
+    """The dataset's name of the seeds' type, and their ids. ``given``: ids, or ``{DGL's name of a type: ids}``.
+
+    Raises:
+        ConfigError: several types have some, or none has. UnknownNameError: the type does not exist.
+    """
+    if not isinstance(given, Mapping):
+        return by_name(None), given
+    some = {name: ids for name, ids in given.items() if len(ids)}
+    if len(some) != 1:
+        names = ", ".join(map(str, some)) or "no type"
+        raise ConfigError(f"{what}: seeds of one type make batches; there are some of {names}")
+    ((name, ids),) = some.items()
+    return by_name(name), ids

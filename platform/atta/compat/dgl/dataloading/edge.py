@@ -8,26 +8,28 @@ import numpy as np
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options, one_type
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.negative_sampler import Uniform
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.distributed.names import TypeBook
 from atta.compat.dgl.offered import NotOfferedError
+from atta.errors import ConfigError
 from atta.samplers.arguments import integers
 
 __all__ = ["DistEdgeDataLoader"]
 
-_EXCLUDE = {None: None, "self": "self", "reverse_id": "reverse"}
+_EXCLUDE = {None: None, "self": "self", "reverse_id": "reverse", "reverse_types": "reverse"}
 
 
 class DistEdgeDataLoader(DistBatches):
     """Gives ``(input_nodes, pair_graph, blocks)`` for each batch of this trainer's edges, or ``(input_nodes, pair_graph,
     negative_graph, blocks)`` with a negative sampler.
 
-    Both graphs have the same vertices: the destinations of the last block. For graphs with one node type and one edge
-    type.
+    Both graphs have the same vertices: the destinations of the last block. In graphs of several types they have the
+    seeds' edge type alone, and ``input_nodes`` is a mapping from node types to ids.
     """
 
     def __init__(
@@ -47,19 +49,20 @@ class DistEdgeDataLoader(DistBatches):
 
         Args:
             g: the graph.
-            eids: ids of this trainer's edges.
+            eids: ids of this trainer's edges, or ``{edge type: ids}`` with one type.
             graph_sampler: of this package's ``dataloading``.
             device: the CPU.
             negative_sampler: of ``dataloading.negative_sampler``; None: no negative pairs.
-            exclude: ``"self"`` leaves a batch's edges out of its blocks, ``"reverse_id"`` also the edges from their
-                destinations to their sources. None leaves nothing out.
+            exclude: ``"self"`` leaves a batch's edges out of its blocks, ``"reverse_id"`` also the edges of their type from
+                their destinations to their sources, ``"reverse_types"`` those of another type. None leaves nothing out.
             reverse_eids: means nothing here: reverse edges are found by their ends.
-            reverse_etypes: not offered.
+            reverse_etypes: with ``"reverse_types"``: ``{edge type: type of its reverses}``.
             **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
 
         Raises:
-            UnknownNameError: another sampler, another way to exclude, or a graph of several types.
-            ConfigError: DGL is missing, or an edge does not exist.
+            UnknownNameError: another sampler, or another way to exclude.
+            ConfigError: DGL is missing, an edge does not exist, several types have edges, or ``reverse_etypes`` lacks
+                the type or has one between other node types.
         """
         check_device("DistEdgeDataLoader", device)
         for given, kind in ((graph_sampler, NeighborSampler), (negative_sampler, Uniform | None)):
@@ -68,12 +71,12 @@ class DistEdgeDataLoader(DistBatches):
                     f"DistEdgeDataLoader does not offer {type(given).__name__}: daemons sample, so take one of "
                     "atta.compat.dgl.dataloading"
                 )
-        if exclude not in _EXCLUDE or reverse_etypes is not None:
-            raise NotOfferedError(f"DistEdgeDataLoader offers exclude= None, 'self' and 'reverse_id', not {exclude!r}")
-        if not plain(g.types):
-            raise NotOfferedError("DistEdgeDataLoader is offered for graphs with one node type and one edge type")
-        self._edge_type = g.types.edge_type(None)
-        self._eids = integers("eids", eids).reshape(-1)
+        if exclude not in _EXCLUDE:
+            known = ", ".join(map(repr, _EXCLUDE))
+            raise NotOfferedError(f"DistEdgeDataLoader does not offer exclude={exclude!r}; it offers: {known}")
+        self._edge_type, chosen = one_type(eids, "eids", g.types.edge_type)
+        self._eids = integers("eids", chosen).reshape(-1)
+        self._reverse = _reverse_type(g.types, self._edge_type, exclude, reverse_etypes)
         self._ends = np.stack(g.ends(self._edge_type, self._eids))
         self._sampler, self._negatives, self._exclude = graph_sampler, negative_sampler, _EXCLUDE[exclude]
         self._options = loader_options("DistEdgeDataLoader", options)
@@ -87,29 +90,54 @@ class DistEdgeDataLoader(DistBatches):
     def _opened(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
         negatives = None if self._negatives is None else NegativeSampling("triplet", self._negatives.k)
         return LinkNeighborLoader(
-            g.cluster, self._sampler.hops(g.types), self._ends, neg_sampling=negatives, exclude_edges=self._exclude,
-            tables=tables, rank=0, world_size=1, home=g.home, seed=self._seed, **self._sampler.options, **self._options,
+            g.cluster, self._sampler.hops(g.types), (self._edge_type, self._ends), neg_sampling=negatives,
+            exclude_edges=self._exclude, reverse_type=self._reverse, tables=tables, rank=0, world_size=1, home=g.home,
+            seed=self._seed, **self._sampler.options, **self._options,
         )  # fmt: skip
 
     def made(self, batch: Any) -> tuple[Any, ...]:
         """See ``DistBatches.made``."""
         import dgl
 
-        (node_type,) = self.g.types.schema.node_types
-        inputs = tensor(batch.n_id(node_type))
-        self.g.recent.remember(inputs, node_type, batch, self._wanted, whole=True)
-        count = batch.num_sampled_nodes()[0]
-        links = batch.links()
+        types = self.g.types
+        known = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
+        for node_type, ids in known.items():
+            self.g.recent.remember(ids, node_type, batch, self._wanted, whole=True)
+        seeds = {types.ntype(t): ids[: batch.num_sampled_nodes(t)[0]] for t, ids in known.items()}
+        inputs = next(iter(known.values())) if plain(types) else {types.ntype(t): ids for t, ids in known.items()}
+        etype, links = types.canonical(self._edge_type), batch.links()
+
+        def pairs(source: np.ndarray, target: np.ndarray) -> Any:
+            counts = {ntype: len(ids) for ntype, ids in seeds.items()}
+            made = dgl.heterograph({etype: (tensor(source), tensor(target))}, num_nodes_dict=counts)
+            for ntype, ids in seeds.items():
+                made.nodes[ntype].data[dgl.NID] = ids
+            return made
+
+        source, target = (
+            links["edge_label_index"] if self._negatives is None else (links["src_index"], links["dst_pos_index"])
+        )
+        positives, blocks = pairs(source, target), blocks_of(batch, types)
+        positives.edges[etype].data[dgl.EID] = tensor(self._eids[batch.input_id])
         if self._negatives is None:
-            source, target = links["edge_label_index"]
-        else:
-            source, target = links["src_index"], links["dst_pos_index"]
-        pairs = dgl.graph((tensor(source), tensor(target)), num_nodes=count)
-        pairs.ndata[dgl.NID], pairs.edata[dgl.EID] = inputs[:count], tensor(self._eids[batch.input_id])
-        blocks = blocks_of(batch, self.g.types)
-        if self._negatives is None:
-            return inputs, pairs, blocks
+            return inputs, positives, blocks
         others = links["dst_neg_index"].reshape(len(source), -1)
-        negatives = dgl.graph((tensor(np.repeat(source, others.shape[1])), tensor(others.reshape(-1))), num_nodes=count)
-        negatives.ndata[dgl.NID] = inputs[:count]
-        return inputs, pairs, negatives, blocks
+        return inputs, positives, pairs(np.repeat(source, others.shape[1]), others.reshape(-1)), blocks
+
+
+def _reverse_type(types: TypeBook, edge_type: str, exclude: str | None, reverse_etypes: Any) -> str | None:
+    """The edge type of the reverses to leave out; raises ConfigError."""
+    source, target = types.schema.endpoints(edge_type)
+    if exclude == "reverse_id":
+        if source != target:
+            raise ConfigError(f"exclude='reverse_id': {edge_type} has no reverse edges of its own type")
+        return edge_type
+    if exclude != "reverse_types":
+        return None
+    given = {types.edge_type(etype): types.edge_type(other) for etype, other in dict(reverse_etypes or {}).items()}
+    found = given.get(edge_type)
+    if found is None or types.schema.endpoints(found) != (target, source):
+        raise ConfigError(
+            f"reverse_etypes: name the type of the reverses of {edge_type}, from {target} to {source}, not {found}"
+        )
+    return found

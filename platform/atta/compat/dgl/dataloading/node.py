@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options, one_type
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.offered import NotOfferedError
-from atta.errors import ConfigError
 from atta.samplers.arguments import integers
 
 __all__ = ["DistNodeDataLoader"]
@@ -47,7 +45,7 @@ class DistNodeDataLoader(DistBatches):
                 f"DistNodeDataLoader does not offer {type(graph_sampler).__name__}: daemons sample, so take a "
                 "NeighborSampler of atta.compat.dgl.dataloading"
             )
-        self._type, ids = _one_type(g, nids)
+        self._type, ids = one_type(nids, "nids", g.types.node_type)
         self._ids, self._sampler = integers("nids", ids), graph_sampler
         self._options = loader_options("DistNodeDataLoader", options)
         self._seed = drawing_seed()
@@ -75,14 +73,3 @@ class DistNodeDataLoader(DistBatches):
         if plain(types):
             return inputs[self._type], seeds, blocks
         return {types.ntype(t): ids for t, ids in inputs.items()}, {types.ntype(self._type): seeds}, blocks
-
-
-def _one_type(g: DistGraph, nids: Any) -> tuple[str, Any]:
-    """The node type of the seeds, and their ids."""
-    if not isinstance(nids, Mapping):
-        return g.types.node_type(None), nids
-    some = {ntype: ids for ntype, ids in nids.items() if len(ids)}
-    if len(some) != 1:
-        raise ConfigError(f"nids: vertices of one type make batches; there are some of {', '.join(some) or 'no type'}")
-    ((ntype, ids),) = some.items()
-    return g.types.node_type(ntype), ids

@@ -9,6 +9,7 @@ from atta.compat.dgl.offered import refuse
 
 _HERE = __name__
 _HOMES = {
+    "DistDataLoader": "atta.compat.dgl.dataloading.ids",
     "DistEdgeDataLoader": "atta.compat.dgl.dataloading",
     "DistEmbedding": f"{_HERE}.embedding",
     "DistGraph": f"{_HERE}.graph",
@@ -26,6 +27,7 @@ _HOMES = {
     "sample_neighbors": f"{_HERE}.queries",
 }
 __all__ = [
+    "DistDataLoader",
     "DistEdgeDataLoader",
     "DistEmbedding",
     "DistGraph",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphPartitionBook", "PartitionPolicy", "tensor"]
 
 _LEASE_S = 60.0
+_POLICY = re.compile(r"(node|edge)(?:[:~](.+))?")
 
 
 def tensor(array: np.ndarray) -> Any:
@@ -38,11 +40,30 @@ class PartitionPolicy:
         partition_book: of the graph.
     """
 
-    def __init__(self, book: GraphPartitionBook, kind: str, type_name: str) -> None:
-        self.partition_book, self.kind, self.type_name = book, kind, type_name
-        types = book.types
-        shown = types.ntype(type_name) if kind == "nodes" else ":".join(types.canonical(type_name))
-        self.policy_str = f"{kind.removesuffix('s')}:{shown}"
+    def __init__(self, policy_str: str, partition_book: GraphPartitionBook) -> None:
+        """``policy_str``: ``"node"`` or ``"edge"`` for the only type, or with a type behind a colon or a tilde.
+
+        Raises:
+            ConfigError: it is neither, or there are several types. UnknownNameError: the type does not exist.
+        """
+        found, types = _POLICY.fullmatch(policy_str), partition_book.types
+        if found is None:
+            raise ConfigError(f"PartitionPolicy {policy_str!r}: write node, edge, node:TYPE or edge:TYPE")
+        kind, name = found.groups()
+        self.partition_book, self.kind = partition_book, f"{kind}s"
+        if kind == "node":
+            self.type_name = types.node_type(name)
+            shown = types.ntype(self.type_name)
+        else:
+            self.type_name = types.edge_type(tuple(name.split(":")) if name and ":" in name else name)
+            shown = ":".join(types.canonical(self.type_name))
+        self.policy_str = f"{kind}:{shown}"
+
+    @classmethod
+    def of(cls, book: GraphPartitionBook, kind: str, type_name: str) -> PartitionPolicy:
+        """By the dataset's name of the type; ``kind``: ``"nodes"`` or ``"edges"``."""
+        shown = book.types.ntype(type_name) if kind == "nodes" else ":".join(book.types.canonical(type_name))
+        return cls(f"{kind.removesuffix('s')}:{shown}", book)
 
     @property
     def rows(self) -> str:
@@ -66,6 +87,11 @@ class PartitionPolicy:
     def to_partid(self, ids: Any) -> Any:
         """The part of each id, int64 [n]."""
         return tensor(self.partition_book.part_of(self.rows, ids))
+
+    def to_local(self, ids: Any) -> Any:
+        """The number of each id among those of its part, int64 [n]."""
+        order, bounds = self.partition_book.order(self.rows, ids), self.partition_book.bounds(self.rows)
+        return tensor(order - bounds[np.searchsorted(bounds[1:], order, side="right")])
 
 
 class GraphPartitionBook:

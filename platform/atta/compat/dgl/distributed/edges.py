@@ -14,7 +14,7 @@ from atta.errors import ConfigError
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["EdgeEnds", "KnownEdges", "edge_column", "in_edges"]
+__all__ = ["EdgeEnds", "KnownEdges", "edge_column", "in_edges", "out_degrees"]
 
 _TOGETHER = 1 << 13
 """Vertices per batch."""
@@ -50,6 +50,16 @@ def edge_column(cluster: Cluster, edge_type: str, name: str) -> np.ndarray:
     for batch in _passes(cluster, edge_type, None, edge_tables={edge_type: [name]}):
         out[batch.e_id(edge_type)] = batch.edge_table(name, edge_type)
     return out
+
+
+def out_degrees(cluster: Cluster, edge_type: str) -> np.ndarray:
+    """int64 [vertices of the sources' type]: number of out-edges of each, in a pass over all edges."""
+    source = cluster.schema.endpoints(edge_type)[0]
+    degrees: np.ndarray = np.zeros(cluster.schema.node_counts[source], np.int64)
+    for batch in _passes(cluster, edge_type, None):
+        row, _ = batch.edge_index(edge_type)
+        np.add.at(degrees, batch.n_id(source)[row], 1)
+    return degrees
 
 
 class EdgeEnds:

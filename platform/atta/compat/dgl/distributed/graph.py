@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
-from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, in_edges
+from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, in_edges, out_degrees
 from atta.compat.dgl.distributed.frames import EdgeRows, Frame, NodeMask, NodeRows
 from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.distributed.tensor import DistRows
@@ -50,6 +50,7 @@ class DistGraph:
         tables = schema.edge_tables
         self._edges = {e: Frame("edata", [*tables[e]], partial(self._etensor, e)) for e in schema.edge_types}
         self._ends: dict[str, EdgeEnds] = {}
+        self._out_degrees: dict[str, np.ndarray] = {}
 
     # -- types and counts ----------------------------------------------------------------------------------------------
 
@@ -124,11 +125,11 @@ class DistGraph:
         """``g.edges[etype].data``."""
         return _Frames(lambda etype: self._edges[self.types.edge_type(etype)])
 
-    def node_attr_schemes(self) -> dict[str, Any]:
+    def node_attr_schemes(self) -> dict[str, Scheme]:
         """Shape of a row and dtype of each of ``ndata``."""
         return _schemes(self.ndata)
 
-    def edge_attr_schemes(self) -> dict[str, Any]:
+    def edge_attr_schemes(self) -> dict[str, Scheme]:
         """Shape of a row and dtype of each of ``edata``."""
         return _schemes(self.edata)
 
@@ -153,11 +154,11 @@ class DistGraph:
 
     def get_node_partition_policy(self, ntype: str) -> PartitionPolicy:
         """For a ``DistTensor`` with a row per vertex of a type."""
-        return PartitionPolicy(self._book, "nodes", self.types.node_type(ntype))
+        return PartitionPolicy.of(self._book, "nodes", self.types.node_type(ntype))
 
     def get_edge_partition_policy(self, etype: Any) -> PartitionPolicy:
         """For a ``DistTensor`` with a row per edge of a type."""
-        return PartitionPolicy(self._book, "edges", self.types.edge_type(etype))
+        return PartitionPolicy.of(self._book, "edges", self.types.edge_type(etype))
 
     @property
     def home(self) -> int:
@@ -179,6 +180,19 @@ class DistGraph:
             degrees[first : first + len(piece)] = np.bincount(np.searchsorted(piece, found), minlength=len(piece))
         return int(degrees[0]) if np.ndim(v) == 0 and not isinstance(v, str) else tensor(degrees[inverse])
 
+    def out_degrees(self, u: Any = ALL, etype: Any = None) -> Any:
+        """Number of out-edges of each of ``u``, as ``in_degrees``. The first call of a type reads all its edges."""
+        edge_type = self.types.edge_type(etype)
+        if edge_type not in self._out_degrees:
+            self._out_degrees[edge_type] = out_degrees(self.cluster, edge_type)
+        degrees = self._out_degrees[edge_type]
+        if isinstance(u, str) and u == ALL:
+            return tensor(degrees.copy())
+        source = self.cluster.schema.endpoints(edge_type)[0]
+        ids = np.atleast_1d(integers("u", u))
+        self._book.order(f"nodes:{source}", ids)  # raises for a vertex that does not exist
+        return int(degrees[ids[0]]) if np.ndim(u) == 0 else tensor(degrees[ids])
+
     def find_edges(self, edges: Any, etype: Any = None) -> tuple[Any, Any]:
         """Sources and destinations of edges, int64 [n] each.
 
@@ -195,13 +209,19 @@ class DistGraph:
             self._ends[edge_type] = EdgeEnds(self.cluster, edge_type, mine)
         return self._ends[edge_type].find(e_id)
 
+    def edge_subgraph(self, edges: Any, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
+        """See ``queries.edge_subgraph``."""
+        from atta.compat.dgl.distributed.queries import edge_subgraph
+
+        return edge_subgraph(self, edges, relabel_nodes=relabel_nodes, store_ids=store_ids)
+
     def __getattr__(self, name: str) -> Any:
         raise refuse("DistGraph", name, [n for n in dir(type(self)) if not n.startswith("_")])
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _ntensor(self, node_type: str, name: str) -> DistRows | None:
-        policy = PartitionPolicy(self._book, "nodes", node_type)
+        policy = PartitionPolicy.of(self._book, "nodes", node_type)
         if (table := self.types.table(node_type, name)) is not None:
             return NodeRows(name, policy, table, self.recent.rows)
         split = self.types.split(node_type, name)
@@ -210,7 +230,7 @@ class DistGraph:
     def _etensor(self, edge_type: str, name: str) -> DistRows | None:
         if name not in self.cluster.schema.edge_tables[edge_type]:
             return None
-        policy = PartitionPolicy(self._book, "edges", edge_type)
+        policy = PartitionPolicy.of(self._book, "edges", edge_type)
         return EdgeRows(name, policy, partial(edge_column, self.cluster, edge_type, name))
 
     def _members(self, node_type: str, split: str) -> np.ndarray:
@@ -240,5 +260,12 @@ class _OfType:
         self.data = data
 
 
-def _schemes(frame: Frame) -> dict[str, Any]:
-    return {name: {"shape": rows.shape[1:], "dtype": rows.dtype} for name, rows in frame.items()}
+class Scheme(NamedTuple):
+    """Shape of a row, and torch's dtype."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def _schemes(frame: Frame) -> dict[str, Scheme]:
+    return {name: Scheme(rows.shape[1:], rows.dtype) for name, rows in frame.items()}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from atta.compat.dgl.distributed.embedding import DistEmbedding
+from atta.compat.dgl.distributed.saved import OptimiserFile
+from atta.compat.dgl.job import barrier, present
 from atta.compat.dgl.offered import refuse
 from atta.errors import ConfigError
 from atta.kvstore.spec import OptimiserSpec
@@ -17,11 +20,16 @@ class _SparseOptimiser:
     """Steps the rows that were used since the last step."""
 
     def __init__(self, params: Iterable[DistEmbedding], spec: OptimiserSpec) -> None:
-        self._params = list(params)
+        self._params, self._spec = list(params), spec
         for embedding in self._params:
             if not isinstance(embedding, DistEmbedding):
                 raise ConfigError(f"{type(self).__name__}: {type(embedding).__name__} is not a DistEmbedding")
-            embedding.bind(spec)
+            embedding.rows.bind(spec)
+
+    @property
+    def spec(self) -> OptimiserSpec:
+        """Its settings: those given, or those that were loaded."""
+        return self._spec
 
     def step(self) -> None:
         """Apply the gradients. They are summed over all uses of a row."""
@@ -30,6 +38,42 @@ class _SparseOptimiser:
 
     def zero_grad(self) -> None:
         """Do nothing: every step begins with no gradients."""
+
+    def save(self, f: str | Path) -> None:
+        """Write settings and state, without the embeddings' rows, into ``F_RANK``. All trainers call it.
+
+        Each writes the state of its share of the rows, as a NumPy archive.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        job = present()
+        barrier()
+        OptimiserFile(Path(f"{f}_{job.rank}")).write(self._spec, self._params, job.rank, job.world)
+        barrier()
+
+    def load(self, f: str | Path) -> None:
+        """Read what ``save`` wrote: settings, and the state of the embeddings of the same names. All trainers call it,
+        and there may be more or fewer than there were.
+
+        Raises:
+            DataError: a file is missing or damaged, or is of another optimiser or embedding.
+        """
+        job = present()
+        barrier()
+        first = OptimiserFile(Path(f"{f}_0"))
+        spec, world = first.about()
+        if spec.kind != self._spec.kind:
+            raise first.error(f"the state of {spec.kind}, not of {self._spec.kind}")
+        files = [OptimiserFile(Path(f"{f}_{rank}")) for rank in range(world)]
+        for file in files:
+            file.check(spec, world, self._params)
+        self._spec = spec
+        for embedding in self._params:
+            embedding.rows.set(spec)
+        for file in files[job.rank :: job.world]:
+            file.read_into(self._params)
+        barrier()
 
 
 class SparseAdagrad(_SparseOptimiser):

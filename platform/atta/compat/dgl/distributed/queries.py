@@ -16,7 +16,7 @@ from atta.compat.dgl.offered import NotOfferedError
 from atta.observe.extras import load
 from atta.samplers.arguments import integers, whole
 
-__all__ = ["in_subgraph", "sample_neighbors"]
+__all__ = ["edge_subgraph", "in_subgraph", "sample_neighbors"]
 
 _calls = count()
 
@@ -83,3 +83,30 @@ def sample_neighbors(  # noqa: PLR0917 - as in DGL
 def in_subgraph(g: DistGraph, nodes: Any) -> Any:
     """A ``DGLGraph`` over all vertices of ``g`` with all in-edges of ``nodes``; see ``sample_neighbors``."""
     return sample_neighbors(g, nodes, -1)
+
+
+def edge_subgraph(g: DistGraph, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
+    """A ``DGLGraph`` with the edges of these ids; ``edata[dgl.EID]`` has them.
+
+    Args:
+        g: the graph.
+        edges: ids, or ``{edge type: ids}``.
+        relabel_nodes: keep the ends of the edges only, whose ids are then in ``ndata[dgl.NID]``; False: keep all
+            vertices under their ids.
+        store_ids: True, as in DGL.
+
+    Raises:
+        ConfigError: DGL is missing, or an edge does not exist. UnknownNameError: graphs without ids.
+    """
+    dgl = load("edge_subgraph", "dgl", "torch")
+    if not store_ids:
+        raise NotOfferedError("edge_subgraph does not offer store_ids=False: DGL ignores it, too")
+    types, given = g.types, edges if isinstance(edges, Mapping) else {None: edges}
+    chosen = {types.edge_type(etype): integers("edges", ids).reshape(-1) for etype, ids in given.items()}
+    made = dgl.heterograph(
+        {types.canonical(e): tuple(tensor(end) for end in g.ends(e, ids)) for e, ids in chosen.items()},
+        num_nodes_dict={types.ntype(t): n for t, n in types.schema.node_counts.items()},
+    )
+    for edge_type, ids in chosen.items():
+        made.edges[types.canonical(edge_type)].data[dgl.EID] = tensor(ids)
+    return dgl.compact_graphs(made) if relabel_nodes else made

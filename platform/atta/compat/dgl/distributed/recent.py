@@ -7,7 +7,7 @@ such ids is noted, and the loader has it sent along from then on.
 
 from __future__ import annotations
 
-from collections import deque
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
 __all__ = ["BatchRows", "Wanted"]
-
-_KEPT = 8
-"""Sets of ids that are remembered: those of the last few batches."""
 
 
 class Wanted:
@@ -51,7 +48,7 @@ class Wanted:
 class _HandedOut:
     """Ids that a loader has handed out: the first ``count`` vertices of a type in a batch."""
 
-    tensor: Any
+    tensor: weakref.ref[Any]
     node_type: str
     batch: SampledBatch
     whole: bool
@@ -59,25 +56,31 @@ class _HandedOut:
 
 
 class BatchRows:
-    """Rows by id: of the last batches where they came along, otherwise from the daemons."""
+    """Rows by id: of a batch where they came along, otherwise from the daemons.
+
+    A batch is kept as long as the script has its ids. Kept any longer, its memory could not hold the next batches.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._ids: deque[_HandedOut] = deque(maxlen=_KEPT)
+        self._ids: dict[int, _HandedOut] = {}
 
     def remember(self, ids: Any, node_type: str, batch: SampledBatch, wanted: Wanted, *, whole: bool) -> None:
         """``ids``: the tensor that the script gets; the first vertices of ``node_type`` in ``batch``, all if
         ``whole``."""
-        self._ids.append(_HandedOut(ids, node_type, batch, whole, wanted))
+        key, known = id(ids), self._ids
+        dropped = weakref.ref(ids, lambda _: known.pop(key, None))
+        known[key] = _HandedOut(dropped, node_type, batch, whole, wanted)
 
     def rows(self, node_type: str, table: str, ids: Any) -> np.ndarray:
         """Rows [n, *row shape] of a node table for ids, a slice or a mask over the vertices of the type."""
-        for known in self._ids:
-            if known.tensor is ids and known.node_type == node_type:
-                found = known.batch.tables.get(node_type, {}).get(table)
-                if found is not None and len(found) >= len(ids):
-                    return found[: len(ids)]
-                known.wanted.note(node_type, table, whole=known.whole)
+        known = self._ids.get(id(ids))
+        there = None if known is None else known.tensor()
+        if known is not None and there is not None and known.node_type == node_type:
+            found = known.batch.tables.get(node_type, {}).get(table)
+            if found is not None and len(found) >= len(ids):
+                return found[: len(ids)]
+            known.wanted.note(node_type, table, whole=known.whole)
         if isinstance(ids, slice):
             ids = np.arange(*ids.indices(self._cluster.schema.node_counts[node_type]))
         given = ids.detach().cpu().numpy() if hasattr(ids, "detach") else np.asarray(ids)

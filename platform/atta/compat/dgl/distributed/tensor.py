@@ -15,7 +15,7 @@ from atta.errors import AttaError, ConfigError
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.samplers.arguments import integers
 
-__all__ = ["DistRows", "DistTensor", "MutableRows", "create", "policy_of", "row_ids", "torch_dtype"]
+__all__ = ["DistRows", "DistTensor", "MutableRows", "create", "drop", "policy_of", "row_ids", "torch_dtype"]
 
 _TOGETHER = 1 << 16
 """Rows that are initialised at a time."""
@@ -49,6 +49,24 @@ class DistRows:
     def __getitem__(self, ids: Any) -> Any:
         raise NotImplementedError
 
+    def __or__(self, other: Any) -> DistTensor:
+        """A new tensor without a name, with the values of both joined bit by bit. All trainers call it, as in DGL.
+
+        Raises:
+            ConfigError: they differ in rows, shape or dtype, or hold floats.
+        """
+        if not isinstance(other, DistRows):
+            return NotImplemented
+        mine, its = ((rows.part_policy.policy_str, *rows.shape, rows._dtype) for rows in (self, other))
+        if mine != its or self._dtype.kind not in "biu":
+            raise ConfigError(f"{self!r} | {other!r}: both need the same rows, shape, and dtype of bools or integers")
+        made = DistTensor(self.shape, self.dtype, part_policy=self.part_policy)
+        if present().rank == 0:
+            for first in range(0, len(self), _TOGETHER):
+                made[first : first + _TOGETHER] = self[first : first + _TOGETHER] | other[first : first + _TOGETHER]
+        barrier()
+        return made
+
     def count_nonzero(self) -> int:
         """Number of values that are not 0. Reads all rows."""
         pieces = range(0, len(self), _TOGETHER)
@@ -65,9 +83,10 @@ class DistRows:
 class MutableRows(DistRows):
     """Rows of a mutable table, read and written."""
 
-    def __init__(self, name: str, policy: PartitionPolicy, table: RemoteTable) -> None:
+    def __init__(self, name: str, policy: PartitionPolicy, table: RemoteTable, owner: Any = None) -> None:
+        """``owner``: with which the table would end; it lives as long as these rows."""
         super().__init__(name, policy, table.spec.row_shape, np.dtype(table.spec.dtype))
-        self._table = table
+        self._table, self._owner = table, owner
 
     def __getitem__(self, ids: Any) -> Any:
         return tensor(self._table.pull(self._where(ids)).values)
@@ -130,7 +149,7 @@ class DistTensor(MutableRows):
         super().__init__(table.spec.name, policy, table)
         self.persistent = persistent
         if owns and not persistent:
-            weakref.finalize(self, _drop, job, table.spec.name)
+            weakref.finalize(self, drop, job, table.spec.name)
 
 
 def create(
@@ -173,7 +192,9 @@ def policy_of(shape: tuple[int, ...], given: PartitionPolicy | None) -> Partitio
         book = GraphPartitionBook(job.open(None), job)
         schema = book.types.schema
         kinds = (("nodes", schema.node_counts), ("edges", schema.edge_counts))
-        found = [PartitionPolicy(book, kind, t) for kind, counts in kinds for t, n in counts.items() if n == shape[0]]
+        found = [
+            PartitionPolicy.of(book, kind, t) for kind, counts in kinds for t, n in counts.items() if n == shape[0]
+        ]
         if len(found) != 1:
             what = ", ".join(policy.policy_str for policy in found) or "no type of vertices or edges"
             raise ConfigError(f"DistTensor of {shape[0]} rows: {what} has so many members: give a part_policy")
@@ -221,7 +242,7 @@ def _initialise(table: RemoteTable, init_func: InitFunc) -> None:
         table.push(np.arange(first, first + count), values.astype(spec.dtype, copy=False)).wait()
 
 
-def _drop(job: Job, name: str) -> None:
+def drop(job: Job, name: str) -> None:
     """End a table with its object; all trainers forget its name, and rank 0 deletes it."""
     job.tensors.discard(name)
     if job.rank == 0 and job.cluster is not None:

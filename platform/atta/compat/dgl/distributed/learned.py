@@ -1,0 +1,117 @@
+"""The rows of an embedding: a table that is made late, and made anew when its optimiser changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from atta.client.tables.remote import RemoteTable
+from atta.compat.dgl.distributed.book import PartitionPolicy
+from atta.compat.dgl.distributed.tensor import InitFunc, create, drop
+from atta.compat.dgl.job import Job, barrier
+from atta.errors import ConfigError
+from atta.kvstore.spec import OptimiserSpec
+
+__all__ = ["LearnedRows"]
+
+_TOGETHER = 1 << 16
+"""Rows that are copied at a time."""
+
+
+class LearnedRows:
+    """The table of an embedding. Daemons step rows, so the optimiser is part of the table's specification.
+
+    Attributes:
+        width: number of columns.
+        optimiser: that steps the rows; None: there is none yet.
+    """
+
+    def __init__(
+        self, job: Job, policy: PartitionPolicy, name: str | None, width: int, init_func: InitFunc | None
+    ) -> None:
+        """Describe the table; nothing is made yet."""
+        self.width = width
+        self.optimiser: OptimiserSpec | None = None
+        self._job, self._policy, self._name, self._init_func = job, policy, name, init_func
+
+    @cached_property
+    def table(self) -> RemoteTable:
+        """The table, which is made when it is first asked for. Without an optimiser nobody may step it."""
+        table, owns = create(
+            self._job, self._policy, self._name, row_shape=(self.width,), dtype=np.dtype(np.float32),
+            init_func=self._init_func, optimiser=self.optimiser or OptimiserSpec.sgd(),
+        )  # fmt: skip
+        if owns:
+            weakref.finalize(self, drop, self._job, table.spec.name)
+        return table
+
+    @cached_property
+    def module(self) -> Any:
+        """Atta's own embedding on the table."""
+        from atta.client.tables.embedding import DistEmbedding as OnDaemons
+
+        spec = self.table.spec
+        assert spec.optimiser is not None
+        return OnDaemons(
+            self._job.open(None), spec.rows, self.width, name=spec.name, optimizer=spec.optimiser, policy=spec.policy,
+            init=spec.init, push="manual",
+        )  # fmt: skip
+
+    def bind(self, optimiser: OptimiserSpec) -> None:
+        """Let ``optimiser`` step the rows; raises ConfigError if another one does."""
+        if self.optimiser is not None:
+            raise ConfigError(f"DistEmbedding {self.table.spec.name!r}: it has an optimiser, and only one can step it")
+        self.set(optimiser)
+
+    def set(self, optimiser: OptimiserSpec) -> None:
+        """Let ``optimiser`` step the rows from now on. A table that exists is made anew with the same rows; those of
+        its state that both optimisers have stay.
+        """
+        made, self.optimiser = "table" in self.__dict__, optimiser
+        if not made or self.table.spec.optimiser == optimiser:
+            return
+        self.module.flush()
+        old, tables = self.table, self._job.open(None).tables
+        new = dataclasses.replace(old.spec, optimiser=optimiser)
+        barrier()  # nobody steps the old table any more
+        if self._job.rank == 0:
+            aside = tables.create(dataclasses.replace(old.spec, name=f"{old.spec.name}.aside"))
+            _copy(old, aside)
+            tables.delete(old.spec.name)
+            _copy(aside, tables.create(new))
+            tables.delete(aside.spec.name)
+        barrier()
+        self.__dict__["table"] = tables.create(new)
+        self.__dict__.pop("module", None)
+
+    def state(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The optimiser's arrays of ``ids`` (int64 [n]): float32 [n, width] each, by name."""
+        assert self.optimiser is not None
+        where = self._policy.partition_book.order(self._policy.rows, ids)
+        found = {name: np.empty((len(ids), self.width), np.float32) for name in self.optimiser.state_names}
+        for name, values in found.items():
+            for first in range(0, len(ids), _TOGETHER):
+                piece = slice(first, first + _TOGETHER)
+                values[piece] = self.table.pull(where[piece], array=name).values
+        return found
+
+    def write_state(self, ids: np.ndarray, state: dict[str, np.ndarray]) -> None:
+        """Write what ``state`` gave."""
+        where = self._policy.partition_book.order(self._policy.rows, ids)
+        for name, values in state.items():
+            for first in range(0, len(ids), _TOGETHER):
+                piece = slice(first, first + _TOGETHER)
+                self.table.push(where[piece], values[piece], array=name).wait()
+
+
+def _copy(source: RemoteTable, target: RemoteTable) -> None:
+    """Copy values, and the arrays of the optimiser that both have."""
+    of = [() if table.spec.optimiser is None else table.spec.optimiser.state_names for table in (source, target)]
+    for array in ("", *(name for name in of[0] if name in of[1])):
+        for first in range(0, source.rows, _TOGETHER):
+            rows = np.arange(first, min(first + _TOGETHER, source.rows))
+            target.push(rows, source.pull(rows, array=array).values, array=array).wait()
