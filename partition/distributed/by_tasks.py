@@ -64,8 +64,9 @@ def partition_by_tasks(
 ) -> None:
     """Partition ``src`` into ``dst`` by LDG, as ``partition_graph(..., method="ldg")`` does, bit for bit.
 
-    ``tasks`` runs the work; ``src`` and ``dst`` are folders that all its machines share. ``sizes`` divide the work. The
-    order "bfs" would need the whole graph at once, so it is refused. For the rest see ``partition_graph``.
+    ``tasks`` runs the work; ``src`` and ``dst`` are folders that all its machines share. ``sizes`` divide the work; by
+    default they suit the number of edges. The order "bfs" would need the whole graph at once, so it is refused. For the
+    rest see ``partition_graph``.
 
     Raises:
         ConfigError: an option is wrong or ``dst`` may not be written.
@@ -84,7 +85,8 @@ def partition_by_tasks(
     with Staging(dst, MANIFEST, overwrite=overwrite) as staging:
         folder = staging.path.absolute() / WORK
         folder.mkdir()
-        run = _Run(tasks, graph, TaskWork(source, folder, sizes or TaskSizes()), parts, progress or Silent())
+        divided = sizes or TaskSizes.of(sum(graph.schema.edge_counts.values()))
+        run = _Run(tasks, graph, TaskWork(source, folder, divided), parts, progress or Silent())
         if verify:
             run.tasks("checksums of the graph", check_one, [(name,) for name in sorted(graph.files)])
         assignment = run.assign(method, seed, balance)

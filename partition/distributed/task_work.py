@@ -13,6 +13,11 @@ from atta.partition.graph import Graph
 
 __all__ = ["EdgeSlice", "InTurn", "TaskPool", "TaskSizes", "TaskWork", "edge_slices"]
 
+PIECES = 16
+"""Number of tasks of a step at least, so that several machines have work, and each holds a small part of the edges."""
+LEAST = 1 << 20
+"""Number of edges for which a task of its own is worth its start."""
+
 Result = TypeVar("Result")
 
 
@@ -54,6 +59,18 @@ class TaskSizes:
     chunk_edges: int = 4 << 20
     block_edges: int = 32 << 20
     bucket_edges: int = 32 << 20
+
+    @classmethod
+    def of(cls, edges: int) -> TaskSizes:
+        """The sizes for a graph with so many edges: the usual ones, or less, so that there are ``PIECES`` of each."""
+        each = max(LEAST, edges // PIECES)
+        most = cls()
+        return cls(
+            slice_edges=min(most.slice_edges, each),
+            chunk_edges=min(most.chunk_edges, max(LEAST, each // 4)),
+            block_edges=min(most.block_edges, 2 * each),  # most edges count in both directions
+            bucket_edges=min(most.bucket_edges, each),
+        )
 
 
 @dataclass(frozen=True)

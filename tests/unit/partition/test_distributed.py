@@ -138,3 +138,16 @@ def test_a_damaged_graph_is_noticed(messy_graph: Graph, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="altered"):
         partition_by_tasks(InTurn(), tmp_path / "graph", tmp_path / "out", parts=2)
+
+
+@pytest.mark.parametrize(
+    ("edges", "tasks", "held"),
+    [(0, 1, 2 << 20), (1 << 20, 1, 2 << 20), (64 << 20, 16, 8 << 20), (1 << 40, 1 << 13, 32 << 20)],
+)
+def test_work_is_divided_by_the_number_of_edges(edges: int, tasks: int, held: int) -> None:
+    """A small graph is one task, a larger one 16, and a huge one as many as its machines can hold."""
+    sizes = TaskSizes.of(edges)
+    assert max(1, -(-edges // sizes.slice_edges)) == tasks
+    assert sizes.block_edges == held
+    assert sizes.chunk_edges <= sizes.slice_edges
+    assert 0 < sizes.bucket_edges <= held
