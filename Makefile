@@ -8,7 +8,7 @@ MINUTES ?= 10
 WORKERS ?= $(shell expr $$(nproc) + 1)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
 NATIVE := $(wildcard samplers/native/* partition/native/* platform/atta/kvstore/native/* platform/atta/daemon/native/*)
-FUZZ := $(wildcard tests/fuzz/*)
+FUZZ := $(wildcard tests/fuzz/*.?pp)
 
 # Tests start hundreds of processes: each would compile all of Atta again where the environment forbids to keep bytecode.
 export PYTHONDONTWRITEBYTECODE :=

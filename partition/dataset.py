@@ -155,6 +155,8 @@ class Dataset:
             raise DataError(where, "its ranges do not cover the vertices of its schema")
         if not isinstance(manifest.get("dataset_id"), str):
             raise DataError(where, "has no dataset_id")
+        if not all(isinstance(manifest.get(name) or {}, dict) for name in ("provenance", "quality")):
+            raise DataError(where, "does not say how it was made")
         dataset = cls(path, manifest, schema, book, place)
         if fingerprint(schema.to_json(), book.to_json(), dataset.files) != dataset.dataset_id:
             raise DataError(where, "altered: schema, ranges and checksums do not match its dataset_id")

@@ -69,7 +69,7 @@ class TableSpec:
     def __post_init__(self) -> None:
         try:
             dtype = np.dtype(self.dtype)
-        except TypeError:
+        except (SyntaxError, TypeError, ValueError):
             raise ConfigError(f"table: {self.dtype!r} is not a dtype") from None
         if dtype.kind not in "biuf" or dtype.str != self.dtype or self.dtype.startswith(">"):
             raise ConfigError(f"table: dtype {self.dtype!r} is not a plain little-endian number such as '<f4'")

@@ -133,10 +133,12 @@ class Connection:
         while True:
             try:
                 if begun is None:
-                    return ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+                    return rpc.answered(
+                        self.address, ask(request, timeout=timeout, wait_for_ready=wait, metadata=header)
+                    )
                 call = ask.future(request, timeout=timeout, wait_for_ready=wait, metadata=header)
                 begun(call)
-                return call.result()
+                return rpc.answered(self.address, call.result())
             except grpc.FutureCancelledError:
                 raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
@@ -172,7 +174,8 @@ class Connection:
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
         release = release_of(reply)
         check_release(release, self.address)
-        schema = Schema.from_json(json.loads(reply.schema))
+        with rpc.understanding(self.address):
+            schema = Schema.from_json(json.loads(reply.schema))
         served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
         place = (reply.dataset_id, served, reply.num_parts)
         contract = Contract(reply.contract, reply.operators)
@@ -202,7 +205,8 @@ class Connection:
     def sessions(self) -> list[SessionFigures]:
         """The daemon's open sessions, in the order of opening."""
         reply = self.call("ControlService.Sessions", control_pb2.SessionsRequest())
-        return [SessionFigures.of_message(session) for session in reply.sessions]
+        with rpc.understanding(self.address):
+            return [SessionFigures.of_message(session) for session in reply.sessions]
 
     def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
         """Have the daemon show the figures of a job for ``keep_s`` seconds; 0: forget the job.

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.client.control import Connection
-from atta.errors import ConfigError, DeadlineError
+from atta.errors import ConfigError, DeadlineError, RemoteError
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.protos.v1 import weights_pb2
+from atta.wire import rpc
 from atta.wire.bulk import (
     BEGIN_VALUES,
     CREATE_MOMENTS,
@@ -128,7 +129,7 @@ class JobWeights:
         reply = self._connection.call(
             "ParameterService.Pull", weights_pb2.PullWeightsRequest(name=self.spec.name, version=version)
         )
-        values = self._received(reply.payloads[WEIGHTS_VALUES])
+        values = self._received(reply.payloads.get(WEIGHTS_VALUES, b""))
         return StepWeights(int(reply.message.version), values, reply.message.done)
 
     def state(self) -> JobState:
@@ -136,7 +137,8 @@ class JobWeights:
         self.spec.check_state()
         request = weights_pb2.PullWeightsRequest(name=self.spec.name, moments=True)
         reply = self._connection.call("ParameterService.Pull", request)
-        values, moments = (self._received(reply.payloads[name]) for name in (WEIGHTS_VALUES, WEIGHTS_MOMENTS))
+        values = self._received(reply.payloads.get(WEIGHTS_VALUES, b""))
+        moments = self._received(reply.payloads.get(WEIGHTS_MOMENTS, b""), self.spec.optimiser.moments)
         return JobState(int(reply.message.version), values, moments)
 
     def renew(self, member: int, life: int) -> None:
@@ -162,5 +164,10 @@ class JobWeights:
             raise ConfigError(f"weights of {self.spec.name}: {found} is not one row of {self.spec.dtype}")
         return np.ascontiguousarray(values)
 
-    def _received(self, raw: memoryview) -> np.ndarray:
-        return np.frombuffer(raw, self.spec.dtype)
+    def _received(self, raw: memoryview | bytes, times: int = 1) -> np.ndarray:
+        """``times`` as many numbers as the job has weights; raises RemoteError if a reply has more or fewer."""
+        with rpc.understanding(self._connection.address):
+            found = np.frombuffer(raw, self.spec.dtype)
+        if len(found) != times * self.spec.size:
+            raise RemoteError(self._connection.address, f"sends {len(found)} numbers of {times * self.spec.size}")
+        return found

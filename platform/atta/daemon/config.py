@@ -18,6 +18,8 @@ __all__ = ["DaemonConfig"]
 
 MIB = 1 << 20
 GIB = 1 << 30
+SNAPSHOTS = 16
+"""Number of snapshots of full tables that a daemon keeps on the disk, unless it is told how many bytes."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,16 @@ class DaemonConfig:
         str, Option("Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.", path="folder")
     ] = ""
     """Empty: none are kept."""
+    snapshot_bytes: Annotated[
+        int | None,
+        Option(
+            "Most disk that snapshots take, old ones beside new ones.",
+            name="snapshots-size",
+            unit="bytes",
+            unset=f"{SNAPSHOTS} times --tables",
+        ),
+    ] = None
+    """A save that would need more is refused. The one at the daemon's end is not: it may hold the only copy."""
     durability: Annotated[
         str,
         Option(
@@ -243,6 +255,11 @@ class DaemonConfig:
             raise ConfigError(f"--promote-after: --peers names {known} daemons; a majority needs {LEAST} or more")
         if self.backup and self.backup == self.listen:
             raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
+
+    @property
+    def most_snapshot_bytes(self) -> int:
+        """Most disk that snapshots take."""
+        return SNAPSHOTS * self.table_bytes if self.snapshot_bytes is None else self.snapshot_bytes
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:

@@ -147,6 +147,7 @@ class Daemon:
             tables,
             self._serving,
             snapshots=snapshots,
+            snapshot_bytes=config.most_snapshot_bytes,
             answers=answers,
             journal=self._journal,
         )

@@ -7,8 +7,9 @@ fields are never copied through a protobuf message (see ``atta.wire.bulk``).
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,14 @@ __all__ = [
     "METHODS",
     "Bulk",
     "RpcMethod",
+    "answered",
     "channel_options",
     "client_options",
     "error_from",
     "handlers",
     "status_of",
     "stub",
+    "understanding",
 ]
 
 ACCESS = "access refused: "
@@ -338,6 +341,29 @@ _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
     errors.RemoteError: grpc.StatusCode.INTERNAL,
     errors.AttaError: grpc.StatusCode.INTERNAL,
 }
+
+
+@contextlib.contextmanager
+def understanding(peer: str) -> Iterator[None]:
+    """Read a reply of ``peer`` within: what cannot be made of it is its error, not one of this process.
+
+    Raises:
+        RemoteError: instead of the errors of Python and numpy that bytes, numbers or JSON without a meaning cause.
+    """
+    try:
+        yield
+    except errors.AttaError:
+        raise
+    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        cause = f"{type(error).__name__}: {error}"[:200]
+        raise errors.RemoteError(peer, f"sends an answer that cannot be read ({cause})") from error
+
+
+def answered(peer: str, reply: Any) -> Any:
+    """``reply`` to a call with one; gRPC's is None if a server ends the call well and sends none: RemoteError."""
+    if reply is None:
+        raise errors.RemoteError(peer, "ends a call without an answer")
+    return reply
 
 
 NO_THREAD = "can't start new thread"

@@ -23,3 +23,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(path, f"is not a TOML file: {error}") from error
+    except RecursionError:
+        raise DataError(path, "is not a TOML file that can be read: its values are nested too deeply") from None

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
+from atta.kvstore.mutable import sequences as module
 from atta.kvstore.mutable.gate import Gate
 from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences
 from tests.unit.kvstore.test_rows import together
@@ -235,3 +236,13 @@ def test_settled_numbers_are_not_waited_for() -> None:
 def settle(sequences: Sequences, client: Client, sequence: int, settled: int = 0) -> bool:
     with sequences.once(client, sequence, settled) as fresh:
         return fresh
+
+
+def test_a_push_that_is_never_done_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUSY_S", 0.05)
+    sequences = knowing("a")
+    with sequences.once("a", 0) as fresh:
+        assert fresh
+        with pytest.raises(QuotaExceededError, match="still being applied"), sequences.once("a", 0):
+            raise AssertionError("applied twice at a time")
+    assert not apply(sequences, "a", 0)

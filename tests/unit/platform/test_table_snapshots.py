@@ -6,6 +6,7 @@ Loads change all or nothing.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -291,3 +292,24 @@ def test_a_save_that_lost_its_hold_writes_nothing(tmp_path: Path) -> None:
     owner.snapshots.hold.begin(OTHER, 10)
     owner.snapshots.abort_save("s", OTHER)
     assert not owner.snapshots.hold.closed
+
+
+def test_snapshots_take_no_more_bytes_than_they_may(tmp_path: Path) -> None:
+    """A save is refused before it writes anything, and goes through again when an old snapshot has been removed."""
+    (owner,) = owners(tmp_path, 1)[:1]
+    owner.snapshots.prepare_save("a", OLD, 60.0)
+    owner.snapshots.commit_save("a", OLD)
+    one = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    owner.snapshots._limit_bytes = one + owner.tables.get("t").nbytes - 1
+    with pytest.raises(QuotaExceededError, match=f"take {one} bytes .* raise --snapshots-size"):
+        owner.snapshots.prepare_save("b", NEW, 60.0)
+    assert not (tmp_path / "b").exists()
+    owner.snapshots._limit_bytes = one + owner.tables.get("t").nbytes
+    owner.snapshots.prepare_save("b", NEW, 60.0)
+    owner.snapshots.commit_save("b", NEW)
+    with pytest.raises(QuotaExceededError, match="raise --snapshots-size"):
+        owner.snapshots.prepare_save("a", OTHER, 60.0)
+    shutil.rmtree(tmp_path / "a")
+    owner.snapshots.prepare_save("a", OTHER, 60.0)
+    owner.snapshots.finish()
+    assert (tmp_path / "shutdown").exists(), "never refused"

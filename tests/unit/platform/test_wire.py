@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.errors import ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2, kv_pb2, table_pb2
 from atta.wire import bulk, rpc
 from atta.wire.bulk import PULL_CHUNK, PULL_DATA, SAMPLE_CHUNK, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS
@@ -101,3 +102,17 @@ def test_no_other_module_knows_numbers_of_fields() -> None:
     folders = [ROOT / name for name in ("platform", "samplers", "bench")]
     guilty = [str(path) for folder in folders for path in folder.rglob("*.py") if raw.search(path.read_text())]
     assert guilty == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), KeyError("x"), IndexError(), TypeError(), OverflowError(), MemoryError(), RecursionError()],
+)
+def test_an_answer_that_cannot_be_read_is_an_error_of_the_peer(error: Exception) -> None:
+    with pytest.raises(RemoteError, match="a:1: sends an answer that cannot be read"), rpc.understanding("a:1"):
+        raise error
+    with pytest.raises(ConfigError, match="mine"), rpc.understanding("a:1"):
+        raise ConfigError("mine")
+    with pytest.raises(RemoteError, match="a:1: ends a call without an answer"):
+        rpc.answered("a:1", None)
+    assert rpc.answered("a:1", error) is error

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from structlog.testing import capture_logs
 
+from atta.cli.security.openssl import make_certificate
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
 from atta.wire import rpc
@@ -222,6 +228,94 @@ def test_no_connection_comes_about_without_a_certificate_of_the_authority(
     PARSED.clear()
     asyncio.run(run())
     assert PARSED == []
+
+
+@pytest.mark.parametrize("fault", ["expired", "not valid yet", "forged", "altered"])
+def test_no_connection_comes_about_with_a_bad_certificate_of_any_role(
+    authority: Authority, tokens: dict[str, str], tmp_path: Path, fault: str
+) -> None:
+    """A good token does not help. *Forged*: signed by an authority that only has the name of ours."""
+    shown = {name: bad_certificate(authority, tmp_path, fault, *roles) for name, *roles in [*ROLE_SETS]}
+
+    async def run() -> None:
+        async with daemon(authority, "certificate") as address:
+            good = authority.certificate("has-all", *NAMES[:-1])
+            async with grpc.aio.secure_channel(address, good.for_channel()) as channel:
+                assert (await status(channel, METHODS[0], bearer(tokens["all"])))[0] == "INVALID_ARGUMENT"
+            PARSED.clear()
+            for name, files in shown.items():
+                credentials = grpc.ssl_channel_credentials(files.ca, files.key, files.cert)
+                async with grpc.aio.secure_channel(address, credentials) as channel:
+                    for method in (METHODS[0], METHODS[-1]):
+                        code, _ = await status(channel, method, bearer(tokens["all"]))
+                        assert code == "UNAVAILABLE", (name, method)
+
+    asyncio.run(run())
+    assert PARSED == []
+
+
+ROLE_SETS = [(name, *([name] if name != "all" else NAMES[:-1])) for name in NAMES]
+
+
+def bad_certificate(authority: Authority, folder: Path, fault: str, *roles: str) -> Any:
+    """The files of a caller with these roles, with something wrong."""
+    name, by = f"bad-{len(roles)}-{roles[0]}", authority.folder
+    if fault == "forged":
+        forger = folder / "forger"
+        by = forger if forger.exists() else Authority.in_folder(forger).folder
+    place = folder / name
+    place.mkdir()
+    for file in ("ca.pem", "ca.key"):
+        shutil.copy(by / file, place)
+    dates = {"expired": ("20240101000000Z", "20240201000000Z"), "not valid yet": ("20990101000000Z", "20990201000000Z")}
+    if fault in dates:
+        dated(place, name, roles, *dates[fault])
+    else:
+        make_certificate(place, name, roles=roles, hosts=(), days=1)
+    certificate = place / f"{name}.pem"
+    if fault == "altered":
+        lines = certificate.read_text().splitlines()
+        der = bytearray(base64.b64decode("".join(lines[1:-1])))
+        der[-1] ^= 1  # within the signature
+        text = base64.encodebytes(bytes(der)).decode()
+        certificate.write_text(f"{lines[0]}\n{text}{lines[-1]}\n")
+    return SimpleNamespace(
+        ca=(authority.folder / "ca.pem").read_bytes(),
+        cert=certificate.read_bytes(),
+        key=(place / f"{name}.key").read_bytes(),
+    )
+
+
+def dated(place: Path, name: str, roles: Sequence[str], begins: str, ends: str) -> None:
+    """As ``make_certificate``, valid from ``begins`` to ``ends``."""
+    (place / "index").touch()
+    names = ",".join(f"URI:atta:role/{role}" for role in roles)
+    (place / "config").write_text(
+        "[req]\ndistinguished_name=none\n[none]\n[ca]\ndefault_ca=ours\n[ours]\n"
+        f"database={place}/index\nnew_certs_dir={place}\nrand_serial=yes\ndefault_md=sha256\npolicy=any\n"
+        "[any]\ncommonName=supplied\n"
+        f"[extensions]\nextendedKeyUsage=clientAuth\nsubjectAltName={names}\n"
+    )
+    key, request, config = place / f"{name}.key", place / "request", ("-config", str(place / "config"))
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    made = (
+        "openssl",
+        "req",
+        "-new",
+        *curve,
+        "-keyout",
+        str(key),
+        "-out",
+        str(request),
+        "-subj",
+        f"/CN={name}",
+        *config,
+    )
+    signer = ("-cert", str(place / "ca.pem"), "-keyfile", str(place / "ca.key"), "-extensions", "extensions")
+    signed = ("openssl", "ca", "-batch", "-notext", *config, *signer, "-startdate", begins, "-enddate", ends,
+              "-in", str(request), "-out", str(place / f"{name}.pem"))  # fmt: skip
+    for words in (made, signed):
+        subprocess.run(words, check=True, capture_output=True, timeout=30)
 
 
 def test_what_is_admitted_is_answered(authority: Authority, tokens: dict[str, str]) -> None:

@@ -247,10 +247,8 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
         raise rpc.error_from(peer, error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
         raise RemoteError(peer, "sends no batch") from error
-    try:
+    with rpc.understanding(peer):
         arrays = {ref.name: _array(buffer, ref) for ref in header.arrays}
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RemoteError(peer, f"sends a batch that cannot be read: {error}") from error
     batch = RawBatch(int(header.batch), arrays, dict(header.stats), int(header.version))
     return _NextReply(batch, int(header.unlaunched), header.moving)
 
@@ -264,7 +262,8 @@ def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
 
 
 def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:
-    buffer = np.empty(nbytes, dtype=np.uint8)
+    with rpc.understanding(peer):
+        buffer = np.empty(nbytes, dtype=np.uint8)
     at = 0
     for chunk in call:
         data = np.frombuffer(chunk.payloads.get(BATCH_DATA, b""), dtype=np.uint8)

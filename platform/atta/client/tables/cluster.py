@@ -77,14 +77,14 @@ class ClusterTables:
         if len(infos) < len(self._connections):  # a daemon raises the error, with the nearest name
             request = table_pb2.DescribeTableRequest(name=name)
             infos = [connection.call("TableService.Describe", request) for connection in self._connections]
-        return self._opened(MutableSpec.from_dict(json.loads(infos[0].spec)), infos)
+        return self._opened(_spec(self._connections[0], infos[0]), infos)
 
     def specs(self) -> dict[str, MutableSpec]:
         """Specifications of the tables, by name."""
         found: dict[str, MutableSpec] = {}
         for connection in self._connections:
             for info in connection.call("TableService.List", table_pb2.ListMutableRequest()).tables:
-                spec = MutableSpec.from_dict(json.loads(info.spec))
+                spec = _spec(connection, info)
                 found.setdefault(spec.name, spec)
         return found
 
@@ -242,16 +242,19 @@ class ClusterTables:
             self._abort(method, ask(phase=_ABORT))
             raise
         steps: dict[str, int] = {}
-        for reply in replies:
+        for connection, reply in zip(self._connections, replies, strict=True):
             for info in reply.tables:
-                name = _name(info)
+                name = _spec(connection, info).name
                 steps[name] = max(info.step, steps.get(name, 0))
         self._all(method, ask(phase=_COMMIT, steps=steps))
         return names
 
     def _check_alike(self, parts: Sequence[Iterable[table_pb2.TableInfo]]) -> set[str]:
         """The names of the tables that all daemons have prepared; raises RemoteError if these differ."""
-        tables = [{(_name(info), info.table_id) for info in infos} for infos in parts]
+        tables = [
+            {(_spec(connection, info).name, info.table_id) for info in infos}
+            for connection, infos in zip(self._connections, parts, strict=True)
+        ]
         for part, connection, found in zip(self._parts, self._connections, tables, strict=True):
             different = sorted(name for name, _ in found ^ tables[0])
             if different:
@@ -269,9 +272,11 @@ class ClusterTables:
         replies, errors = [], []
         for connection, future in zip(self._connections, futures, strict=True):
             try:
-                replies.append(future.result())
+                replies.append(rpc.answered(connection.address, future.result()))
             except grpc.RpcError as error:
                 errors.append(rpc.error_from(connection.address, error, patience))
+            except RemoteError as error:
+                errors.append(error)
         if errors:
             raise errors[0]
         return replies
@@ -287,8 +292,10 @@ class ClusterTables:
         return 10 * max(connection.deadline_s for connection in self._connections)
 
 
-def _name(info: table_pb2.TableInfo) -> str:
-    return str(json.loads(info.spec)["name"])
+def _spec(connection: Connection, info: table_pb2.TableInfo) -> MutableSpec:
+    """What a daemon says of a table; raises RemoteError or ConfigError if it is no description."""
+    with rpc.understanding(connection.address):
+        return MutableSpec.from_dict(json.loads(info.spec))
 
 
 def _origins(infos: Iterable[table_pb2.TableInfo | None]) -> list[tuple[int, int]]:

@@ -172,7 +172,7 @@ class Ticket:
         try:
             while True:
                 try:
-                    future.result()
+                    rpc.answered(shard.connection.address, future.result())
                     return
                 except grpc.RpcError as failure:
                     error = shard.connection.error_from(failure)

@@ -143,7 +143,8 @@ class RemoteTable:
             patience = shard.connection.patience()
             while True:
                 try:
-                    self._receive(call, piece, codec, values, found)
+                    with rpc.understanding(shard.connection.address):
+                        self._receive(call, piece, codec, values, found)
                     break
                 except grpc.RpcError as failure:
                     error = shard.connection.error_from(failure)
@@ -294,5 +295,9 @@ def _ask_where(connection: Connection, dataset_id: str, policy: str, ids: np.nda
     for first in range(0, len(ids), PIECE_ROWS):
         piece = ids[first : first + PIECE_ROWS]
         request = table_pb2.LocateRequest(dataset_id=dataset_id, policy=policy, ids=piece.tobytes())
-        found.append(np.frombuffer(connection.call("TableService.Locate", request).rows, dtype=np.int64))
+        reply = connection.call("TableService.Locate", request)
+        with rpc.understanding(connection.address):
+            found.append(np.frombuffer(reply.rows, dtype=np.int64))
+        if len(found[-1]) != len(piece):
+            raise RemoteError(connection.address, f"locates {len(found[-1])} ids of {len(piece)}")
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)

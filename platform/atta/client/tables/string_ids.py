@@ -19,6 +19,7 @@ from atta.partition.graph.strings import as_strings, string_width, to_rows, to_s
 from atta.partition.schema import Schema
 from atta.protos.v1 import ids_pb2
 from atta.samplers.arguments import integers
+from atta.wire import rpc
 
 __all__ = ["StringIds"]
 
@@ -107,7 +108,9 @@ class StringIds:
         request = ids_pb2.NumbersRequest(node_type=node_type, width=rows.shape[1], strings=rows.tobytes())
         found, known = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
         for connection, reply in self._ask("IdService.Numbers", request):
-            at, numbers = _places(connection, reply, len(rows)), np.frombuffer(reply.numbers, np.int64)
+            at = _places(connection, reply, len(rows))
+            with rpc.understanding(connection.address):
+                numbers = np.frombuffer(reply.numbers, np.int64)
             if len(at) != len(numbers):
                 raise RemoteError(connection.address, f"{len(numbers)} numbers for {len(at)} string ids")
             if known[at].any():
@@ -138,7 +141,8 @@ class StringIds:
 
 
 def _places(connection: Connection, reply: Any, count: int) -> npt.NDArray[np.int32]:
-    at = np.frombuffer(reply.at, np.int32)
+    with rpc.understanding(connection.address):
+        at = np.frombuffer(reply.at, np.int32)
     if len(at) and not 0 <= at.min() <= at.max() < count:
         raise RemoteError(connection.address, f"answers for string ids outside the {count} of the request")
     return at

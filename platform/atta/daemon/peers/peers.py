@@ -309,6 +309,7 @@ class Peer:
                 if not calls[0][1].done() and self.hedges.take():
                     calls.append(self._call(self._link.spare, method, request))
             call, answer = await _sooner(calls)
+            rpc.answered(self.address, answer)
         finally:
             for other, reading in calls:
                 if not reading.done():

@@ -13,6 +13,7 @@ not keep the daemon from ending.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -102,9 +103,17 @@ class TableSnapshots:
     """The snapshots of one daemon. The methods read and write a disk; only one of them works at a time."""
 
     def __init__(
-        self, tables: Tables, part: int, folder: Path | None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        tables: Tables,
+        part: int,
+        folder: Path | None,
+        *,
+        limit_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``folder``: holds the snapshots; None: none are kept. ``clock``: in seconds."""
+        """``folder``: holds the snapshots; None: none are kept. ``limit_bytes``: the most that all of this part may take
+        there while one is saved; None: no bound. ``clock``: in seconds."""
+        self._limit_bytes = limit_bytes
         self._tables, self._part, self._folder, self._clock = tables, part, folder, clock
         self.hold = PushHold(part, clock)
         self._working = threading.Lock()
@@ -132,7 +141,7 @@ class TableSnapshots:
 
         Raises:
             DataError: a file cannot be written; names it, and nothing is left behind.
-            QuotaExceededError: another save is under way.
+            QuotaExceededError: another save is under way, or there would be too many names or bytes.
             UnknownNameError: with ``held``: pushes have gone on already.
         """
         check_hold(hold_s)
@@ -142,6 +151,7 @@ class TableSnapshots:
             self._check_names(name)
             if self._saving is None:
                 parts.trim()
+                self._check_bytes()
                 self._write(parts.beside(snapshot_id), snapshot_id, held=held)
                 self._saving = _Saving(name, snapshot_id, self._until(hold_s))
             if (self._saving.name, self._saving.snapshot_id) != (name, snapshot_id):
@@ -257,6 +267,18 @@ class TableSnapshots:
                 f"their names, or remove a folder below {self._folder}"
             )
 
+    def _check_bytes(self) -> None:
+        """Refuse a snapshot for which there is no room beside those that are kept."""
+        if self._limit_bytes is None or self._folder is None:
+            return
+        kept = sum(_size(path) for path in self._folder.glob(f"*/{part_folder(self._part)}*"))
+        more = sum(table.nbytes for table in self._tables.lasting())
+        if kept + more > self._limit_bytes:
+            raise QuotaExceededError(
+                f"part {self._part}: snapshots take {kept} bytes below {self._folder}, and one more {more}; at most "
+                f"{self._limit_bytes} are allowed: remove old ones, or raise --snapshots-size"
+            )
+
     def _until(self, hold_s: float) -> float:
         return self._clock() + min(hold_s, MAX_HOLD_S)
 
@@ -284,3 +306,12 @@ def check_hold(hold_s: float) -> None:
     """Raise ConfigError unless something can be held for this many seconds."""
     if not 0 <= hold_s < math.inf:
         raise ConfigError(f"what is prepared cannot be held for {hold_s} s")
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files in a folder, as far as they are still there."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

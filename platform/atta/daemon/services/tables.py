@@ -65,14 +65,16 @@ class TableService(DataService):
         pool: TurnPool,
         *,
         snapshots: Path | None,
+        snapshot_bytes: int | None = None,
         answers: AnswerRoom,
         journal: Journal | None = None,
     ) -> None:
-        """``snapshots``: the folder that holds them; None: none are kept. ``journal``: None: changes are not logged."""
+        """``snapshots``: the folder that holds them; None: none are kept. ``snapshot_bytes``: the most that they
+        take. ``journal``: None: changes are not logged."""
         super().__init__(dataset.dataset_id, pool, f"part {parts_text(dataset.groups[part])}", answers=answers)
         self._dataset, self._part, self._tables = dataset, part, tables
         # Daemons that serve other groups of partitions own other rows, so a snapshot is of the same groups.
-        self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots)
+        self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots, limit_bytes=snapshot_bytes)
         self._edges: dict[str, EdgeIndex] = {}
         self._indexing = threading.Lock()
         self._pulled = self._pushed = 0.0

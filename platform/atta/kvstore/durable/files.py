@@ -36,4 +36,8 @@ def checkpoint_place(folder: Path, store_id: bytes) -> tuple[LogPosition, int]:
     value = read_sealed(folder / POSITION_FILE, "a checkpoint of tables", *CHECKPOINT_FORMAT)
     if value.get("store") != store_id.hex():
         raise DataError(folder, "belongs to another store of tables")
-    return LogPosition(int(value["lsn"]), int(value["chain"])), int(value["epoch"])
+    numbers = [value.get(name) for name in ("lsn", "chain", "epoch")]
+    if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
+        raise DataError(folder / POSITION_FILE, "does not tell where the log goes on")
+    lsn, chain, epoch = (int(number) for number in numbers if number is not None)
+    return LogPosition(lsn, chain), epoch

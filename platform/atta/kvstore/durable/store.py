@@ -43,6 +43,8 @@ from atta.partition.disk.staging import Staging, disk_full
 
 __all__ = ["Recovered", "TableStore"]
 
+ID_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -238,7 +240,7 @@ class TableStore:
         if not path.exists():
             if self._files():
                 raise DataError(path, "is missing, but there are logs of tables")
-            store_id = secrets.token_bytes(16)
+            store_id = secrets.token_bytes(ID_BYTES)
             try:
                 write_store_file(self.folder, store_id, about)
             except OSError as error:
@@ -250,7 +252,13 @@ class TableStore:
                 raise ConfigError(
                     f"{self.folder}: holds tables of {name} {value.get(name)}, not {wanted}; choose another --tables-dir"
                 )
-        return bytes.fromhex(value["id"])
+        try:
+            store_id = bytes.fromhex(value["id"])
+        except (KeyError, TypeError, ValueError):
+            store_id = b""
+        if len(store_id) != ID_BYTES:
+            raise DataError(path, "does not tell the id of the store")
+        return store_id
 
     def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
         """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""

@@ -27,6 +27,8 @@ WINDOW = 4096
 """A push may come at most this many numbers after the first one that is still missing."""
 MAX_CLIENTS = 65536
 """At most this many clients are remembered."""
+BUSY_S = 60.0
+"""How long a push that was sent again waits for the first one, which is being applied."""
 
 Client = int | str
 _MAX_NAME = 256
@@ -129,13 +131,25 @@ class Sequences:
             ConfigError: not a valid client or number.
             UnknownClientError: the client is not registered, or the push is new and a snapshot was loaded since it
                 registered.
-            QuotaExceededError: too far ahead of a push that is missing.
+            QuotaExceededError: too far ahead of a push that is missing, or the push is still being applied after
+                ``BUSY_S``.
         """
         _check(client, sequence)
         _check(client, settled)
+
+        claim = Claim.BUSY
+
+        def claimed() -> bool:
+            nonlocal claim
+            claim = self._claim(client, sequence, min(settled, sequence))
+            return claim is not Claim.BUSY
+
         with self._changed:
-            while (claim := self._claim(client, sequence, min(settled, sequence))) is Claim.BUSY:
-                self._changed.wait()
+            ready = self._changed.wait_for(claimed, BUSY_S)
+        if not ready:
+            raise QuotaExceededError(
+                f"push {sequence} of client {client!r} is still being applied after {BUSY_S:g} s; send it again"
+            )
         if claim is Claim.APPLIED:
             yield False
             return

@@ -130,7 +130,7 @@ def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
         Sequences.from_json(clients)
         table_id, whole = _count(value.get("table_id", 0)), bool(value.get("whole", True))
         over = list(value.get("over", ()))
-        place = (_count(value.get(name, 0)) for name in ("load_id", "key", "lsn"))
+        place = [_count(value.get(name, 0)) for name in ("load_id", "key", "lsn")]
         shapes = array_shapes(spec, rows)
         records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
     except (KeyError, TypeError, ValueError) as error:

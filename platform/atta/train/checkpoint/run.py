@@ -121,8 +121,11 @@ def load_checkpoint(
     saved = read_file(path, device)
     if saved.get("version") not in (VERSION, MID_EPOCH_VERSION):
         raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
+    shape = saved.get("shape", {})
+    if not isinstance(shape, dict):
+        raise DataError(path, "does not tell its model")
     for name, value in _shape(config).items():
-        was = saved.get("shape", {}).get(name, _EARLIER.get(name))
+        was = shape.get(name, _EARLIER.get(name))
         if was != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
     try:
@@ -132,7 +135,7 @@ def load_checkpoint(
             schedule.load_state_dict(saved.get("schedule", {}))
         epochs = [EpochReport.from_dict(e) for e in saved["epochs"]]
         return SavedRun(epochs, RunPlace(**{**saved.get("loader", {}), "epoch": len(epochs)}))
-    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
 
 

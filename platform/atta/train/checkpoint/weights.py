@@ -55,6 +55,7 @@ def load_model(folder: str | Path) -> SavedModel:
     shape, weights = saved.get("shape"), saved.get("model")
     if not isinstance(shape, dict) or not isinstance(weights, dict):
         raise DataError(path, "has no model")
+    _check_tensors(path, weights)
     found = bare(weights)
     rows = {name: found.pop(name) for name in list(found) if name.startswith(EMBEDDINGS)}
     embeddings = {name.removeprefix(EMBEDDINGS): tensor for name, tensor in rows.items()}
@@ -66,6 +67,13 @@ def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {
         next((name.removeprefix(w) for w in _WRAPPERS if name.startswith(w)), name): t for name, t in weights.items()
     }
+
+
+def _check_tensors(path: Path, weights: Mapping[object, object]) -> None:
+    """Raise DataError unless the weights are tensors with names."""
+    for name, found in weights.items():
+        if not isinstance(name, str) or not isinstance(found, torch.Tensor):
+            raise DataError(path, f"its model has {name!r}, which is no tensor with a name")
 
 
 class SavedEmbeddings(NamedTuple):
@@ -93,6 +101,7 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
     weights = saved.get("model")
     if not isinstance(weights, dict):
         raise DataError(path, "--init-from: holds no model")
+    _check_tensors(path, weights)
     rows = {name: weights.pop(name) for name in list(weights) if name.startswith(EMBEDDINGS)}
     embeddings = {name.removeprefix(EMBEDDINGS): tensor for name, tensor in rows.items()}
     given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
