@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,9 +23,11 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint import save_best
+from atta.train.launching import predictors
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
+from atta.train.settings.predict import PredictConfig
 from atta.train.tasks.reach import TypeReach
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 
@@ -129,6 +133,39 @@ def test_scores_are_those_of_the_whole_graph_and_each_edge_is_read_once_per_laye
     into = {t: sum(pair.shape[1] for e, pair in world.edges.items() if e[2] == t) for t in COUNTS}
     assert edges_read(cluster) - before == into["author"] + 2 * into["paper"] + into["term"]
     assert not [name for name in cluster.tables.specs() if name.startswith("predict.")]
+
+
+def test_two_ranks_on_four_partitions_read_each_edge_once_per_layer(world: World, tmp_path: Path) -> None:
+    """As processes do it: each runs ``main``, here in threads."""
+    partition_graph(world.folder / "graph", tmp_path / "parts", parts=4, method="random", seed=4)
+    config = PredictConfig(
+        str(tmp_path / "run"), cluster="x", out=str(tmp_path / "out"), what="scores", format="npy", processes=2,
+        batch_size=7, device="cpu",
+    )  # fmt: skip
+    codes: list[int] = []
+    with atta.local(tmp_path / "parts", threads=1) as cluster:
+        expected = checkpoint(tmp_path / "run", world, cluster, "rgcn")
+        task = {"config": dataclasses.asdict(config), "addresses": cluster.addresses}
+        (tmp_path / "task.json").write_text(json.dumps(task))
+        before = edges_read(cluster)
+        ranks = [
+            threading.Thread(target=lambda rank=rank: codes.append(predictors.main(str(tmp_path), rank)))
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(120)
+        assert codes == [0, 0]
+        into = {t: sum(pair.shape[1] for e, pair in world.edges.items() if e[2] == t) for t in COUNTS}
+        assert edges_read(cluster) - before == into["author"] + 2 * into["paper"] + into["term"]
+    files = sorted((tmp_path / "out").glob("part-*.npy"))
+    assert [path.name for path in files] == [f"part-0000{n}-of-00004.npy" for n in range(4)]
+    found = np.concatenate([np.load(path) for path in files])
+    order = np.argsort(world.ids["paper"])
+    np.testing.assert_array_equal(np.sort(found["id"]), world.ids["paper"][order])
+    own = order[np.searchsorted(world.ids["paper"][order], found["id"])]
+    np.testing.assert_allclose(found["score"], expected[own], rtol=1e-5, atol=1e-5)
 
 
 def test_embeddings_classes_splits_ids_and_pairs(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:

@@ -91,6 +91,9 @@ def one_prepared(items: Iterable[Item], prepare: Callable[[Item], Made]) -> Iter
 
     with ThreadPoolExecutor(1, thread_name_prefix="atta-block") as thread:
         coming = thread.submit(make)
-        while (made := coming.result()) is not end:
+        while True:
+            made = [coming.result()]
+            if made[0] is end:
+                return
             coming = thread.submit(make)
-            yield made  # type: ignore[misc]  # only the mark is not what was made
+            yield made.pop()  # type: ignore[misc]  # only the mark is not what was made; no reference stays here

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats
 from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare
-from atta.client.inference.reading import BlockReader, Prepared
+from atta.client.inference.reading import BlockReader
 from atta.client.inference.sinks import ShareWriter, Sink, UserIds
 from atta.client.inference.stages import Rows, Stage, unread
 from atta.client.inference.tables import InferenceTables
@@ -112,18 +112,18 @@ class Inference:
     def _between(self, step: RunShare, stage: Stage, table: RemoteTable) -> None:
         """Write a share of rows into a table. A block is pushed while the next one is computed."""
         ticket = None
-        for prepared, values in self._computed(step, stage):
+        for _, rows, values in self._computed(step, stage):
             if ticket is not None:
                 ticket.wait()
-            ticket = table.push(prepared.rows, values)
+            ticket = table.push(rows, values)
         if ticket is not None:
             ticket.wait()
 
     def _last(self, step: RunShare, stage: Stage, writer: ShareWriter) -> None:
         nothing = self._task.finish(np.empty((0, stage.width or 0), np.float32))
         writer.write(self._no_ids(0), nothing)  # a share without vertices has columns, too
-        for prepared, values in self._computed(step, stage):
-            writer.write(prepared.ids, self._task.finish(values))
+        for ids, _, values in self._computed(step, stage):
+            writer.write(ids, self._task.finish(values))
 
     def _score(self, step: RunShare, ends: tuple[Rows, Rows], writer: ShareWriter) -> None:
         """Scores of both ends' rows, for this share's part of the pairs, in their order."""
@@ -165,14 +165,20 @@ class Inference:
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
-    def _computed(self, step: RunShare, stage: Stage) -> Iterator[tuple[Prepared, Floats]]:
-        """A share's blocks and the rows of their targets."""
+    def _computed(self, step: RunShare, stage: Stage) -> Iterator[tuple[UserIds, npt.NDArray[np.int64], Floats]]:
+        """Of each block of a share the user ids and the table rows of its targets, and their new rows.
+
+        A block is freed as soon as it is computed: it and the next one are all that is in memory.
+        """
         assert stage.compute is not None
         for prepared in self._reader.blocks(step.share, stage):
             self._check()
             self._tables.keep()
-            yield prepared, stage.compute(prepared.block, prepared.counts)
-            self._progress.advance(prepared.block.targets)
+            values, targets = stage.compute(prepared.block, prepared.counts), prepared.block.targets
+            ids, rows = prepared.ids, prepared.rows
+            del prepared
+            yield ids, rows, values
+            self._progress.advance(targets)
 
     # -- other processes -----------------------------------------------------------------------------------------------
 
