@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,3 +17,12 @@ def eventually(condition: Callable[[], T], seconds: float = 30) -> T:
         assert time.monotonic() < deadline, f"not within {seconds:g} s: the last value is {found!r}"
         time.sleep(0.05)
     return found
+
+
+def connected(host: str, port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +17,13 @@ from pathlib import Path
 import pytest
 
 import atta
+from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
 from tests.system.browser import Browser, missing
 from tests.system.conftest import SmallGraph, free_port
 from tests.system.durable import MAIN
+from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
 
@@ -64,6 +69,66 @@ def test_the_page_shows_sessions_training_and_a_trace(small_graph: SmallGraph) -
             assert "a&lt;b&gt;c" in read(page)
             assert eventually(lambda: "loss: 0.5 after 1 epochs" in read(page))
             assert {event["ph"] for event in json.loads(read(f"{page}/trace"))["traceEvents"]} >= {"M", "X"}
+
+
+def test_the_page_shows_bytes_by_link(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(2, "metis"), threads=1, options=("--cache", "0")) as cluster:
+        for rank in range(2):  # the home of each is another daemon
+            loader = atta.NeighborLoader(cluster, [4, 3], "train", batch_size=16, rank=rank, world_size=2)
+            assert len(list(loader)) > 0
+        for part, stats in enumerate(cluster.stats()):
+            by_peer = {name: value for name, value in stats.items() if name.startswith("peer_received_bytes_")}
+            assert by_peer == {f"peer_received_bytes_{1 - part}": stats["link_received_bytes"]}
+            assert stats["link_received_bytes"] > 0
+        with dashboard(cluster, "--interval", "500ms") as page:
+            shown = read(page)
+        assert "Links between daemons (2)" in shown
+        for sender, receiver in ((0, 1), (1, 0)):
+            assert f"<td>part {sender}</td><td>part {receiver}</td><td>{cluster.addresses[receiver]}</td>" in shown
+
+
+def test_a_daemon_serves_the_page(small_graph: SmallGraph) -> None:
+    page = f"127.0.0.1:{free_port()}"
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--dashboard", page)) as cluster:
+        batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=8, job="a<b>c"))
+        next(batches)
+        assert eventually(lambda: "a&lt;b&gt;c" in read(page))
+        assert "1 of 1 daemons answer" in read(page)
+        assert {event["ph"] for event in json.loads(read(f"{page}/trace"))["traceEvents"]} >= {"M", "X"}
+        with pytest.raises(ConfigError, match=r"--dashboard .* cannot listen there"):  # two daemons, one address
+            atta.local(small_graph.dataset(1, "random"), threads=1, options=("--dashboard", page))
+
+
+def test_with_tls_the_page_wants_a_token(small_graph: SmallGraph, tmp_path: Path) -> None:
+    authority = Authority.in_folder(tmp_path)
+    own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
+    tokens, page = authority.tokens(), f"127.0.0.1:{free_port()}"
+    options = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key, "--tokens", str(authority.token_file))
+    trusted = ssl.create_default_context(cafile=own.ca)
+
+    def status(path: str, token: str) -> int:
+        """A browser sends a token as a password."""
+        request = urllib.request.Request(f"https://{page}{path}")
+        if token:
+            coded = base64.b64encode(f"me:{token}".encode()).decode()
+            request.add_header("Authorization", f"Basic {coded}")
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code if error.code != 401 or "Basic " in error.headers["WWW-Authenticate"] else -1
+
+    with atta.local(
+        small_graph.dataset(1, "random"),
+        threads=1,
+        options=(*options, "--dashboard", page),
+        credentials=authority.certificate("watcher", "reader", "operator"),
+    ):
+        for path, token, expected in (
+            ("/", "", 401), ("/", "atta-no-token", 401), ("/", tokens["reader"], 200), ("/", tokens["writer"], 403),
+            ("/trace", tokens["reader"], 403), ("/trace", tokens["operator"], 200), ("/x", tokens["reader"], 404),
+        ):  # fmt: skip
+            assert status(path, token) == expected, (path, token[:10])
 
 
 SESSIONS = 100

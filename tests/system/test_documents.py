@@ -1,16 +1,20 @@
 """The blocks of the documents run as they stand, one after another. A block that cannot run says that it is a fragment.
 
-A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why -->`` before indented commands. The
-test appends smaller figures (the last value of an option counts) and creates the folders that commands name. All blocks
-share two daemons.
+A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why -->`` before indented commands. Python
+marked as ```` ```python later ```` runs after the commands of its document. A command that ends with ``&`` runs beside
+those that follow, and has to end by itself with the last of them. The test appends smaller figures (the last value of
+an option counts) and creates the folders that commands name. All blocks share two daemons.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +24,11 @@ import pytest
 
 import atta
 from atta.cli.main import cli
+from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from tests.unit.cli.test_documents import settings_files
+from tests.unit.cli.test_documents import BESIDE, settings_files
+from tests.waiting import connected, eventually
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,6 +55,7 @@ PRINTED = {
     "sampling-standalone.md": "\n",
     "tables.md": "torch.Size([1000, 16])",
     "training.md": "epoch 2: ",
+    "tutorial-links.md": "50 pairs in friends.txt",
     "tutorial-own-data.md": "600 people in tables/social",
     "typed.md": "['test', 'train', 'val']",
 }
@@ -56,15 +63,15 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of Python or commands; ``fragment``: whether the block is marked as one."""
+    """Lines of Python or commands. ``mark``: ``fragment`` or ``later``; empty: they run as they come."""
 
     text: str
-    fragment: bool
+    mark: str = ""
 
 
 def python_blocks(path: Path) -> list[Block]:
-    found = re.findall(r"^```python( fragment)?\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
-    return [Block(text, bool(fragment)) for fragment, text in found]
+    found = re.findall(r"^```python ?(fragment|later)?\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [Block(text, mark) for mark, text in found]
 
 
 def command_blocks(path: Path) -> list[Block]:
@@ -74,15 +81,19 @@ def command_blocks(path: Path) -> list[Block]:
     for paragraph in re.split(r"\n\s*\n", re.sub(r"\\\n +", "", path.read_text())):
         lines = [line.strip() for line in paragraph.splitlines() if re.match(rf" {{4}}({'|'.join(COMMANDS)}) ", line)]
         if lines:
-            found.append(Block("\n".join(lines), said.startswith("<!-- fragment: ")))
+            found.append(Block("\n".join(lines), "fragment" if said.startswith("<!-- fragment: ") else ""))
         said = paragraph.strip()
     return found
 
 
-def running(blocks: list[Block]) -> list[str]:
-    return [block.text for block in blocks if not block.fragment]
+def running(blocks: list[Block], mark: str = "") -> list[str]:
+    return [block.text for block in blocks if block.mark == mark]
 
 
+LATER = {"tutorial-own-data.md": "user-0", "tutorial-links.md": "of 50 pairs, the likeliest:"}
+"""What Python prints that runs after the commands of its document."""
+KEPT = {"tutorial-cluster.md": 4}
+"""Documents whose runs keep their epochs, and how many their trainings have together."""
 LONG = ("async.md", "stale.md")
 """Documents whose commands `make test-all` runs; other tests run their like."""
 
@@ -127,6 +138,7 @@ def daemons(home: Path) -> Iterator[None]:
 def test_the_documents_have_both_kinds() -> None:
     assert {path.name for path in with_blocks("python")} == set(PRINTED)
     assert {"quickstart.md", "daemon.md", "partitioning.md"} <= {path.name for path in with_blocks("commands")}
+    assert {path.name for path in DOCUMENTS if running(python_blocks(path), "later")} == set(LATER)
 
 
 @pytest.mark.parametrize("path", with_blocks("python"), ids=lambda p: p.name)
@@ -162,17 +174,64 @@ def test_fragments_of_python_are_python(path: Path) -> None:
 @pytest.mark.parametrize("path", [
     pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name in LONG)) for path in with_blocks("commands")
 ])  # fmt: skip
-def test_commands_run(path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run(
+    path: Path, home: Path, daemons: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(home)
-    for line in "\n".join(running(command_blocks(path))).splitlines():
-        name, *arguments = shlex.split(line, comments=True)
-        assert name == "atta", f"{path.name}: mark it as a fragment, or run it here: {line}"
-        smaller = shlex.split(SMALLER.get(arguments[0], ""))
-        if "--measure" in arguments:
-            smaller = ["--epochs", "1", "--batch-size", "64"]
-        assert cli.main([*arguments, *smaller], prog_name="atta", standalone_mode=False) in {None, 0}, line
+    later = "\n".join(running(python_blocks(path), "later"))
+    if "pyarrow" in later:
+        pytest.importorskip("pyarrow")
+        pytest.importorskip("pandas")
+    lines = "\n".join(running(command_blocks(path))).splitlines()
+    with contextlib.ExitStack() as beside:
+        started = []
+        for line in own_addresses(lines, home):
+            if line.endswith(BESIDE):
+                started.append(beside.enter_context(in_background(line.removesuffix(BESIDE))))
+            else:
+                run(line, path)
+        for process in started:
+            assert process.wait(30) == 0
     if path.name == "quickstart.md":
         assert sorted(os.listdir(home / "machine-1/big-2p")) == ["manifest.json", "part-0001", "shared"]
+    if path.name in KEPT:  # a run that goes on repeats no epoch
+        epochs = re.findall(r"^epoch +(\d+) ", "\n".join(capfd.readouterr()), re.MULTILINE)
+        assert epochs == [str(epoch) for epoch in range(KEPT[path.name])]
+    exec(compile(later, path.name, "exec"), {"__name__": "document"})
+    assert LATER.get(path.name, "") in capfd.readouterr().out
+
+
+def run(line: str, path: Path) -> None:
+    """Run one command in this process, with smaller figures."""
+    name, *arguments = shlex.split(line, comments=True)
+    assert name == "atta", f"{path.name}: mark it as a fragment, or run it here: {line}"
+    smaller = [] if arguments[0] == "train" and path.name in KEPT else shlex.split(SMALLER.get(arguments[0], ""))
+    if "--measure" in arguments:
+        smaller = ["--epochs", "1", "--batch-size", "64"]
+    assert cli.main([*arguments, *smaller], prog_name="atta", standalone_mode=False) in {None, 0}, line
+
+
+@contextlib.contextmanager
+def in_background(line: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``atta serve`` as a process, once it listens."""
+    _, *words = shlex.split(line)
+    host, _, port = words[words.index("--listen") + 1].rpartition(":")
+    with subprocess.Popen([sys.executable, "-m", "atta.cli.main", *words]) as process:
+        try:
+            assert eventually(lambda: connected(host, int(port)), 60)
+            yield process
+        finally:
+            process.kill()
+
+
+def own_addresses(lines: list[str], home: Path) -> list[str]:
+    """``lines`` with free addresses in place of those where the document starts daemons, also in its settings files."""
+    told = sorted({at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen (\S+)", line)})
+    for old, new in zip(told, free_addresses(len(told)), strict=True):
+        lines = [line.replace(old, new) for line in lines]
+        for name in {name for line in lines for name in re.findall(r"--peers (\S+)", line)}:
+            (home / name).write_text((home / name).read_text().replace(old, new))
+    return lines
 
 
 def test_the_operator_in_the_document_is_the_example() -> None:

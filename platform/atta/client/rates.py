@@ -9,10 +9,12 @@ from typing import Any
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.wire.parts import parts_text
 
-__all__ = ["DaemonRates", "Sample", "SessionRates", "rates"]
+__all__ = ["DaemonRates", "Sample", "SessionRates", "rates", "received_from"]
 
 PEER_SERVICES = ("GraphService", "KvService")
 """Services that daemons call on each other."""
+RECEIVED = "peer_received_bytes_"
+"""Counters of links begin with this; the peer's partition follows."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class DaemonRates:
     served_requests_per_s: float | None = None
     """Requests from other daemons."""
     served_bytes_per_s: float | None = None
+    received_per_s: Mapping[int, float] = field(default_factory=dict)
+    """Bytes that came over links, by the first partition of the daemon that sent them; empty without an earlier sample."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -104,7 +108,14 @@ def rates(before: Sample | None, after: Sample) -> DaemonRates:
         cache_hit_rate=step.grown("cache_rows_hit") / asked if asked else None,
         served_requests_per_s=step.per_s(*step.named("requests")),
         served_bytes_per_s=step.per_s(*step.named("sent_bytes")),
+        received_per_s={peer: step.per_s(name) for peer, name in received_from(after).items()},
     )
+
+
+def received_from(sample: Sample) -> dict[int, str]:
+    """The counters of bytes that came over links, by the first partition of the daemon that sent them."""
+    start = len(RECEIVED)
+    return {int(name[start:]): name for name in sample.counters if name.startswith(RECEIVED)}
 
 
 @dataclass(frozen=True)

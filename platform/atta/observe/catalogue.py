@@ -146,6 +146,15 @@ _LABELLED: tuple[tuple[re.Pattern[str], Family], ...] = (
         Family("request_errors", "Requests refused or failed.", counter=True, labels=("service", "method")),
     ),
     (
+        re.compile(r"peer_received_bytes_(\d+)"),
+        Family(
+            "peer_received_bytes",
+            "Bytes that came over links from a peer, by the first partition that it serves.",
+            counter=True,
+            labels=("peer",),
+        ),
+    ),
+    (
         re.compile(r"sent_bytes_(\w+)\.(\w+)"),
         Family("sent_bytes", "Bytes of bulk data answered.", counter=True, labels=("service", "method")),
     ),

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from atta.cli.cluster.dashboard import serving
 from atta.cli.cluster.dashboard.curves import MOST_CHARACTERS, TrainerHistory, curve, figures_of
-from atta.cli.cluster.dashboard.page import MOST_SESSIONS, View, page
+from atta.cli.cluster.dashboard.page import MOST_LINKS, MOST_SESSIONS, View, page
 from atta.cli.main import cli
 from atta.client.rates import DaemonRates, Sample, SessionRates
 from atta.errors import ConfigError, UnavailableError
@@ -89,6 +89,19 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     for tag, attributes in found.tags:
         for name in ("src", "href", "action"):
             assert attributes.get(name, "/trace") in {"/trace", "data:,"}, (tag, attributes)
+
+
+def test_links_are_shown_with_what_crossed_them() -> None:
+    def receiving(part: int, **counters: float) -> DaemonRates:
+        return DaemonRates(Sample(part, f"h:{part}", counters), received_per_s={1 - part: 2048.0})
+
+    daemons = [receiving(0, peer_received_bytes_1=5 << 20), receiving(1, peer_received_bytes_0=3 << 30)]
+    text = page(View("c", daemons))
+    rows = re.findall(r"<td>part (\d)</td><td>part (\d)</td><td>(h:\d)</td><td>([^<]*)</td><td>([^<]*)</td>", text)
+    assert rows == [("0", "1", "h:1", "2 KiB/s", "3 GiB"), ("1", "0", "h:0", "2 KiB/s", "5 MiB")]
+    many = {f"peer_received_bytes_{peer}": float(peer) for peer in range(1, MOST_LINKS + 4)}
+    assert "3 more are not shown" in page(View("c", [receiving(0, **many)]))
+    assert "Links" not in page(View("c", [daemon()]))
 
 
 def test_a_hundred_sessions_are_shown_and_more_are_counted() -> None:
@@ -168,6 +181,20 @@ def test_the_server_answers_two_paths() -> None:
         with pytest.raises(urllib.error.HTTPError) as error:
             urllib.request.urlopen(urllib.request.Request(at, data=b"x"))
         assert error.value.code == 501
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["--dashboard", "0.0.0.0:8800"], "--dashboard: 0.0.0.0 is reached from other machines"),
+        (["--dashboard", "127.0.0.1:0"], "name a port"),
+        (["--dashboard", "127.0.0.1:8800", "--listen", "127.0.0.1:0"], "name a port with --listen"),
+    ],
+)
+def test_bad_options_of_a_daemon_with_a_page(words: list[str], cause: str) -> None:
+    told = CliRunner().invoke(cli, ["serve", "--data", "absent", "--part", "0", *words])
+    assert isinstance(told.exception, ConfigError)
+    assert cause in str(told.exception)
 
 
 @pytest.mark.parametrize(

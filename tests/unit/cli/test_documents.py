@@ -27,6 +27,10 @@ NO_MODULES = ("atta.v1", "atta.operators", "atta._native")
 """Services of gRPC, a group of entry points, and modules built from C++: they have no Python file."""
 
 
+BESIDE = " &"
+"""Ends a command that runs beside the next ones, as in a shell."""
+
+
 def joined(text: str) -> str:
     """Commands, with lines that a backslash continues joined."""
     return re.sub(r"\\\n +", "", text)
@@ -34,7 +38,7 @@ def joined(text: str) -> str:
 
 def commands() -> list[tuple[str, str]]:
     return [
-        (path.name, line.strip())
+        (path.name, line.strip().removesuffix(BESIDE))
         for path in DOCUMENTS
         for line in joined(path.read_text()).splitlines()
         if line.startswith("    atta ")

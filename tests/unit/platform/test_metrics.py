@@ -48,6 +48,7 @@ LABELLED = {
     "requests_KvService.Pull": ("atta_requests_total", ("KvService", "Pull")),
     "request_errors_GraphService.Sample": ("atta_request_errors_total", ("GraphService", "Sample")),
     "sent_bytes_KvService.Pull": ("atta_sent_bytes_total", ("KvService", "Pull")),
+    "peer_received_bytes_12": ("atta_peer_received_bytes_total", ("12",)),
 }
 
 

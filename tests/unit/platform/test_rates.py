@@ -35,6 +35,13 @@ def test_a_daemon_between_two_samples() -> None:
     assert found.served_bytes_per_s == 100
 
 
+def test_bytes_by_link_between_two_samples() -> None:
+    before = sample({**BEFORE, "peer_received_bytes_1": 100.0})
+    after = sample({**AFTER, "peer_received_bytes_1": 500.0, "peer_received_bytes_12": 8.0})
+    assert rates(before, after).received_per_s == {1: 200, 12: 4}
+    assert rates(None, after).received_per_s == {}
+
+
 def test_a_session_between_two_samples() -> None:
     before = sample(BEFORE, at=50.0, sessions=(session(taken=10, seeds=1000),))
     after = sample(AFTER, at=54.0, sessions=(session(taken=30, seeds=2900), session(session="new", taken=2, seeds=200)))

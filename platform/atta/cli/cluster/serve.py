@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -18,11 +19,12 @@ __all__ = ["COMMANDS"]
 @config_option
 @settings_options(DaemonConfig)
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
+@click.option("--dashboard", metavar="HOST:PORT", help="Serve the page of `atta dashboard` there, too.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def serve(settings: dict[str, Any], peers: str | None, log_level: str, log_format: str) -> None:
+def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, log_level: str, log_format: str) -> None:
     """Serve one partition until SIGTERM.
 
     Example: atta serve --data products-2p --part 0 --listen 127.0.0.1:7070 --peers cluster.toml
@@ -41,7 +43,12 @@ def serve(settings: dict[str, Any], peers: str | None, log_level: str, log_forma
     if is_url(config.data):
         here = local_dataset(config.data, config.parts, cache=config.data_cache, progress=LoggedProgress())
         config = dataclasses.replace(config, data=str(here))
-    run(config)
+    with contextlib.ExitStack() as page:
+        if dashboard:
+            from atta.cli.cluster.dashboard.daemon_page import daemon_page
+
+            page.enter_context(daemon_page(config, dashboard, peers))
+        run(config)
 
 
 COMMANDS = [serve]

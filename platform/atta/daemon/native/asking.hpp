@@ -19,7 +19,11 @@ namespace atta {
 class AskingEnd final : public Endpoint {
  public:
   AskingEnd(int fd, std::int64_t owner, Loop& loop, std::shared_ptr<LinkCounters> counters, std::unique_ptr<LinkTls> tls = nullptr)
-      : Endpoint(fd, std::move(tls)), owner_(owner), loop_(loop), counters_(std::move(counters)) {}
+      : Endpoint(fd, std::move(tls)),
+        owner_(owner),
+        loop_(loop),
+        counters_(std::move(counters)),
+        received_(counters_->received[owner]) {}
 
   std::int64_t owner() const { return owner_; }
 
@@ -72,7 +76,9 @@ class AskingEnd final : public Endpoint {
             return take(head, bytes, at, count);
           });
       if (why == nullptr) why = misfit_;
-      counters_->answered_bytes.fetch_add(std::exchange(reader_.received, 0), std::memory_order_relaxed);
+      const std::uint64_t received = std::exchange(reader_.received, 0);
+      counters_->answered_bytes.fetch_add(received, std::memory_order_relaxed);
+      received_.fetch_add(received, std::memory_order_relaxed);
       if (reader_.malformed || misfit_ != nullptr) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
       if (why != nullptr) return broke(why);
     }
@@ -140,6 +146,7 @@ class AskingEnd final : public Endpoint {
   std::int64_t owner_;
   Loop& loop_;
   std::shared_ptr<LinkCounters> counters_;
+  std::atomic<std::uint64_t>& received_;  // of `counters_`: bytes of this owner
   std::mutex mutex_;
   std::string why_;                // it ended; empty: it lives
   std::atomic<bool> alive_{true};  // whether `why_` is empty, for those who need not be exact

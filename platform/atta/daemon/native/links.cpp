@@ -399,10 +399,13 @@ class Links {
 
   std::unordered_map<std::string, double> stats() const {
     const auto read = [](const std::atomic<std::uint64_t>& n) { return static_cast<double>(n.load(std::memory_order_relaxed)); };
-    return {{"link_requests_served", read(counters_->served)},   {"link_sent_bytes", read(counters_->served_bytes)},
-            {"link_requests_asked", read(counters_->asked)},     {"link_received_bytes", read(counters_->answered_bytes)},
-            {"link_requests_refused", read(counters_->refused)}, {"links_broken", read(counters_->broken)},
-            {"links_malformed", read(counters_->malformed)}};
+    std::unordered_map<std::string, double> found{
+        {"link_requests_served", read(counters_->served)},   {"link_sent_bytes", read(counters_->served_bytes)},
+        {"link_requests_asked", read(counters_->asked)},     {"link_received_bytes", read(counters_->answered_bytes)},
+        {"link_requests_refused", read(counters_->refused)}, {"links_broken", read(counters_->broken)},
+        {"links_malformed", read(counters_->malformed)}};
+    for (const auto& [owner, bytes] : counters_->received) found["peer_received_bytes_" + std::to_string(owner)] = read(bytes);
+    return found;
   }
 
   void close() {

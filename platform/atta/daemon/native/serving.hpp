@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,8 @@ inline std::int64_t now_us() {
 // Figures of all links of a daemon.
 struct LinkCounters {
   std::atomic<std::uint64_t> served{0}, served_bytes{0}, asked{0}, answered_bytes{0}, broken{0}, malformed{0}, refused{0};
+  // Bytes of answers by the owner that sent them. Python's threads alone add owners; a map moves none of its values.
+  std::map<std::int64_t, std::atomic<std::uint64_t>> received;
   ServedLog log;
 };
 

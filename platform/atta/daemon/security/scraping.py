@@ -1,7 +1,9 @@
-"""Prometheus metrics over HTTPS, for those who bring a token with a role that may read them."""
+"""Prometheus metrics and pages over HTTPS, for those who bring a token with a role that may read them."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -18,7 +20,10 @@ from atta.daemon.security.renewal import ServedCertificate
 from atta.errors import ConfigError
 from atta.wire.security.roles import METRICS
 
-__all__ = ["serve_guarded_metrics"]
+__all__ = ["App", "serve_guarded", "serve_guarded_metrics"]
+
+App = Callable[..., Iterable[bytes]]
+"""An application of WSGI."""
 
 ANSWER_S = 10.0
 """How long a scrape may take to send its request and to read the answer, in seconds."""
@@ -42,28 +47,69 @@ def serve_guarded_metrics(
         serving = _serving(host.strip("[]"), port, certificate)
     except OSError as error:
         raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
-    serving.set_app(_guarded(make_wsgi_app(registry), guard))
+    serving.set_app(_guarded(make_wsgi_app(registry), guard, lambda _: METRICS, "Bearer"))
     threading.Thread(target=serving.serve_forever, name="atta-metrics", daemon=True).start()
     return int(serving.server_port)
 
 
-def _guarded(app: Callable[..., Iterable[bytes]], guard: CallGuard) -> Callable[..., Iterable[bytes]]:
-    """``app`` behind the same decision as gRPC's methods."""
+def serve_guarded(
+    place: tuple[str, int], app: App, method: Callable[[str], str], certificate: ServedCertificate, guard: CallGuard
+) -> Callable[[], None]:
+    """Serve ``app`` over HTTPS. A browser asks for a name and a password: the password is the token.
+
+    Args:
+        place: host and port.
+        app: what answers.
+        method: what a path counts as in the table of roles.
+        certificate: of the daemon.
+        guard: decides about every request.
+
+    Returns:
+        What ends it.
+
+    Raises:
+        OSError: the port is in use, or the address is not of this machine.
+    """
+    serving = _serving(place[0].strip("[]"), place[1], certificate)
+    serving.set_app(_guarded(app, guard, method, 'Basic realm="atta", charset="UTF-8"'))
+    thread = threading.Thread(target=serving.serve_forever, args=(0.2,), name="atta-page", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        serving.shutdown()
+        serving.server_close()
+
+    return end
+
+
+def _guarded(app: App, guard: CallGuard, method: Callable[[str], str], scheme: str) -> App:
+    """``app`` behind the same decision as gRPC's methods. ``scheme``: what a caller without a token is asked for."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        header = environ.get("HTTP_AUTHORIZATION")
+        header = _bearer(environ.get("HTTP_AUTHORIZATION"))
         proof = Proof(authorization=() if header is None else (header,))
         address = f"{environ.get('REMOTE_ADDR')}:{environ.get('REMOTE_PORT', '')}"
-        decision: Admitted | Refused = guard.decide(METRICS, address, proof)
+        decision: Admitted | Refused = guard.decide(method(environ.get("PATH_INFO") or "/"), address, proof)
         if isinstance(decision, Admitted):
             return app(environ, start_response)
         headers = [("Content-Type", "text/plain; charset=utf-8")]
         if decision.why is Refusal.UNKNOWN:
-            headers.append(("WWW-Authenticate", "Bearer"))
+            headers.append(("WWW-Authenticate", scheme))
         start_response(_STATUS[decision.why], headers)
         return [f"{decision.cause}\n".encode()]
 
     return answer
+
+
+def _bearer(header: str | None) -> str | None:
+    """A name and a password as the token that the password is; any other header as it is."""
+    kind, _, coded = (header or "").partition(" ")
+    if kind.lower() != "basic":
+        return header
+    try:
+        return "Bearer " + base64.b64decode(coded, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return header
 
 
 class _Silent(WSGIRequestHandler):

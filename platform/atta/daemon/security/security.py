@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client.registry import Collector
@@ -10,12 +11,12 @@ from prometheus_client.registry import Collector
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
-from atta.daemon.security.scraping import serve_guarded_metrics
+from atta.daemon.security.scraping import App, serve_guarded, serve_guarded_metrics
 from atta.errors import ConfigError
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 
-__all__ = ["DaemonSecurity", "check_exposure", "is_loopback"]
+__all__ = ["DaemonSecurity", "check_exposure", "check_reached_by_others", "is_loopback"]
 
 
 class DaemonSecurity:
@@ -58,6 +59,19 @@ class DaemonSecurity:
         """Serve metrics over HTTPS; raises ConfigError where the port is in use."""
         serve_guarded_metrics(host, port, collector, self._certificate, self.guard)
 
+    def serve_app(
+        self, option: str, host: str, port: int, app: App, method: Callable[[str], str]
+    ) -> Callable[[], None]:
+        """Serve ``app`` over HTTPS to those who may call ``method(path)``; returns what ends it.
+
+        Raises:
+            ConfigError: the port of ``option`` is in use.
+        """
+        try:
+            return serve_guarded((host, port), app, method, self._certificate, self.guard)
+        except OSError as error:
+            raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
+
 
 def _check_complete(config: DaemonConfig) -> None:
     for option, value in (("cert", config.tls_cert), ("key", config.tls_key), ("ca", config.tls_ca)):
@@ -77,13 +91,22 @@ def check_exposure(config: DaemonConfig) -> None:
     Raises:
         ConfigError: names the option.
     """
-    if config.tls_cert or config.insecure:
+    if config.tls_cert:
         return
     places = {"--listen": config.listen.rpartition(":")[0]}
     if config.metrics_address is not None:
         places["--metrics" if config.metrics else "--metrics-port"] = config.metrics_address[0]
+    check_reached_by_others(places, insecure=config.insecure)
+
+
+def check_reached_by_others(places: Mapping[str, str], *, insecure: bool) -> None:
+    """Refuse hosts that other machines reach, unless the network is trusted. ``places``: hosts by option.
+
+    Raises:
+        ConfigError: names the option.
+    """
     for option, host in places.items():
-        if not is_loopback(host):
+        if not (insecure or is_loopback(host)):
             raise ConfigError(
                 f"{option}: {host} is reached from other machines, where anybody could read, change and stop what is "
                 "served: give --tls-cert, --tls-key and --tls-ca, or --insecure in a network that you trust"

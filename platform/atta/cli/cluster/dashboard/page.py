@@ -9,13 +9,15 @@ from html import escape
 from atta.cli.cluster.dashboard.curves import SHOWN, TrainerHistory, curve
 from atta.cli.cluster.figures import bytes_per_s, lane, number, ratio
 from atta.cli.work import size
-from atta.client.rates import DaemonRates
+from atta.client.rates import DaemonRates, received_from
 from atta.observe.figures import of_all_layers
 
-__all__ = ["MOST_SESSIONS", "View", "page"]
+__all__ = ["MOST_LINKS", "MOST_SESSIONS", "View", "page"]
 
 MOST_SESSIONS = 500
 """Sessions of a daemon that are shown."""
+MOST_LINKS = 100
+"""Pairs of daemons whose bytes are shown, those with the most."""
 _STYLE = """
 body{font:14px/1.4 system-ui,sans-serif;margin:1.5rem;color:#1c2733;background:#fff}
 h1{font-size:1.3rem}h2{font-size:1rem;margin:1.4rem 0 .4rem}
@@ -54,6 +56,7 @@ def page(view: View) -> str:
         f"<h1>{escape(title)}</h1>",
         _daemons(view.daemons),
         '<p><a href="/trace" download="trace.json">What they did lately, as a trace</a> for ui.perfetto.dev</p>',
+        _links(view.daemons),
         *(_sessions(daemon) for daemon in view.daemons if daemon.sessions),
         *(_jobs(daemon) for daemon in view.daemons if daemon.sample.jobs),
         *map(_trainer, view.trainers),
@@ -100,6 +103,32 @@ def _daemon(daemon: DaemonRates) -> list[str]:
         lane(counters, "net"),
         size(counters.get("memory_bytes", counters.get("rss_bytes", 0.0))),
     ]
+
+
+def _links(daemons: Sequence[DaemonRates]) -> str:
+    """Who sent whom how much over links; empty where there are none."""
+    known = {daemon.sample.part: daemon.sample.parts for daemon in daemons}
+    found = [
+        (daemon.sample.counters[name], peer, daemon)
+        for daemon in daemons
+        for peer, name in received_from(daemon.sample).items()
+    ]
+    found.sort(key=lambda link: (-link[0], link[1], link[2].sample.address))
+    rows = [
+        [
+            f"part {escape(known.get(peer, str(peer)))}",
+            f"part {escape(daemon.sample.parts)}",
+            escape(daemon.sample.address),
+            bytes_per_s(daemon.received_per_s.get(peer)),
+            size(total),
+        ]
+        for total, peer, daemon in found[:MOST_LINKS]
+    ]
+    if not rows:
+        return ""
+    more = f"<p>{len(found) - len(rows)} more are not shown.</p>" if len(found) > len(rows) else ""
+    table = _table(("from", "to", "address", "bytes/s", "in all"), rows, "links")
+    return f"<h2>Links between daemons ({len(found)})</h2>{table}{more}"
 
 
 def _sessions(daemon: DaemonRates) -> str:

@@ -1,15 +1,19 @@
-"""Serves the page over HTTP: GET of ``/`` and ``/trace``, nothing else."""
+"""Serves the page over HTTP: GET of ``/`` and ``/trace``, nothing else. ``application`` is the same for WSGI."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from atta.errors import AttaError, ConfigError
 
-__all__ = ["server"]
+__all__ = ["PATHS", "application", "server"]
+
+PATHS = ("/", "/trace")
+"""What there is."""
 
 AT_ONCE = 16
 """Requests that are answered at the same time; others wait for a moment, then they are refused."""
@@ -23,8 +27,40 @@ HEADERS = {
 """No script runs on the page, and nothing is loaded."""
 
 
-def server(host: str, port: int, page: Callable[[], str], trace: Callable[[], str]) -> ThreadingHTTPServer:
-    """A server that listens; the caller runs ``serve_forever``. ``page``, ``trace``: make the answers.
+def _answer(path: str, page: Callable[[], str], trace: Callable[[], str]) -> tuple[int, str, str]:
+    """Status, type and text for one of ``PATHS``."""
+    try:
+        return (200, "text/html; charset=utf-8", page()) if path == "/" else (200, "application/json", trace())
+    except AttaError as error:
+        return 502, "text/plain; charset=utf-8", f"{error}\n"
+
+
+def _unknown(path: str) -> tuple[int, str, str]:
+    return 404, "text/plain; charset=utf-8", f"{path[:100]!r}: there are / and /trace\n"
+
+
+def application(page: Callable[[], str], trace: Callable[[], str]) -> Callable[..., Iterable[bytes]]:
+    """The page and the trace for a server of WSGI, which bounds the requests that are answered at the same time."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO") or "/"
+        if environ.get("REQUEST_METHOD") != "GET":
+            status, kind, text = 501, "text/plain; charset=utf-8", "GET alone\n"
+        else:
+            status, kind, text = _answer(path, page, trace) if path in PATHS else _unknown(path)
+        body = text.encode()
+        headers = {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
+        start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
+        return [body]
+
+    return answer
+
+
+def server(
+    host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
+) -> ThreadingHTTPServer:
+    """A server that listens; the caller runs ``serve_forever``. ``page``, ``trace``: make the answers. ``option``: what
+    errors name.
 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
@@ -36,24 +72,15 @@ def server(host: str, port: int, page: Callable[[], str], trace: Callable[[], st
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            if path not in ("/", "/trace"):
-                self._send(404, "text/plain; charset=utf-8", f"{path[:100]!r}: there are / and /trace\n")
+            if path not in PATHS:
+                self._send(*_unknown(path))
             elif not places.acquire(timeout=WAIT_S):
                 self._send(503, "text/plain; charset=utf-8", "too many requests at once\n")
             else:
                 try:
-                    self._answer(path)
+                    self._send(*_answer(path, page, trace))
                 finally:
                     places.release()
-
-        def _answer(self, path: str) -> None:
-            try:
-                if path == "/":
-                    self._send(200, "text/html; charset=utf-8", page())
-                else:
-                    self._send(200, "application/json", trace())
-            except AttaError as error:
-                self._send(502, "text/plain; charset=utf-8", f"{error}\n")
 
         def _send(self, status: int, kind: str, text: str) -> None:
             body = text.encode()
@@ -69,6 +96,6 @@ def server(host: str, port: int, page: Callable[[], str], trace: Callable[[], st
     try:
         found = ThreadingHTTPServer((host.strip("[]"), port), Handler)
     except OSError as error:
-        raise ConfigError(f"--listen {host}:{port}: cannot listen there: {error.strerror or error}") from error
+        raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
     found.daemon_threads = True
     return found

@@ -25,12 +25,21 @@ class Watching:
     asked once.
     """
 
-    def __init__(self, target: str, trainers: Sequence[str], interval_s: float) -> None:
-        self._target, self._interval_s = target, interval_s
+    def __init__(
+        self,
+        target: str | Sequence[str],
+        trainers: Sequence[str],
+        interval_s: float,
+        *,
+        name: str = "",
+        now: bool = True,
+    ) -> None:
+        """``name``: of the cluster on the page. ``now``: look before this returns; else after the first interval."""
+        self._name, self._interval_s = name or str(target), interval_s
         self._watch = Watch(target)
         self._trainers = [TrainerHistory(address) for address in trainers]
         self._end = threading.Event()
-        self._view = View(target, self._watch.look(), self._trainers, max(1.0, interval_s))
+        self._view = self._seen() if now else View(self._name, [], self._trainers, max(1.0, interval_s))
         self._thread = threading.Thread(target=self._run, name="atta-dashboard", daemon=True)
 
     @property
@@ -38,12 +47,15 @@ class Watching:
         """The latest."""
         return self._view
 
+    def _seen(self) -> View:
+        return View(self._name, self._watch.look(), self._trainers, max(1.0, self._interval_s))
+
     def _run(self) -> None:
         while not self._end.wait(self._interval_s):
             began = time.monotonic()
             for trainer in self._trainers:
                 _scrape(trainer)
-            self._view = View(self._target, self._watch.look(), self._trainers, max(1.0, self._interval_s))
+            self._view = self._seen()
             self._end.wait(
                 max(0.0, time.monotonic() - began - self._interval_s)
             )  # slow daemons are not asked more often
