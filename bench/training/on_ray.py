@@ -40,7 +40,7 @@ Figures = dict[str, Any]
 @contextmanager
 def daemons_of(parts: Path, folder: Path) -> Iterator[str]:
     """Start daemons with one thread each, as ``atta.ray.serve`` does. Yields their cluster file."""
-    ports = [_free_port() for _ in range(PARTS)]
+    ports = [free_port() for _ in range(PARTS)]
     cluster = folder / "cluster.toml"
     entries = (f'[[daemon]]\npart = {part}\naddress = "127.0.0.1:{port}"\n' for part, port in enumerate(ports))
     cluster.write_text("".join(entries))
@@ -59,24 +59,26 @@ def daemons_of(parts: Path, folder: Path) -> Iterator[str]:
             daemon.wait(60)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 @contextmanager
-def two_nodes() -> Iterator[None]:
-    """Ray as on two machines."""
+def ray_nodes(count: int, cpus: int = 2) -> Iterator[Any]:
+    """Ray as on ``count`` machines with so many cores each. Yields its ``Cluster``."""
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=2)
+        for _ in range(count - 1):
+            cluster.add_node(num_cpus=cpus)
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, namespace="atta", log_to_driver=False, logging_level="error")
-        yield
+        yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -101,7 +103,7 @@ def on_ray(parts: Path, folder: Path, given: Namespace) -> Figures:
     counts = {"trainers": PARTS, "epochs": given.epochs, "eval_every": given.epochs}
     config = TrainConfig(cluster="ray:bench", verbose=False, **counts, **about)
     memory = {"cache_bytes": 64 * MIB, "buffer_bytes": 256 * MIB}
-    with two_nodes(), atta.ray.serve(parts, name="bench", insecure=True, **memory):
+    with ray_nodes(2), atta.ray.serve(parts, name="bench", insecure=True, **memory):
         began = time.monotonic()
         report = atta.ray.fit(config)
         took = time.monotonic() - began

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_objects_of_kubernetes_hang_together(
     probe = {"tcpSocket": {"port": 7070}} if tls else {"grpc": {"port": 7070}}
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert probe.items() <= container[name].items()
-    largest = BARE_BYTES + (parts << 30) + (1 << 20) + (1 << 25) + settings["buffer_bytes"]
+    largest = BARE_BYTES + (parts << 30) + (1 << 20) + (1 << 25) + settings["buffer_bytes"] * 3 // 2
     assert container["resources"]["requests"]["memory"] == f"{largest >> 20}Mi"
     pods = [pod]
     assert [kind for kind, _ in found].count("Job") == bool(nodes)
@@ -219,9 +220,13 @@ def test_the_manifest_tells_what_a_daemon_needs(dataset: Path) -> None:
         files = [path for path in (dataset / part_folder(part)).rglob("*") if path.is_file()]
         assert needs.partition == sum(path.stat().st_size for path in files)
         assert needs.shared == sum(path.stat().st_size for path in (dataset / "shared").rglob("*.npy"))
-        rows = len(Dataset.open(dataset).part(part).halo("node"))
+        halo = Dataset.open(dataset).part(part).halo("node")
+        rows = len(halo)
         assert needs.halo_rows == rows * (4 * 4 + 8)  # features and a label
-        assert needs.memory(100, 7) == BARE_BYTES + needs.partition + needs.shared + 100 + 7
+        degrees = np.diff(np.load(dataset / part_folder(1 - part) / "edges/node__to__node/indptr.npy"))
+        first = 0 if part else 200 - len(degrees)
+        assert needs.halo_edges == pytest.approx(degrees[halo - first].sum() * (4 + 4), rel=0.2)
+        assert needs.memory(100, 8) == BARE_BYTES + needs.partition + needs.shared + 100 + 8 + 4
 
 
 def invoke(*words: str) -> str:

@@ -127,9 +127,9 @@ def test_only_a_checkpoint_of_this_run_is_resumed() -> None:
 
 
 def test_daemons_ask_for_what_the_manifest_says() -> None:
-    assert bundles([Needs(100, 10, 5), Needs(200, 10, 50)], threads=2, cache=20, buffer=7) == [
-        {"CPU": 2.0, "memory": BARE_BYTES + 122.0},
-        {"CPU": 2.0, "memory": BARE_BYTES + 237.0},
+    assert bundles([Needs(100, 10, 5), Needs(200, 10, 50)], threads=2, cache=20, buffer=8) == [
+        {"CPU": 2.0, "memory": BARE_BYTES + 127.0},
+        {"CPU": 2.0, "memory": BARE_BYTES + 242.0},
     ]
     with pytest.raises(ConfigError, match="threads"):
         bundles([], 0, 0, 0)
