@@ -35,7 +35,7 @@ from tests.system.hostile import Caller
 
 __all__ = ["OPTIONS", "Methods"]
 
-OPTIONS = ("--tables", "8MiB", "--buffer", "64MiB", "--max-sessions", "16", "--lease", "2s", "--keep-backup")
+OPTIONS = ("--tables", "8MiB", "--buffer", "64MiB", "--max-sessions", "16", "--lease", "2s")
 """Of daemons with little room. They need folders for snapshots and tables besides."""
 METHODS = sorted(set(rpc.METHODS) - {"ControlService.Stop"})
 TYPED = {

@@ -85,7 +85,7 @@ def test_every_method_refuses_what_is_meant_for_another(one: Any, name: str, str
         ask(channel, name, meant.header(Bound.PROCESS), b"\xff" * 5)
         pytest.fail("it is not a message")
     except grpc.RpcError as failure:
-        error = rpc.error_from(address, failure)
+        error = rpc.error_from(address, failure, 5.0)
     if stranger not in REFUSED[bound]:
         assert type(error) is atta.ConfigError, "it is refused because it is not a message"
         return

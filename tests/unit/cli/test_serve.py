@@ -23,7 +23,7 @@ OPTIONS = {
     "buffer": "buffer_bytes", "queue": "queue_bytes", "cache": "cache_bytes", "cache-edges": "cache_edges",
     "cache-share": "cache_share", "cache-rank": "cache_rank", "cache-fanouts": "cache_fanouts", "cache-fill": "cache_fill",
     "share-pulls": "share_pulls", "links": "links", "link-port": "link_port", "tables": "table_bytes",
-    "snapshots": "snapshots", "durability": "durability", "backup": "backup",
+    "snapshots": "snapshots", "snapshots-size": "snapshot_bytes", "durability": "durability", "backup": "backup",
     "keep-backup": "keep_backup", "promote-after": "promote_after_s", "tables-dir": "tables_dir", "log-size": "log_bytes",
     "lease": "lease_s", "peer-deadline": "peer_deadline_s", "peer-delay": "peer_delay_s",
     "max-sessions": "max_sessions", "max-seeds": "max_seeds", "max-connections": "max_connections",

@@ -109,7 +109,7 @@ def test_a_daemon_that_stops_is_told_apart_from_one_that_is_away() -> None:
     code, details = rpc.status_of(DrainingError("x:1"))
     assert code is grpc.StatusCode.UNAVAILABLE
     failure = type("Failure", (grpc.RpcError,), {"code": lambda self: code, "details": lambda self: details})()
-    found = rpc.error_from("x:1", failure)
+    found = rpc.error_from("x:1", failure, 2.5)
     assert isinstance(found, DrainingError)
     assert isinstance(found, UnavailableError)
     assert str(found) == "x:1: is stopping and takes no new sessions"

@@ -54,7 +54,7 @@ async def ask(link: PeerLink) -> bytes:
     try:
         return bytes((await link.usual.ask("GraphService.Probe", graph_pb2.ProbeRequest(), 10)).values)
     except grpc.aio.AioRpcError as error:
-        raise rpc.error_from(link.address, error) from error
+        raise rpc.error_from(link.address, error, 5.0) from error
 
 
 def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(

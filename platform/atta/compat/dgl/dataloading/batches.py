@@ -11,7 +11,7 @@ from atta.compat.dgl.distributed.recent import Wanted
 from atta.errors import ConfigError
 from atta.observe.extras import need
 
-__all__ = ["DistBatches", "check_device", "drawing_seed", "loader_options", "one_type"]
+__all__ = ["DistBatches", "check_device", "loader_options", "one_type"]
 
 _MEANINGLESS = {
     "num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "queue_size", "use_ddp", "use_uva", "g_sampling",
@@ -82,13 +82,6 @@ def check_device(loader: str, device: Any) -> None:
         raise ConfigError(
             f"{loader}: device {device}: blocks of a distributed graph are on the CPU; move them with .to()"
         )
-
-
-def drawing_seed() -> int:
-    """The seed of all draws: torch's, so that ``torch.manual_seed`` repeats a run."""
-    import torch
-
-    return torch.initial_seed()
 
 
 def one_type(given: Any, what: str, by_name: Callable[[Any], str]) -> tuple[str, Any]:

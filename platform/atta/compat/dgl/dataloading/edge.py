@@ -8,13 +8,14 @@ import numpy as np
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options, one_type
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.negative_sampler import Uniform
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers

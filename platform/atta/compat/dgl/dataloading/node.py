@@ -6,11 +6,12 @@ from typing import Any
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, drawing_seed, loader_options, one_type
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.samplers.arguments import integers
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.batches import drawing_seed
 from atta.compat.dgl.distributed.book import tensor
-from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.observe.extras import load
 from atta.samplers.arguments import integers, whole
@@ -22,7 +21,7 @@ _calls = count()
 
 
 def sample_neighbors(  # noqa: PLR0917 - as in DGL
-    g: DistGraph,
+    g: Any,
     nodes: Any,
     fanout: int | Mapping[Any, int],
     edge_dir: str = "in",
@@ -80,12 +79,12 @@ def sample_neighbors(  # noqa: PLR0917 - as in DGL
     return made
 
 
-def in_subgraph(g: DistGraph, nodes: Any) -> Any:
+def in_subgraph(g: Any, nodes: Any) -> Any:
     """A ``DGLGraph`` over all vertices of ``g`` with all in-edges of ``nodes``; see ``sample_neighbors``."""
     return sample_neighbors(g, nodes, -1)
 
 
-def edge_subgraph(g: DistGraph, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
+def edge_subgraph(g: Any, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
     """A ``DGLGraph`` with the edges of these ids; ``edata[dgl.EID]`` has them.
 
     Args:
