@@ -137,8 +137,9 @@ say "a client beside one that stalls"
 python -m bench.transport.stalled --data "$graph-2p" --rounds "$runs"
 say "training without barriers: a straggler, slow workers"
 if [ "$(id -u)" -eq 0 ]; then
-    python -m bench.training.asynchronous --straggler --keep data/asynchronous
+    python -m bench.training.asynchronous --straggler --seeds 5 --keep data/asynchronous
     python -m bench.training.asynchronous --dorylus --keep data/asynchronous
+    python -m bench.training.asynchronous --restart
 fi
 say "quality of the examples beside plain PyG"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"

@@ -48,6 +48,8 @@ def partitioned(graph: str, options: GenerateOptions, data_root: Path | None, wo
     if name == "sbm":
         # Other options make another graph.
         asked = f"{options.nodes}-{options.edges}-{options.features}-{options.classes}-{options.inter}-{options.signal}"
+        if options.communities is not None:
+            asked += f"-{options.communities}"
         source, dataset = work / f"sbm-{asked}", work / f"sbm-{asked}-{parts}p-{method}"
     if (dataset / "manifest.json").exists():
         return dataset

@@ -1,4 +1,4 @@
-"""Shared by the tests of training without barriers: ``python -m tests.system.digest_async FOLDER RANK CLUSTER DELAY``.
+"""Shared by the tests of training without barriers: ``python -m tests.system.digest_async FOLDER RANK CLUSTER DELAY LEASE``.
 
 One of two trainers. The second one stops itself in the middle, until somebody continues it.
 """
@@ -23,12 +23,12 @@ from atta.train.strategies import STRATEGIES
 WORLD, UPDATES, STOPS_AT = 2, 60, 5
 
 
-def main(folder: Path, rank: int, target: str, delay: int | None) -> None:
+def main(folder: Path, rank: int, target: str, delay: int | None, lease: float) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timedelta(seconds=120), rank=rank, world_size=WORLD)
     config = TrainConfig(
         cluster=target, strategy="digest-async", trainers=WORLD, trainers_per_server=1, model="gcn", hidden=8, layers=2,
-        device="cpu", verbose=False, max_updates=UPDATES, max_delay=delay, lease=1.5, sync_every=2,
+        device="cpu", verbose=False, max_updates=UPDATES, max_delay=delay, lease=lease, sync_every=2,
     )  # fmt: skip
     with atta.connect(target) as cluster:
         trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, torch.device("cpu"))
@@ -53,4 +53,5 @@ def main(folder: Path, rank: int, target: str, delay: int | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]) if sys.argv[4] != "none" else None)
+    bound = int(sys.argv[4]) if sys.argv[4] != "none" else None
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], bound, float(sys.argv[5]))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.strategies import STRATEGIES
+from tests.system.digest_async import STOPS_AT
 from tests.waiting import eventually
 
 VERTICES, EDGES, CLASSES = 120, 800, 3
@@ -119,21 +122,64 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@pytest.fixture
+def trainers(
+    halves: Path, tmp_path: Path
+) -> Iterator[Callable[[str, float], tuple[Any, list[subprocess.Popen[bytes]]]]]:
+    """Starts a cluster and two trainers with a ``--max-delay`` and a lease; the second one stops itself in mid run."""
+    with ExitStack() as stack:
+
+        def start(delay: str, lease: float) -> tuple[Any, list[subprocess.Popen[bytes]]]:
+            cluster = stack.enter_context(atta.local(halves, threads=1))
+            command = [sys.executable, "-m", "tests.system.digest_async", str(tmp_path)]
+            found = [
+                subprocess.Popen([*command, str(rank), str(cluster.cluster_file), delay, str(lease)], cwd=ROOT)
+                for rank in range(2)
+            ]
+            for trainer in found:
+                stack.callback(trainer.wait)
+                stack.callback(trainer.kill)
+            return cluster, found
+
+        yield start
+
+
+def assert_ended(cluster: atta.LocalCluster, trainers: list[subprocess.Popen[bytes]]) -> None:
+    """The trainer that was stopped ends with the other one when it is continued, and nothing is left."""
+    trainers[1].send_signal(signal.SIGCONT)
+    assert [trainer.wait(60) for trainer in trainers] == [0, 0]
+    assert cluster.stats()[0]["weights"] == 0
+    assert not list(cluster.tables.specs())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", ["none", "0"])
-def test_a_stopped_trainer_holds_nobody_for_longer_than_its_lease(halves: Path, tmp_path: Path, delay: str) -> None:
-    with atta.local(halves, threads=1) as cluster, ExitStack() as stack:
-        command = [sys.executable, "-m", "tests.system.digest_async", str(tmp_path)]
-        trainers = [
-            subprocess.Popen([*command, str(rank), str(cluster.cluster_file), delay], cwd=ROOT) for rank in range(2)
-        ]
-        for trainer in trainers:
-            stack.callback(trainer.wait)
-            stack.callback(trainer.kill)
-        assert eventually(lambda: state_of(trainers[1].pid) == "T", 90)
-        assert eventually((tmp_path / "0.done").exists, 60), "the other trainer makes all updates that are left"
-        assert not (tmp_path / "1.done").exists()
-        trainers[1].send_signal(signal.SIGCONT)
-        assert [trainer.wait(60) for trainer in trainers] == [0, 0]
-        assert cluster.stats()[0]["weights"] == 0
-        assert not list(cluster.tables.specs())
+def test_a_stopped_trainer_holds_nobody_for_longer_than_its_lease(
+    trainers: Callable[..., Any], tmp_path: Path, delay: str
+) -> None:
+    cluster, found = trainers(delay, 1.5)
+    assert eventually(lambda: state_of(found[1].pid) == "T", 90)
+    assert eventually((tmp_path / "0.done").exists, 60), "the other trainer makes all updates that are left"
+    assert not (tmp_path / "1.done").exists()
+    assert_ended(cluster, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", ["none", "0"])
+def test_a_trainer_that_is_stopped_for_a_minute(trainers: Callable[..., Any], tmp_path: Path, delay: str) -> None:
+    """With the usual lease, 30 s: the other trainer does not wait, or with ``--max-delay`` until the lease is over."""
+    cluster, found = trainers(delay, 30.0)
+    assert eventually(lambda: state_of(found[1].pid) == "T", 90)
+    goes_on, done = time.monotonic() + 60, tmp_path / "0.done"
+    if delay == "none":
+        assert eventually(done.exists, 25), "it has waited for the lease"
+    else:
+        held = time.monotonic() + 20
+        while time.monotonic() < held:
+            assert cluster.stats()[0]["weights_gradients"] <= 2 * STOPS_AT + 1, "it is further ahead than it may be"
+            time.sleep(0.2)
+        assert eventually(done.exists, 35), "the lease is over"
+    assert not (tmp_path / "1.done").exists()
+    time.sleep(max(0.0, goes_on - time.monotonic()))
+    assert state_of(found[1].pid) == "T"
+    assert_ended(cluster, found)

@@ -250,26 +250,26 @@ def test_a_task_without_a_result_ends_the_run(alone: None, graph: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_worker(graph: Path, own_interpreters: None) -> None:  # noqa: F811
-    asked = f"train --data {parts_of(graph, 2)} --strategy dorylus --trainers 2 --trainers-per-server 1 --model gcn " \
-        "--layers 2 --hidden 8 --epochs 1000000 --intervals 4 --workers 1 --device cpu"  # fmt: skip
-    command = subprocess.Popen([sys.executable, "-m", "atta.cli.main", *asked.split()], stderr=subprocess.PIPE)
-    try:
-        parent = psutil.Process(command.pid)
+    with atta.local(parts_of(graph, 2), threads=1) as cluster:
+        asked = f"train --cluster {cluster.cluster_file} --strategy dorylus --trainers 2 --trainers-per-server 1 " \
+            "--model gcn --layers 2 --hidden 8 --epochs 1000000 --intervals 4 --workers 1 --device cpu"  # fmt: skip
+        with ended(asked) as command:
+            parent = psutil.Process(command.pid)
 
-        def workers() -> list[psutil.Process]:
-            return [one for one in parent.children(recursive=True) if "worker" in one.cmdline()]
+            def workers() -> list[psutil.Process]:
+                return [one for one in parent.children(recursive=True) if "worker" in one.cmdline()]
 
-        assert eventually(lambda: len(workers()) == 2, 90)
-        time.sleep(3)
-        family = parent.children(recursive=True)
-        command.send_signal(signal.SIGINT)
-        assert command.wait(60) == 130
-        assert eventually(lambda: not any(one.is_running() for one in family), 15)
-        assert command.stderr is not None
-        assert command.stderr.read().decode().strip().splitlines()[-1] == "atta: interrupted"
-    finally:
-        command.kill()
-        command.wait()
+            assert eventually(lambda: len(workers()) == 2, 90)
+            assert eventually(lambda: cluster.stats()[0]["weights"] == 1)
+            time.sleep(3)
+            family = parent.children(recursive=True)
+            command.send_signal(signal.SIGINT)
+            assert command.wait(60) == 130
+            assert eventually(lambda: not any(one.is_running() for one in family), 15)
+            assert command.stderr is not None
+            assert command.stderr.read().strip().splitlines()[-1] == "atta: interrupted"
+        assert eventually(lambda: cluster.stats()[0]["weights"] == 0)
+        assert not list(cluster.tables.specs())
 
 
 @pytest.mark.slow

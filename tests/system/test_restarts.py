@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -166,3 +167,22 @@ def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
     assert sum(epoch["steps"] for epoch in report["epochs"]) == 300
     assert all(epoch["seconds"] > 0 for epoch in report["epochs"])
     assert not list(job.cluster.tables.specs())
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_no_table_and_no_weights(start: Callable[..., Job], own_interpreters: None) -> None:
+    job = start("--max-updates", "1000000")
+    before = job.gradients
+    assert eventually(lambda: job.gradients > before + 10, WITHIN_S)
+    assert job.cluster.stats()[0]["weights"] == 1
+    assert list(job.cluster.tables.specs())
+    family = psutil.Process(job.process.pid).children(recursive=True)
+    assert {job.trainer(rank) for rank in range(2)} <= set(family)
+    job.process.send_signal(signal.SIGINT)
+    code, said = job.end()
+    assert code == 130
+    assert said[-1] == "atta: interrupted"
+    _, left = psutil.wait_procs(family, timeout=30)
+    assert not left
+    assert eventually(lambda: job.cluster.stats()[0]["weights"] == 0)
+    assert eventually(lambda: not list(job.cluster.tables.specs()))

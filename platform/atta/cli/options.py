@@ -19,12 +19,22 @@ from click.core import ParameterSource
 from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, SettingField, settings_of
+from atta.wire.ordinal import AUTO
 
 __all__ = ["config_option", "settings_options"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LIST_TYPES = {int: INTS, str: NAMES}
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+class _AutoOrDuration(click.ParamType[str]):
+    """``auto``, or a duration, which becomes its number of seconds as a text."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return AUTO if value == AUTO else f"{DURATION.convert(value, param, ctx):g}"
 
 
 class _Percent(click.FloatRange):
@@ -84,7 +94,7 @@ def _option(setting: SettingField, default: Any, required: bool, group: str) -> 
         return click.option(name, setting.field, is_flag=True, default=False, **common)
     kind = _type(setting)
     shown = default not in (None, "")
-    if shown and kind.name in ("size", "duration", "integers", "names"):
+    if shown and kind.name in ("size", "duration", "integers", "names") and default != AUTO:
         default = _text(kind.name, default)  # what help shows
     if not required:
         common["default"] = default
@@ -110,6 +120,8 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
         return click.Choice(about.choices)
     if setting.listed:
         return _LIST_TYPES[setting.kind]
+    if about.unit == "s" and setting.kind is str:
+        return _AutoOrDuration()
     if about.unit in ("bytes", "s"):
         quantity = SIZE if about.unit == "bytes" else DURATION
         return quantity.at_least(_text(quantity.name, about.at_least)) if about.at_least else quantity

@@ -37,8 +37,9 @@ class Option:
     Attributes:
         help: one sentence for people.
         name: name of the option, without dashes; empty: the field's name.
-        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). ``percent``
-            is given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
+        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). A field that
+            is a text has ``auto``, or the number of seconds. ``percent`` is given in percent and stored as a share: 50
+            is 0.5. ``parts``: partitions, such as ``0-2``.
         choices: the only values allowed.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from atta.cli import main as root
+from atta.cli.train import train
+from atta.train import TrainConfig
 
 CASES = [
     ("--strategy sancus --eps nan", "--eps nan: must be a finite number"),
@@ -28,8 +30,9 @@ CASES = [
     ("--strategy digest --max-delay 1", "--max-delay: belongs to --strategy digest-async, not digest"),
     ("--strategy digest-async --max-delay -1", "'--max-delay': -1 is not in the range"),
     ("--strategy digest-async --lr-scale 0", "--lr-scale 0.0: must be positive"),
-    ("--strategy digest-async --eval-interval nan", "--eval-interval nan: must be positive"),
-    ("--strategy digest-async --lease inf", "--lease inf: must be positive"),
+    ("--strategy digest-async --eval-interval nan", "'nan' is not a duration such as 2ms"),
+    ("--strategy digest-async --lease inf", "'inf' is not a duration such as 2ms"),
+    ("--strategy digest-async --lease 0s", "--lease 0.0: must be positive"),
     ("--strategy digest-async --max-updates 0", "'--max-updates': 0 is not in the range"),
     ("--strategy digest-async --restarts -1", "'--restarts': -1 is not in the range"),
     ("--strategy digest --restarts 1", "--restarts: belongs to --strategy digest-async, not digest"),
@@ -48,8 +51,8 @@ CASES = [
     ("--strategy dorylus --mode fast", "'fast' is not one of 'nopipe', 'pipe', 'async'"),
     ("--strategy dorylus --workers none", "--workers none: must be auto, or a number from 1 to 256"),
     ("--strategy dorylus --workers 0", "--workers 0: must be auto, or a number from 1 to 256"),
-    ("--strategy dorylus --worker-timeout nan", "--worker-timeout nan: must be auto, or seconds above 0"),
-    ("--strategy dorylus --worker-timeout 0", "--worker-timeout 0: must be auto, or seconds above 0"),
+    ("--strategy dorylus --worker-timeout nan", "'nan' is not a duration such as 2ms"),
+    ("--strategy dorylus --worker-timeout 0ms", "--worker-timeout 0: must be auto, or seconds above 0"),
     ("--strategy dorylus --max-relaunch -1", "'--max-relaunch': -1 is not in the range"),
     ("--strategy dorylus --interval-trace /etc/passwd", "is a file; each trainer writes one into a folder"),
     ("--strategy dorylus --model deepergcn", "--model deepergcn: dorylus cannot split it into gather and apply"),
@@ -82,3 +85,22 @@ def test_one_line_and_exit_code_2(
     assert stopped.value.code == 2
     assert said in text
     assert len(text.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "seconds"),
+    [
+        ("--strategy digest-async --lease 2m", "lease", 120.0),
+        ("--strategy digest-async --lease 45", "lease", 45.0),
+        ("--strategy digest-async --eval-interval 250ms", "eval_interval", 0.25),
+        ("--strategy dorylus --worker-timeout 1500ms", "timeout_s", 1.5),
+        ("--strategy dorylus --worker-timeout 3", "timeout_s", 3.0),
+        ("--strategy dorylus --worker-timeout auto", "timeout_s", None),
+        ("--strategy dorylus", "timeout_s", None),
+    ],
+)
+def test_durations_have_units(options: str, field: str, seconds: float | None) -> None:
+    given = train.make_context("atta train", ["--data", "there-is-none", *options.split()]).params
+    known = {name: given[name] for name in ("data", "strategy", "lease", "eval_interval", "worker_timeout")}
+    own = TrainConfig(**known, trainers_per_server=1).own
+    assert getattr(own, field) == seconds

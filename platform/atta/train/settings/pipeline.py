@@ -43,8 +43,9 @@ class DorylusSettings(ServerSettings):
     worker_timeout: Annotated[
         str,
         Option(
-            "Seconds after which another worker does a task too; auto: five times the mean, at least 0.5.",
-            metavar="auto|S",
+            "After how long another worker does a task too; auto: five times the mean, at least 500ms.",
+            metavar="auto|DURATION",
+            unit="s",
         ),
     ] = AUTO
     max_relaunch: Annotated[

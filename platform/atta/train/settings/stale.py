@@ -107,9 +107,9 @@ class AsyncOptions:
         int | None, Option("Stop after this many updates.", unset="epochs times trainers", at_least=1, at_most=1 << 40)
     ] = None
     eval_interval: Annotated[
-        float, Option("Seconds between copies of the weights, which are evaluated after the run.")
+        float, Option("Time between copies of the weights, which are evaluated after the run.", unit="s")
     ] = 10.0
-    lease: Annotated[float, Option("Seconds after which a silent trainer does not hold up others any more.")] = 30.0
+    lease: Annotated[float, Option("How long a silent trainer may hold up others at most.", unit="s")] = 30.0
     restarts: Annotated[
         int | None,
         Option(

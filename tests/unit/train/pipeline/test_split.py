@@ -85,10 +85,11 @@ def test_pipe_is_gradient_descent_on_the_whole_graph(kind: str, intervals: int) 
         assert len(engine.ended) == len(engine.losses) == EPOCHS
 
 
+@pytest.mark.parametrize("intervals", [1, 4, 16])
 @pytest.mark.parametrize("mode", ["nopipe", "pipe"])
-def test_the_steps_of_adam_are_those_of_torch(mode: Any) -> None:
+def test_the_steps_of_adam_are_those_of_torch(mode: Any, intervals: int) -> None:
     found, *_ = trained(
-        model_of("gcn", 2), graph_of(), 4, epochs=EPOCHS, optimiser=VectorStep("adam", 0.02, 1e-3), mode=mode
+        model_of("gcn", 2), graph_of(), intervals, epochs=EPOCHS, optimiser=VectorStep("adam", 0.02, 1e-3), mode=mode
     )
     np.testing.assert_allclose(found, by_autograd(model_of("gcn", 2), graph_of(), "adam", 0.02), rtol=1e-6)
 
