@@ -10,13 +10,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.client.loaders.link import reverse_type_of
+from atta.client.loaders.seeds import link_seeds
+from atta.daemon.services.seed_ids import choose_seeds
 from atta.errors import ConfigError
 from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.spec import Hops, check_spec, link_spec
 from atta.samplers.methods import Method
-from tests.unit.placement.harness import Placed
+from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
 
 
@@ -74,3 +77,73 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
         assert np.array_equal(one.filled(name), many.filled(name)), name
     if negatives is not None:
         assert sum(one.used[name] for name in one.arrays if "link/neg_" in name) > 0
+
+
+def with_reverses(graph: Typed, rng: np.random.Generator) -> Typed:
+    """The graph with some edges twice, and with the reverses of some edges, in the type that has them."""
+    edges = dict(graph.edges)
+    for edge_type, reverse in (("a__likes__b", "b__in__a"), ("b__to__b", "b__to__b")):
+        if edge_type not in edges or not len(edges[edge_type][0]):
+            continue
+        for name, swap in ((edge_type, False), (reverse, True)):
+            of, into = edges[edge_type], edges[name]
+            more = rng.integers(0, len(of[0]), 30)
+            ends = (of[1][more], of[0][more]) if swap else (of[0][more], of[1][more])
+            tables = {table: np.concatenate([into[2][table], of[2][table][more]]) for table in of[2]}
+            edges[name] = (np.concatenate([into[0], ends[0]]), np.concatenate([into[1], ends[1]]), tables)
+    return Typed(graph.ids, edges)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_no_seed_edge_and_no_reverse_of_one_is_sampled(data: st.DataObject) -> None:
+    """Whole neighbourhoods of one hop are, besides, all other in-edges of the seeds' ends and of the negatives."""
+    draw = data.draw
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    graph = with_reverses(draw(graphs()), rng)
+    edge_type = draw(st.sampled_from(sorted(graph.edges)))
+    source, _, target = edge_type.split("__")
+    src, dst, _ = graph.edges[edge_type]
+    count = draw(st.integers(1, 9))
+    picks = rng.integers(0, len(src), count if len(src) else 0)  # edges, and pairs that need not be any
+    ends = np.stack([
+        np.concatenate([src[picks], rng.choice(graph.ids[source], 2)]),
+        np.concatenate([dst[picks], rng.choice(graph.ids[target], 2)]),
+    ])  # fmt: skip
+    hops = draw(st.sampled_from([[-1], [-1, -1], [3, 2], [1, 5, 2]]))
+    disjoint = draw(st.booleans())
+    negatives = NegativeLinks(triplet=draw(st.booleans()), amount=1.0) if draw(st.booleans()) else None
+    reversed_too = draw(st.booleans())
+
+    with tempfile.TemporaryDirectory() as folder:
+        written, parts = graph.write(Path(folder) / "graph"), draw(st.integers(1, 3))
+        placed = graph.place(written, assigned(draw, graph, parts), parts)
+        dataset, schema = placed.dataset, placed.dataset.schema
+        reverse = reverse_type_of(schema, edge_type, None) if reversed_too else None
+        chosen = choose_seeds(dataset, link_seeds(schema, edge_type, ends, None, exclude=True, exclude_reverse=reverse))
+        frontier = draw(st.sampled_from(["new", "all"]))
+        spec = link_spec(
+            schema, Hops(hops, frontier=frontier, disjoint=disjoint), edge_type=edge_type, negatives=negatives
+        )
+        out = placed.run(
+            check_spec(spec, schema),
+            BatchSeeds(chosen.internal, np.arange(ends.shape[1]), sources=chosen.sources, exclude=chosen.exclude),
+            StreamPosition(1, 2, 3), home=draw(st.integers(0, parts - 1)), order=random.Random(draw(st.integers(0, 99))),
+        )  # fmt: skip
+
+    pairs = {*zip(*ends.tolist(), strict=True)}
+    known = {t: out.filled(f"n_id/{t}") for t in graph.ids if f"n_id/{t}" in out.arrays}
+    for name, (sources, targets, _) in graph.edges.items():
+        hidden = pairs if name == edge_type else set()
+        if reversed_too and name == reverse:
+            hidden = hidden | {(t, s) for s, t in pairs}
+        e_id = out.filled(f"e_id/{name}") if f"e_id/{name}" in out.arrays else np.empty(0, np.int64)
+        found = {*zip(sources[e_id].tolist(), targets[e_id].tolist(), strict=True)}
+        assert not found & hidden
+        kind = name.split("__")[2]
+        if hops == [-1] and kind in known:
+            seeds = known[kind][: out.filled(f"hops/{kind}")[:-1].sum()]  # and negatives, without those of the hop
+            expected = np.flatnonzero(np.isin(targets, seeds))
+            expected = [e for e in expected.tolist() if (sources[e], targets[e]) not in hidden]
+            assert sorted({*e_id.tolist()}) == expected
+            assert disjoint or len(e_id) == len(expected)

@@ -79,11 +79,13 @@ class LearnedRows:
         new = dataclasses.replace(old.spec, optimiser=optimiser)
         barrier()  # nobody steps the old table any more
         if self._job.rank == 0:
-            aside = tables.create(dataclasses.replace(old.spec, name=f"{old.spec.name}.aside"))
+            name = f"{old.spec.name}.aside"
+            tables.delete(name)  # of a job that ended at this place
+            aside = tables.create(dataclasses.replace(old.spec, name=name))
             _copy(old, aside)
             tables.delete(old.spec.name)
             _copy(aside, tables.create(new))
-            tables.delete(aside.spec.name)
+            tables.delete(name)
         barrier()
         self.__dict__["table"] = tables.create(new)
         self.__dict__.pop("module", None)

@@ -42,7 +42,8 @@ class _SparseOptimiser:
     def save(self, f: str | Path) -> None:
         """Write settings and state, without the embeddings' rows, into ``F_RANK``. All trainers call it.
 
-        Each writes the state of its share of the rows, as a NumPy archive.
+        Each writes the state of its share of the rows, as a NumPy archive. ``load`` needs all files: with trainers on
+        several machines, name a folder that they share.
 
         Raises:
             DataError: the file cannot be written.
