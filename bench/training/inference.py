@@ -159,7 +159,7 @@ def one_hop(starts: np.ndarray, sources: np.ndarray) -> Any:
             return SamplerOutput(torch.from_numpy(nodes), row, col, None, metadata=(index.input_id, None))
 
         def sample_from_edges(self, *_: Any, **__: Any) -> SamplerOutput:
-            raise NotImplementedError
+            raise TypeError("this sampler takes vertices, not edges")
 
     return OneHop()
 

@@ -1,4 +1,4 @@
-"""Daemons whose replies are changed at random: whoever asked gets an answer or one of Atta's errors, in time.
+"""Replies are changed at random on their way. The caller gets an answer or one of Atta's errors, in time.
 
 ``ATTA_FUZZ_S=3600`` fuzzes for an hour. Replies that once ended otherwise lie in ``tests/fuzz/corpus/replies``.
 """

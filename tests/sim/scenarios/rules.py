@@ -1,7 +1,7 @@
 """What daemons that keep tables together must never do, watched while they run.
 
 - An epoch of a store has one primary.
-- What a primary makes is in the copy that was promoted, or it is no primary of an earlier epoch.
+- After a promotion, a primary of an earlier epoch acknowledges nothing that the promoted copy lacks.
 - A daemon votes for one candidate in each epoch, also after it was killed.
 - A backup takes over by itself only with the votes of more than half of all daemons.
 """
