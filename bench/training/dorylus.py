@@ -21,15 +21,16 @@ from bench.training.rounds import Figures, Round, measured, median, quotients, v
 __all__ = ["MODES", "add_value", "dorylus_bench", "measure_dorylus", "record_values"]
 
 SBM = GenerateOptions(
-    nodes=10_000, edges=6_000_000, features=32, classes=20, communities=200, inter=0.8, signal=1.2, **SPLITS
+    nodes=10_000, edges=6_000_000, features=32, classes=20, communities=40, inter=0.6, signal=1.2, **SPLITS
 )
+"""Two communities of each class, as large as their edges need."""
 HIDDEN, LAYERS = 64, 2
-LINK = "32mbit"
+LINK = "40mbit"
 """Between the two hosts. With few edges and without this limit gathers and scatters take no time, so there is nothing that
 could overlap with workers' tasks."""
 FAULTS = "link=20e6,delay=0.005:0.05"
 INTERVALS, WORKERS, EPOCHS, WARM_UP = 16, 6, 22, 3
-TARGET, LEARNING_RATE = 0.75, 0.03
+TARGET, LEARNING_RATE = 0.75, 0.01
 MODES = {
     "nopipe": "--mode nopipe",
     "pipe": "--mode pipe",
@@ -119,7 +120,7 @@ def measure_dorylus(arguments: argparse.Namespace, kept: Path, typed: str) -> No
         f"2 hosts (namespaces on one machine) with links of {LINK}, a trainer each, {INTERVALS} intervals and at most {WORKERS} workers per trainer: {2 * WORKERS} worker processes. Each worker has a link",
         f"of 20 Mbit/s, each message takes 5 to 50 ms more (`{FAULTS}`, waited for in the worker). {WARM_UP} + {EPOCHS} epochs,",
         f"seeds: {len(rounds)}, median (minimum to maximum). Target: {100 * target:g} % of test accuracy. exchange: exact, by the trainers alone.",
-        "`steady_seconds_to_target`: epochs to the target times the mean epoch after the warm-up, so that starting 16 worker processes on",
+        "`steady_seconds_to_target`: epochs to the target times the mean epoch after the warm-up, so that starting the worker processes on",
         "two cores does not count.",
     ]
     systems = [*MODES, "exchange"]
