@@ -6,14 +6,12 @@ of bounds.
 """
 
 from atta.samplers.kernels.compactor import Compactor, admit
+from atta.samplers.kernels.resident import advise_huge, resident, resident_beside
 from atta.samplers.kernels.rows import (
-    advise_huge,
     count_ids,
     gather_ids,
     gather_rows,
     pack_rows,
-    resident,
-    resident_beside,
     retain_heap,
     scatter_rows,
     split_cached,

@@ -1,4 +1,4 @@
-"""Move rows of tables, and prepare the memory that they lie in."""
+"""Move rows of tables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from atta.samplers.kernels.arrays import as_bytes, flat, ids_of
 from atta.samplers.kernels.compactor import Compactor
 
 __all__ = [
-    "advise_huge",
     "count_ids",
     "gather_ids",
     "gather_rows",
     "pack_rows",
-    "resident",
-    "resident_beside",
     "retain_heap",
     "scatter_rows",
     "split_cached",
@@ -77,31 +74,3 @@ def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:
 def retain_heap() -> bool:
     """Keep freed blocks of up to 32 MiB mapped in this process (glibc): fresh pages cost about eight times a copy."""
     return bool(_native.retain_heap())
-
-
-def resident(array: np.ndarray) -> np.ndarray:
-    """A copy in this process's own memory, on huge pages if the system gives them.
-
-    Random reads of a mapped file miss the TLB as well as the cache. In measurements they took up to 1.5 times as long.
-    """
-    copy = np.empty(array.shape, array.dtype)
-    advise_huge(copy)
-    np.copyto(copy, array)
-    return copy
-
-
-def resident_beside(sources: np.ndarray, edge_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Copies as by ``resident``, in which the source and the id of an edge ([E] each) lie side by side: drawing reads
-    one cache line per edge and not two. In measurements it took a sixth less time. Arrays of different types cannot lie
-    so: they are copied one by one."""
-    if sources.dtype != edge_ids.dtype:
-        return resident(sources), resident(edge_ids)
-    both = np.empty((len(sources), 2), sources.dtype)
-    advise_huge(both)
-    both[:, 0], both[:, 1] = sources, edge_ids
-    return both[:, 0], both[:, 1]
-
-
-def advise_huge(array: np.ndarray) -> bool:
-    """Ask for huge pages under ``array``. Returns False if the system does not give them."""
-    return bool(_native.advise_huge(as_bytes(array)))

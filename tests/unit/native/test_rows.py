@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -271,3 +273,31 @@ def test_resident_copies() -> None:
     copy = kernels.resident(array)
     assert np.array_equal(copy, array)
     assert not np.shares_memory(copy, array)
+
+
+def mapped_bytes(path: Path) -> int:
+    """How much of a file this process's mappings hold in memory."""
+    shown = Path("/proc/self/smaps").read_text().split("\n")
+    at = next(n for n, line in enumerate(shown) if line.endswith(str(path)))
+    return 1024 * int(next(line for line in shown[at:] if line.startswith("Rss:")).split()[1])
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_copies_leave_no_pages_of_their_files(tmp_path: Path, beside: bool) -> None:
+    array = np.arange(9 << 20)  # several blocks
+    np.save(tmp_path / "a.npy", array)
+    mapped = np.asarray(np.load(tmp_path / "a.npy", mmap_mode="r"))[5:]
+    assert int(mapped.sum()) == int(array[5:].sum())
+    assert mapped_bytes(tmp_path / "a.npy") >= mapped.nbytes
+    copy = kernels.resident_beside(mapped, array[5:])[0] if beside else kernels.resident(mapped)
+    assert np.array_equal(copy, array[5:])
+    assert mapped_bytes(tmp_path / "a.npy") <= mapped.nbytes // 10
+    assert np.array_equal(mapped, array[5:]), "what was given back is read again"
+
+
+def test_what_was_written_to_a_private_mapping_stays(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(100_000))
+    private = np.asarray(np.load(tmp_path / "a.npy", mmap_mode="c"))
+    private[:] = 7
+    assert (kernels.resident(private) == 7).all()
+    assert (private == 7).all()
