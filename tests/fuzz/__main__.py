@@ -25,7 +25,7 @@ from atta.partition.generate import GenerateOptions, generate
 from tests.fuzz.files import Files
 from tests.fuzz.lies import OPTIONS as SERVING
 from tests.fuzz.lies import Lies
-from tests.fuzz.methods import OPTIONS, Methods
+from tests.fuzz.methods import OPTIONS, Backups, Methods
 from tests.fuzz.targets import Counts, run_for
 
 TURN_S = 20.0
@@ -38,7 +38,7 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=10, help="all targets together [10]")
     parser.add_argument("--seed", type=int, help="repeats a run, as far as daemons let it [drawn]")
-    parser.add_argument("--only", nargs="+", help="names of targets: methods, replies, files [all]")
+    parser.add_argument("--only", nargs="+", help="names of targets: methods, backups, replies, files [all]")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="folder [build/fuzz]")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
@@ -70,6 +70,13 @@ def run(
     targets: list[Any] = []
     if only is None or "methods" in only:
         targets.append(Methods(stack.enter_context(atta.local(folder / "d", options=small, **quiet))))
+    if only is None or "backups" in only:
+        partition_graph(folder / "g", folder / "one", parts=1, method="random")
+
+        def keeping(tables: str) -> Any:
+            return atta.local(folder / "one", options=("--keep-backup", "--tables-dir", tables), **quiet)
+
+        targets.append(Backups(keeping, folder / "b"))
     if only is None or "replies" in only:
         served = stack.enter_context(
             atta.local(folder / "d", options=(*SERVING, "--snapshots", str(folder / "s2")), **quiet)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +17,7 @@ import numpy as np
 import atta
 from atta.client.control import Connection
 from atta.errors import AttaError
+from atta.kvstore.durable.frames import LogPosition, frame
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import (
@@ -33,11 +37,12 @@ from tests.fuzz.drawing import change, mutated
 from tests.fuzz.targets import HANG_S, Finding
 from tests.system.hostile import Caller
 
-__all__ = ["OPTIONS", "Methods"]
+__all__ = ["OF_BACKUPS", "OPTIONS", "Backups", "Methods"]
 
 OPTIONS = ("--tables", "8MiB", "--buffer", "64MiB", "--max-sessions", "16", "--lease", "2s")
 """Of daemons with little room. They need folders for snapshots and tables besides."""
-METHODS = sorted(set(rpc.METHODS) - {"ControlService.Stop"})
+OF_BACKUPS = sorted(name for name in rpc.METHODS if name.startswith("BackupService."))
+METHODS = sorted(set(rpc.METHODS) - {"ControlService.Stop"} - set(OF_BACKUPS))
 TYPED = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -89,8 +94,6 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     dataset = cluster._connections[0].describe().dataset_id
     client, values = tables(cluster), np.ones((5, 4), np.float32).tobytes()
     weights = ParameterSpec("w", (10,), 2, "arrival", VectorStep("sgd", 0.1), lease_s=1.0)
-    about = json.dumps({"dataset": dataset, "parts": [0, 1], "daemons": 2})
-    store, place = backup_pb2.StoreName(id=b"0" * 16, epoch=1), backup_pb2.LogPlace()
     vector, of_member = values[:40], {"name": "w", "member": 0}
     push = table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, values=values)
     return {
@@ -110,18 +113,6 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "TableService.Locate": [table_pb2.LocateRequest(dataset_id=dataset, policy="edges:node__to__node", ids=rows)],
         "TableService.Save": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1)],
         "TableService.Load": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1, load_id=3)],
-        "BackupService.Follow": [backup_pb2.FollowRequest(store=store, about=about)],
-        "BackupService.Append": [
-            backup_pb2.AppendRequest(
-                store=store, before=place, after=place, file_epoch=1, new_file=True, sizes=[8], bodies=b"01234567"
-            ),
-            backup_pb2.AppendRequest(store=store, before=place, bodies=rows, more=True),
-        ],
-        "BackupService.Piece": [
-            backup_pb2.PieceRequest(store=store, at=place, path="tables/t", data=rows),
-            backup_pb2.PieceRequest(store=store, at=place, complete=True),
-        ],
-        "BackupService.Vote": [backup_pb2.VoteRequest(store=store, candidate="127.0.0.1:7")],
         "ParameterService.Create": [
             weights_pb2.CreateWeightsRequest(spec=json.dumps(weights.to_dict()), values=vector),
             weights_pb2.CreateWeightsRequest(
@@ -145,28 +136,30 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     }
 
 
-class Methods:
-    """A target; see ``tests.fuzz.targets.Target``. ``cluster``: two daemons with ``OPTIONS``."""
+class _Calls:
+    """A target whose inputs are requests of some methods."""
 
-    name = "methods"
+    name: str
+    methods: Sequence[str]
 
-    def __init__(self, cluster: atta.LocalCluster) -> None:
-        self._cluster, self._caller, self._tried = cluster, Caller(cluster), 0
-        self._known: dict[str, list[Any]] = corpus(cluster)
+    def __init__(self) -> None:
+        self._tried = 0
+        self._caller: Caller
+        self._known: dict[str, list[Any]] = {}
+        """Requests that are accepted, or were once."""
         self.replied: set[str] = set()
         """Methods that have answered."""
+
+    def _refresh(self) -> str:
+        """Make anew what messages may have ended; returns why that cannot be done now."""
+        raise NotImplementedError
 
     def once(self, rng: random.Random) -> str:
         """Send a drawn message."""
         self._tried += 1
-        if self._tried % REFRESH == 1:
-            try:
-                self._refresh()
-            except AttaError as error:  # messages have taken all room; leases end soon
-                self._known["SessionService.Next"] = []
-                assert [c.describe().pid for c in self._cluster._connections] == self._cluster.pids
-                return f"no new session: {type(error).__name__}"
-        name = rng.choice(METHODS)
+        if self._tried % REFRESH == 1 and (cannot := self._refresh()):
+            return cannot
+        name = rng.choice(self.methods)
         return self.again(name, drawn(name, self._known, rng))
 
     def again(self, what: str, data: bytes) -> str:
@@ -193,9 +186,32 @@ class Methods:
             raise Finding(name, raw, f"{code} {details}")
         return code.name, seconds
 
-    def _refresh(self) -> None:
-        client = tables(self._cluster)
-        self._known["TableService.Push"][0].client = client
+    def close(self) -> None:
+        """End all calls."""
+        self._caller.close()
+
+
+class Methods(_Calls):
+    """All methods but those of a backup; see ``tests.fuzz.targets.Target``. ``cluster``: two daemons with ``OPTIONS``."""
+
+    name, methods = "methods", METHODS
+
+    def __init__(self, cluster: atta.LocalCluster) -> None:
+        super().__init__()
+        self._cluster, self._caller = cluster, Caller(cluster)
+        self._known = corpus(cluster)
+
+    def _refresh(self) -> str:
+        try:
+            self._known["TableService.Push"][0].client = tables(self._cluster)
+            self._open()
+        except AttaError as error:  # messages have taken all room; leases end soon
+            self._known["SessionService.Next"] = []
+            assert [c.describe().pid for c in self._cluster._connections] == self._cluster.pids
+            return f"no new session: {type(error).__name__}"
+        return ""
+
+    def _open(self) -> None:
         opened = (
             self._cluster._connections[0].pinned().call("SessionService.Open", self._known["SessionService.Open"][0])
         )
@@ -208,9 +224,72 @@ class Methods:
             "SessionService.Close": [session_pb2.CloseRequest(session=session)] if self._tried % 2 else [],
         }
 
+
+class Backups(_Calls):
+    """The methods of a daemon that keeps a backup. It is started anew with an empty folder: messages may promote the
+    copy, or follow it with the highest epoch there is."""
+
+    name, methods = "backups", OF_BACKUPS
+
+    def __init__(self, start: Callable[[str], AbstractContextManager[atta.LocalCluster]], folder: Path) -> None:
+        """``start``: a daemon that keeps its tables in the folder it is given."""
+        super().__init__()
+        self._start, self._folder, self._running = start, folder, ExitStack()
+        self._cluster = self._begin()
+
+    def _begin(self) -> atta.LocalCluster:
+        cluster = self._running.enter_context(self._start(str(self._folder / str(self._tried))))
+        self._running.callback(shutil.rmtree, self._folder / str(self._tried), ignore_errors=True)
+        self._caller = Caller(cluster)
+        self._running.callback(self._caller.close)
+        dataset = cluster._connections[0].describe().dataset_id
+        self._known = sequence({"dataset": dataset, "parts": [0, 1], "daemons": 1})
+        return cluster
+
+    def _refresh(self) -> str:
+        if self._tried > 1:
+            assert [c.describe().pid for c in self._cluster._connections] == self._cluster.pids
+            self._running.close()
+            self._running = ExitStack()
+            self._cluster = self._begin()
+        return ""
+
     def close(self) -> None:
-        """End all calls."""
-        self._caller.close()
+        """End all calls and the daemon."""
+        self._running.close()
+
+
+def sequence(about: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What a primary would send, by method. In this order, a backup accepts all of it."""
+    store, appended = backup_pb2.StoreName(id=b"0" * 16, epoch=1), []
+    before = LogPosition(0, 0)
+    for number in range(3):
+        body = bytes([number]) * 8
+        _, after = frame([body], before, before.lsn)
+        places = {
+            name: backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain)
+            for name, at in zip(("before", "after"), (before, after), strict=True)
+        }
+        appended.append(
+            backup_pb2.AppendRequest(store=store, **places, file_epoch=1, new_file=number == 0, sizes=[8], bodies=body)
+        )
+        before = after
+    end = appended[-1].after
+    return {
+        "BackupService.Follow": [
+            backup_pb2.FollowRequest(store=store, about=json.dumps(about), reach=at) for at in (None, end)
+        ],
+        "BackupService.Append": [
+            *appended,
+            backup_pb2.AppendRequest(store=store, before=end, bodies=b"0" * 8, more=True),
+        ],
+        "BackupService.Piece": [
+            backup_pb2.PieceRequest(store=store, at=end, path="tables/t", data=b"0" * 40),
+            backup_pb2.PieceRequest(store=store, at=end, complete=True),
+        ],
+        "BackupService.Promote": [backup_pb2.PromoteRequest()],
+        "BackupService.Vote": [backup_pb2.VoteRequest(store=store, candidate="127.0.0.1:7")],
+    }
 
 
 def drawn(name: str, known: dict[str, list[Any]], rng: random.Random) -> bytes:

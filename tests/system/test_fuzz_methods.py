@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import atta
 from atta.protos.v1 import control_pb2
-from tests.fuzz.methods import OPTIONS, Methods
+from tests.fuzz.methods import OPTIONS, Backups, Methods
 from tests.fuzz.targets import run_for
 from tests.system.conftest import SmallGraph
 
@@ -46,3 +48,21 @@ def test_random_messages_end_as_replies_or_typed_errors(cluster: atta.LocalClust
     assert {"ControlService.Describe", "KvService.ListTables"} & methods.replied
     assert [connection.describe().pid for connection in cluster._connections] == cluster.pids
     assert cluster._connections[0].call("ControlService.Sessions", control_pb2.SessionsRequest()).uptime_s > 0
+
+
+def test_a_backup_takes_drawn_messages_as_well(small_graph: SmallGraph, tmp_path: Path, seed: int) -> None:
+    data = small_graph.dataset(1, "random")
+
+    def keeping(tables: str) -> Any:
+        options = ("--keep-backup", "--tables-dir", tables)
+        return atta.local(data, threads=1, options=options, log_level="error")
+
+    backups = Backups(keeping, tmp_path)
+    for name in ("Follow", "Append"):  # what a primary sends is accepted, so changes to it reach the code behind
+        for message in backups._known[f"BackupService.{name}"][:3]:
+            assert backups.again(f"BackupService.{name}", message.SerializeToString()) == "OK"
+    counts = run_for(backups, FUZZ_S, random.Random(seed))
+    backups.close()
+    assert counts.tried > 20
+    assert counts.ends.keys() > {"INVALID_ARGUMENT"}
+    assert backups.replied >= {"BackupService.Follow", "BackupService.Append"}
