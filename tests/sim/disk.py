@@ -59,7 +59,8 @@ class Disk:
         number = os.fstat(fd).st_ino
         if number not in self._files:
             machine = node.machine if node is not None else ""
-            self._files[number] = _File(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY), machine, self._content(fd))
+            own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)  # the process may have opened it for writing only
+            self._files[number] = _File(own, machine, self._content(own))
         self.open[fd] = node, self._files[number]
         if node is not None and self._release not in node.ended:
             node.ended.append(lambda: self._release(node))

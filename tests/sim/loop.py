@@ -75,6 +75,20 @@ class _Timer(events.TimerHandle):
             super()._run()  # type: ignore[misc]
 
 
+class _Task(asyncio.Task[Any]):
+    """Sets of tasks are run through in an order that does not depend on where they lie in memory."""
+
+    _count = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _Task._count += 1
+        self._number = _Task._count
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class _Clock:
     """Stands for the selector: instead of waiting it moves the clock."""
 
@@ -105,6 +119,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.failures: list[str] = []
         """What nobody has caught."""
         self.set_exception_handler(self._note)
+        _Task._count = 0
+        self.set_task_factory(lambda loop, coroutine, **more: _Task(coroutine, loop=loop, **more))
 
     def event(self, text: str) -> None:
         """Write a line of the log."""

@@ -109,6 +109,28 @@ def test_a_machine_is_lost_with_its_disk(pair: Pair) -> None:
         assert table_of(cluster)[np.arange(ROWS)].tobytes() == wanted.tobytes()
 
 
+def test_a_repeated_push_is_not_acknowledged_before_the_backup_has_it(pair: Pair) -> None:
+    """The primary wrote the push and died, and knows it again when it is repeated. The backup, which may take over, does
+    not have it yet."""
+    with pair.connect() as cluster:
+        table = table_of(cluster)
+        table[np.array([1])] = np.ones((1, 2000), np.float32)
+        pair.kill(pair.backup)
+        written = cluster._connections[0].stats()["table_log_records"]
+        with ThreadPoolExecutor(1) as pool:
+            pushed = pool.submit(table.__setitem__, np.array([2]), np.full((1, 2000), 2, np.float32))
+            eventually(lambda: cluster._connections[0].stats()["table_log_records"] > written)
+            pair.kill(pair.primary)
+            pair.start_primary()
+            with atta.connect([pair.primary], deadline_s=20, wait=True) as other:
+                eventually(lambda: other._connections[0].stats()["backup_away"] == 1.0)
+                time.sleep(2.0)  # the push is repeated meanwhile
+            assert not pushed.done()
+            pair.start_backup()
+            pushed.result(60)
+        assert (table[np.array([2])] == 2).all()
+
+
 def test_a_stale_daemon_acknowledges_nothing(pair: Pair) -> None:
     """The backup is promoted while its primary serves; so also if that one is started again."""
     with (

@@ -63,6 +63,7 @@ class BackupService:
         self._disk = named_threads(1, "atta-backup")
         self._parts: list[bytes] = []
         self._records = 0
+        self._taking: asyncio.Task[tuple[LogPosition, int]] | None = None
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``backup.proto``."""
@@ -177,6 +178,11 @@ class BackupService:
             ConfigError: there is no copy, this daemon holds tables already, or the primary came back after the vote.
             DataError: the copy is damaged.
         """
+        # Whoever asks may give up meanwhile. What was begun is ended: half of it would be tables without a log.
+        self._taking = asyncio.create_task(self._take_over(voted), name="take over")
+        return await asyncio.shield(self._taking)
+
+    async def _take_over(self, voted: StoreName | None) -> tuple[LogPosition, int]:
         loop = asyncio.get_running_loop()
         async with self._turn:
             self._holder.check_free()

@@ -83,6 +83,7 @@ class Journal:
         self._saving: asyncio.Task[None] | None = None
         self._failed: tuple[str, float] | None = None  # why the last checkpoint failed, and when to try again
         self._ended, self._slow_until = False, 0.0
+        self._copied = asyncio.Event()  # the backup has what the log had when it was opened
         self._groups = self._records = 0
 
     @property
@@ -108,12 +109,25 @@ class Journal:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
+    async def copied(self) -> None:
+        """Wait until the backup, if there is one, has all that the log had when it was opened. Before that, nobody may be
+        told that a change was made earlier: it may be one that the backup lacks, and the backup may take over.
+
+        Raises:
+            StalePrimaryError: the backup has taken over.
+        """
+        if self._shipping is not None and not self._copied.is_set():
+            await self._copied.wait()
+            if self._stale is not None:
+                raise self._stale
+
     async def push(self, table: MutableTable, push: Push, client: int, sequence: int, settled: int) -> bool:
         """Write and apply a checked push; False: it was applied before. Also raises the errors of ``table.claim``.
 
         Raises:
             QuotaExceededError: it cannot be written. Then nothing has changed, and the number is unused.
         """
+        await self.copied()
         await self._room()
         while (claim := table.claim(client, sequence, settled)) is Claim.BUSY:
             await asyncio.sleep(POLL_S)
@@ -184,6 +198,7 @@ class Journal:
         try:
             if self._shipping is not None:
                 await self._ship([], self._store.position)
+                self._copied.set()
             while True:
                 async with self._turn:
                     await self._checkpoint_if_due()

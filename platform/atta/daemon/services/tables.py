@@ -100,6 +100,11 @@ class TableService(DataService):
             **({} if self.journal is None else self.journal.stats()),
         }
 
+    async def _copied(self) -> None:
+        """Wait until an answer may count on what the log of tables has. Raises StalePrimaryError."""
+        if self.journal is not None:
+            await self.journal.copied()
+
     def _table(self, name: str, table_id: int = 0) -> MutableTable:
         try:
             return self._tables.get(name, table_id)
@@ -113,11 +118,13 @@ class TableService(DataService):
         self.check_dataset(request.dataset_id)
         spec = MutableSpec.from_json(request.spec)
         span = span_of(spec, self._dataset, self._part)
+        await self._copied()
         create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
         return _info(await self.in_pool(create, spec, span.start, len(span)))
 
     async def delete(self, request: table_pb2.DeleteTableRequest, context: Context) -> table_pb2.DeleteTableReply:
         """``TableService.Delete``."""
+        await self._copied()
         return table_pb2.DeleteTableReply(existed=await self.in_pool(self._tables.delete, request.name))
 
     async def list(self, request: table_pb2.ListMutableRequest, context: Context) -> table_pb2.ListMutableReply:
@@ -134,6 +141,7 @@ class TableService(DataService):
 
     async def grow(self, request: table_pb2.GrowTableRequest, context: Context) -> table_pb2.TableInfo:
         """``TableService.Grow``."""
+        await self._copied()
         table = self._table(request.name, request.table_id)
         rows = request.rows - table.first_row
         return _info(await self.in_pool(self._tables.grow, request.name, rows, request.table_id))
