@@ -146,6 +146,8 @@ class BackupFolder:
         names = path.split("/")
         if not 1 <= len(names) <= 4 or any(name in ("", ".", "..") or "\0" in name for name in names):
             raise ConfigError(f"{self._where}: {path!r} is no file of a checkpoint")
+        if self._whole(at).exists():
+            return  # it came late: a repetition has arrived before it, and the others too
         target = self._partial(at).joinpath(*names)
         with _written(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -163,13 +165,12 @@ class BackupFolder:
             DataError: it is not whole.
         """
         self._check(store)
-        partial, whole = self._partial(at), self.folder / f"checkpoint-{at.lsn:020d}"
-        if whole.exists() and not partial.exists():
+        partial, whole = self._partial(at), self._whole(at)
+        if whole.exists():
             return self.position  # a repetition
         if checkpoint_place(partial, self._store_id)[0] != at:
             raise DataError(partial / POSITION_FILE, "is of another place than was said")
         with _written(whole):
-            shutil.rmtree(whole, ignore_errors=True)
             partial.rename(whole)
             if self.position.lsn < at.lsn:
                 self._close()
@@ -281,6 +282,9 @@ class BackupFolder:
 
     def _partial(self, at: LogPosition) -> Path:
         return self.folder / f"checkpoint-{at.lsn:020d}.partial"
+
+    def _whole(self, at: LogPosition) -> Path:
+        return self.folder / f"checkpoint-{at.lsn:020d}"
 
 
 @contextlib.contextmanager
