@@ -152,11 +152,15 @@ def _unheeded(original: Any) -> Any:
 
 
 def _not_settled(original: Any) -> Any:
-    def settle(self: Any, path: Any, log: Any) -> None:
+    def settle(self: Any, path: Any, log: Any, *, last: bool) -> None:
         if log.torn_bytes:
-            original(self, path, log)
+            original(self, path, log, last=last)
 
     return settle
+
+
+def _forced_alone(original: Any) -> Any:
+    return lambda self, path, log, last: original(self, path, log, last=last and bool(log.torn_bytes))
 
 
 def _not_awaited(original: Any) -> Any:
@@ -195,6 +199,7 @@ PLANTED = {
     "a full disk counts as written": Planted("tables", LogFile, "append", _pretended),
     "nothing is forced to the disk": Planted("tables", LogFile, "__init__", _never_forced),
     "what a killed daemon has left is not forced": Planted("tables", TableStore, "_settle", _not_settled),
+    "what could not be forced is forced again alone": Planted("tables", TableStore, "_settle", _forced_alone),
     "a primary does not wait for its backup": Planted("promotion", Journal, "_is_copied", _not_awaited),
     "a promoted backup follows its former primary": Planted("promotion", BackupService, "_refuse_stale", _nothing()),
     "a copy takes over before it is whole": Planted("promotion", BackupFolder, "follow", _whole_at_once),

@@ -11,10 +11,11 @@ from atta.errors import DataError
 from atta.kvstore.durable.frames import FILE_HEADER_BYTES, Buffer, LogHeader, LogPosition, LogReader, Record, frame
 from atta.partition.disk.files import check_regular
 
-__all__ = ["LogFile", "LogRead", "cut_off", "force"]
+__all__ = ["LogFile", "LogRead", "cut_off", "force", "write_again"]
 
 _BUFFERS = 1000
 """Most buffers in one call of the operating system, which allows 1,024."""
+_BLOCK_BYTES = 4 << 20
 
 
 class LogFile:
@@ -142,6 +143,27 @@ def force(path: Path) -> None:
     """Force a file, or the names in a folder, to the disk; raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_again(path: Path, size: int) -> None:
+    """Write the first ``size`` bytes of a file once more, cut off the rest, and force it to the disk; raises OSError.
+
+    To force it alone would not do. If that has failed before, also in another process, the system takes what it could not
+    write for written.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        at = 0
+        while at < size:
+            block = os.pread(fd, min(_BLOCK_BYTES, size - at), at)
+            if not block:
+                raise OSError(f"has {at} bytes, not {size}")
+            _write(fd, [block], at)
+            at += len(block)
+        os.ftruncate(fd, size)
         os.fsync(fd)
     finally:
         os.close(fd)

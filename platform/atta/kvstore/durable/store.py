@@ -34,7 +34,7 @@ from atta.kvstore.durable.files import (
     write_store_file,
 )
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
-from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off, force
+from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off, force, write_again
 from atta.kvstore.durable.replay import Replay
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.parts import MANIFEST
@@ -134,21 +134,23 @@ class TableStore:
             records += _replay(log, replay)
             if log.torn_bytes and path != files[-1]:
                 raise DataError(path, f"ends within a record, at byte {log.end}, but later files follow")
-            self._settle(path, log)
+            self._settle(path, log, last=path == files[-1])
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
             self._older[path] = log.end
         self.epoch = epoch + 1
         self._begin(place)
         return Recovered(replay.by_name(), records, torn)
 
-    def _settle(self, path: Path, log: LogRead) -> None:
+    def _settle(self, path: Path, log: LogRead, *, last: bool) -> None:
         """Cut off what is torn. What was read may count as acknowledged from now on, also a group that was written by a
-        process that was killed before it had forced the group to the disk."""
+        process that was killed before it had forced the group to the disk. Only the last file can have such a group."""
         try:
-            if log.torn_bytes:
-                cut_off(path, log.end)
+            if self.forced and last:
+                write_again(path, log.end)
             elif self.forced:
                 force(path)
+            elif log.torn_bytes:
+                cut_off(path, log.end)
         except OSError as error:
             raise _unwritten(path, error) from None
 
