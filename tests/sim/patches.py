@@ -197,9 +197,11 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     logged[:] = [_drop]
     collecting = gc.isenabled()
     gc.disable()  # it would call finalizers at moments that no seed decides
+    gc.freeze()  # in the end, all that the simulation has made is collected, and nothing else is looked at
     try:
         yield
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()
         logged[:] = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,10 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
 from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
 
 T = TypeVar("T")
+
+# A daemon that was killed drains beside the next tests. What it logs must not be in the output that they look at.
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 
 @cache
