@@ -22,6 +22,7 @@ from bench.training.graphs import halo_rows, partitioned
 from bench.training.rounds import Round, measured, median, quotients
 
 GRAPH, SERVERS, HIDDEN, EPOCHS = "facebook_pagepage", 4, 64, 5
+NOT_GENERATED = GenerateOptions(nodes=100, edges=100)
 STRATEGIES = ("preload", "cooperative", "full")
 FIGURES = ("epoch_seconds", "phases/compute_s", "phases/exchange_s", "exchanged_bytes", "peak_memory_bytes")
 
@@ -54,7 +55,7 @@ def main() -> None:
     given = parser.parse_args()
     kept = given.work / "depth"
     kept.mkdir(parents=True, exist_ok=True)
-    data = partitioned(GRAPH, GenerateOptions(), given.data_root, given.work, SERVERS)
+    data = partitioned(GRAPH, NOT_GENERATED, given.data_root, given.work, SERVERS)
     results: dict[str, list[Round]] = {}
     for layers in ints(given.layers):
         results[str(layers)] = [
