@@ -116,10 +116,10 @@ class Journal:
         Raises:
             StalePrimaryError: the backup has taken over.
         """
-        if self._shipping is not None and not self._copied.is_set():
+        if self._shipping is not None:
             await self._copied.wait()
-            if self._stale is not None:
-                raise self._stale
+        if self._stale is not None:
+            raise self._stale
 
     async def push(self, table: MutableTable, push: Push, client: int, sequence: int, settled: int) -> bool:
         """Write and apply a checked push; False: it was applied before. Also raises the errors of ``table.claim``.

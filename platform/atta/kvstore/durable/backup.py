@@ -147,7 +147,7 @@ class BackupFolder:
         if not 1 <= len(names) <= 4 or any(name in ("", ".", "..") or "\0" in name for name in names):
             raise ConfigError(f"{self._where}: {path!r} is no file of a checkpoint")
         if self._whole(at).exists():
-            return  # it came late: a repetition has arrived before it, and the others too
+            return  # it is late: its repetition came in time, and the checkpoint is complete
         target = self._partial(at).joinpath(*names)
         with _written(target):
             target.parent.mkdir(parents=True, exist_ok=True)
