@@ -11,6 +11,7 @@ model is deep. Hosts are network namespaces (root). Writes depth.json and depth.
 from __future__ import annotations
 
 import itertools
+import statistics
 from pathlib import Path
 
 from atta.bench.lab.workload import ints
@@ -23,6 +24,7 @@ from bench.training.rounds import Round, measured, median, quotients
 
 GRAPH, SERVERS, HIDDEN, EPOCHS = "facebook_pagepage", 4, 64, 5
 NOT_GENERATED = GenerateOptions(nodes=100, edges=100)
+"""Of no use for a real graph."""
 STRATEGIES = ("preload", "cooperative", "full")
 FIGURES = ("epoch_seconds", "phases/compute_s", "phases/exchange_s", "exchanged_bytes", "peak_memory_bytes")
 
@@ -69,12 +71,12 @@ def main() -> None:
             layers,
             system,
             *(median(rounds, system, figure) for figure in FIGURES),
-            "" if system == "full" else f"{_median(quotients(rounds, 'epoch_seconds', 'full', system)):.2f}",
+            "" if system == "full" else f"{statistics.median(quotients(rounds, 'epoch_seconds', 'full', system)):.2f}",
         )
         for layers, rounds in results.items()
         for system in STRATEGIES
     ]
-    speeds = [_median(quotients(rounds, "epoch_seconds", "full", "preload")) for rounds in results.values()]
+    speeds = [statistics.median(quotients(rounds, "epoch_seconds", "full", "preload")) for rounds in results.values()]
     falling = all(later < before for before, later in itertools.pairwise(speeds))
     lines = [
         *head("Preloading and the full graph by depth", about),
@@ -86,10 +88,6 @@ def main() -> None:
         f"- How many times as fast preloading is falls with every layer: {'yes' if falling else '**no**'}.",
     ]
     write(given.out / "depth.json", about, lines)
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -136,7 +137,7 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     }
 
 
-class _Calls:
+class _Calls(ABC):
     """A target whose inputs are requests of some methods."""
 
     name: str
@@ -150,9 +151,9 @@ class _Calls:
         self.replied: set[str] = set()
         """Methods that have answered."""
 
+    @abstractmethod
     def _refresh(self) -> str:
         """Make anew what messages may have ended; returns why that cannot be done now."""
-        raise NotImplementedError
 
     def once(self, rng: random.Random) -> str:
         """Send a drawn message."""
