@@ -38,9 +38,9 @@ demo: setup ## generate a graph, partition it, train GraphSAGE with 2 daemons an
 
 test: setup ## run the tests, one worker more than cores, because tests wait for processes
 	@echo "== running the tests (some minutes)"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@ATTA_SEED=$${ATTA_SEED:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-all: setup ## run the tests and the long ones as well
+test-all: setup ## run the tests and the long ones as well, random ones with a new seed
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not peer"
 
 coverage: setup ## run the tests and list the modules that they cover to less than 80 % (TESTS=tests/unit: some tests)

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.client.sessions.stream import BatchStream
+from atta.client.sessions.stream import BatchStream, _checked
 from atta.errors import RemoteError
 from atta.protos.v1 import session_pb2
 from atta.wire.rpc import Bulk
@@ -113,3 +113,24 @@ def test_a_failure_of_the_next_batch_comes_when_that_is_wanted() -> None:
 def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(RemoteError, match="cannot be read"):
         next(opened(Daemon(dtype=dtype, shape=shape), shared=False))
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"hops/node": np.zeros((3, 3), np.int64)},
+        {"n_id/node": np.zeros(3, np.float32)},
+        {"input_id": np.zeros((), np.int64)},
+        {"row/e": np.zeros(3, np.int64), "col/e": np.zeros(2, np.int64)},
+        {"row/e": np.zeros(3, np.int64)},
+    ],
+    ids=["two dimensions", "no integers", "no dimension", "fewer targets", "no targets"],
+)
+def test_arrays_that_describe_no_subgraph(arrays: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match="not a list of integers|not as many targets"):
+        _checked(arrays)
+
+
+def test_arrays_that_describe_a_subgraph() -> None:
+    sound = {"row/e": np.zeros(3, np.int32), "col/e": np.ones(3, np.int32), "table/node/x": np.zeros((3, 2))}
+    assert _checked(sound) is sound

@@ -40,6 +40,8 @@ NEXT_DEADLINE_S = 30.0
 """How long one ``Next`` may take."""
 RETRIES = 3
 """How often a batch is asked for again after failures."""
+LISTS = frozenset({"input_id", "n_id", "e_id", "row", "col", "hops", "tree", "link"})
+"""First parts of the names of arrays that have one integer per seed, vertex, edge or hop."""
 T = TypeVar("T")
 
 
@@ -248,7 +250,7 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
     except StopIteration as error:
         raise RemoteError(peer, "sends no batch") from error
     with rpc.understanding(peer):
-        arrays = {ref.name: _array(buffer, ref) for ref in header.arrays}
+        arrays = _checked({ref.name: _array(buffer, ref) for ref in header.arrays})
     batch = RawBatch(int(header.batch), arrays, dict(header.stats), int(header.version))
     return _NextReply(batch, int(header.unlaunched), header.moving)
 
@@ -259,6 +261,21 @@ def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
         raise TypeError(f"array {ref.name} of type {dtype}")
     nbytes = dtype.itemsize * math.prod(shape)
     return np.asarray(buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape))
+
+
+def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``arrays``, if those that describe the subgraph are lists of integers, and every source has a target.
+
+    Raises:
+        ValueError: they are not.
+    """
+    for name, array in arrays.items():
+        kind, _, owner = name.partition("/")
+        if kind in LISTS and (array.ndim != 1 or array.dtype.kind not in "iu"):
+            raise ValueError(f"array {name} is {array.dtype} {list(array.shape)}, not a list of integers")
+        if kind == "row" and len(array) != len(arrays.get(f"col/{owner}", ())):
+            raise ValueError(f"array {name} has {len(array)} sources, and not as many targets")
+    return arrays
 
 
 def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:
