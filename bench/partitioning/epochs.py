@@ -5,7 +5,8 @@
 Trains GraphSAGE, fan-outs 15 and 10, with a daemon and a trainer per partition (network namespaces; root), on two
 graphs of 100,000 vertices and 5,000,000 edges: a power law, and 200 communities whose training vertices lie in a third
 of them. The partitionings alternate within a round. Claims of DistDGL: METIS beside random parts (section 6.1 of the
-paper), and balancing training vertices beside vertices and edges (section 6.2). Writes epochs.json and epochs.md.
+paper), and balancing training vertices beside vertices and edges (section 6.2). Writes epochs.json and epochs.md; with
+``--link 500mbit`` epochs-500mbit.json and .md.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def main() -> None:
                 results[name][way].append({figure: found[figure] for figure in FIGURES})
                 print(f"{name}, {way}: {found['epoch_s']:.3f} s", flush=True)
     about = document("epochs", command=command(parser, given), results=results)
-    write(given.out / "epochs.json", about, _lines(about, results, given.link))
+    name = "epochs" if given.link == parser.get_default("link") else f"epochs-{given.link}"
+    write(given.out / f"{name}.json", about, _lines(about, results, given.link))
 
 
 def _lines(about: dict[str, Any], results: dict[str, dict[str, list[dict[str, float]]]], link: str) -> list[str]:

@@ -27,16 +27,24 @@ class Network:
     lose: float = 0.15
     repeat: float = 0.2
     waiting: list[Callable[[], None]] = field(default_factory=list)
+    delivered: int = 0
+    lost: int = 0
+    repeated: int = 0
 
     def send(self, request: Callable[[], None]) -> None:
         if self.rng.random() >= self.lose:
             self.waiting.append(request)
+        else:
+            self.lost += 1
 
     def deliver(self) -> bool:
         if not self.waiting:
             return False
         at = self.rng.randrange(len(self.waiting))
-        request = self.waiting[at] if self.rng.random() < self.repeat else self.waiting.pop(at)
+        again = self.rng.random() < self.repeat
+        request = self.waiting[at] if again else self.waiting.pop(at)
+        self.delivered += 1
+        self.repeated += again
         request()
         return True
 
