@@ -187,6 +187,26 @@ def test_paths_that_lead_elsewhere(path: str, primary: TableStore, copy: BackupF
         copy.piece((primary.store_id, primary.epoch), LogPosition(1, 1), path, 0, b"x")
 
 
+def test_a_promotion_that_fails_does_not_end_the_primary(
+    primary: TableStore, copy: BackupFolder, tmp_path: Path
+) -> None:
+    name, taken = (primary.store_id, primary.epoch), tmp_path / "taken"
+    copy.follow(name, ABOUT)
+    shipped(primary, copy, [created(), pushed(1)])
+    for number in (2, 6):
+        assert copy.promote(taken) == primary.position
+        opened(taken)[0].close()  # the tables were read, and found to be of no use
+        copy.take_back(taken)
+        assert copy.store() == name
+        assert copy.follow(name, ABOUT) == primary.position
+        shipped(primary, copy, [pushed(number)])
+    copy.promote(taken)
+    store, tables = opened(taken)
+    assert store.epoch == primary.epoch + PROMOTED + 1
+    assert tables["t"].pull(np.arange(4)).values[:, 0].tolist() == [0, 1, 6, 0]
+    store.close()
+
+
 def test_no_copy_no_promotion(copy: BackupFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keeps no copy"):
         copy.promote(tmp_path / "taken")

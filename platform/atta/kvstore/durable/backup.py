@@ -215,8 +215,13 @@ class BackupFolder:
         return position
 
     def take_back(self, taken: Path) -> None:
-        """What was promoted to ``taken`` cannot be used: keep it as a copy again. Raises DataError."""
+        """What was promoted to ``taken`` cannot be used: keep it as a copy again, in the epoch that it had. So its
+        primary, if there is one, goes on. Raises DataError."""
         with _written(self.folder):
+            for path in taken.glob("log-*"):
+                if path.name[4:].isdigit() and int(path.name[4:]) > self._at.lsn:  # begun by the promotion, no records
+                    path.unlink()
+            self._write_number(EPOCH_FILE, EPOCH_FORMAT, self._epoch, taken)
             taken.rename(self.folder)
 
     def close(self) -> None:
@@ -254,10 +259,11 @@ class BackupFolder:
             self._at, self._epoch = log.position, max(self._epoch, log.header.epoch)
         self._is_read = True
 
-    def _write_number(self, name: str, form: tuple[str, int], number: int) -> None:
-        begun = self.folder / f"{name}.begun"
+    def _write_number(self, name: str, form: tuple[str, int], number: int, folder: Path | None = None) -> None:
+        folder = folder or self.folder
+        begun = folder / f"{name}.begun"
         write_sealed(begun, {"format": form[0], "version": form[1], "number": number})
-        begun.rename(self.folder / name)
+        begun.rename(folder / name)
 
     def _number(self, name: str, form: tuple[str, int]) -> int:
         path = self.folder / name
