@@ -19,9 +19,7 @@ from tests.unit.kvstore.parameters_runs import ArrivalRun, Network, SummedRun
 
 def counted(found: Counter[str], network: Network, updates: int) -> None:
     """Add a run that has ended."""
-    found.update(
-        orders=1, arrived=network.delivered, lost=network.lost, repeated=network.repeated, updates=updates
-    )
+    found.update(orders=1, arrived=network.delivered, lost=network.lost, repeated=network.repeated, updates=updates)
 
 
 def main() -> None:

@@ -18,10 +18,12 @@ MAIN = "from atta.cli.main import main; main()"
 class Durable:
     """``start`` it first."""
 
-    def __init__(self, data: Path, folder: Path, *options: str) -> None:
+    def __init__(self, data: Path, folder: Path | None, *options: str) -> None:
+        """``folder``: of its log; None: it keeps none."""
         self.address, self.folder = f"127.0.0.1:{free_port()}", folder
+        kept = () if folder is None else ("--tables-dir", str(folder))
         self._options = ["--data", str(data), "--part", "0", "--listen", self.address, "--no-verify",
-                         "--buffer", "64MiB", "--cache", "0", "--tables-dir", str(folder), *options]  # fmt: skip
+                         "--buffer", "64MiB", "--cache", "0", *kept, *options]  # fmt: skip
         self._threads = itertools.cycle((1, 2, 4))
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -37,6 +39,12 @@ class Durable:
             connection._patience_s = 120
         return cluster
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._child is not None, "it was not started"
+        return self._child.pid
+
     def kill(self) -> None:
         """SIGKILL."""
         if self._child is not None:
@@ -45,8 +53,8 @@ class Durable:
 
 
 @contextlib.contextmanager
-def durable(data: Path, folder: Path, *options: str) -> Iterator[Durable]:
-    """A daemon that has been started; it is killed at the end."""
+def durable(data: Path, folder: Path | None, *options: str) -> Iterator[Durable]:
+    """A daemon that has been started; it is killed at the end. ``folder``: of its log, or None."""
     daemon = Durable(data, folder, *options)
     daemon.start()
     try:

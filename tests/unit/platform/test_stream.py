@@ -127,7 +127,7 @@ def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
     ids=["two dimensions", "no integers", "no dimension", "fewer targets", "no targets"],
 )
 def test_arrays_that_describe_no_subgraph(arrays: dict[str, np.ndarray]) -> None:
-    with pytest.raises(ValueError, match="not a list of integers|not as many targets"):
+    with pytest.raises(ValueError, match=r"not a list of integers|not as many targets"):
         _checked(arrays)
 
 
