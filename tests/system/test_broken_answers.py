@@ -277,7 +277,8 @@ def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
 
     with structlog.testing.capture_logs() as lines:
         running.run(ask())
-    assert [line["event"] for line in lines] == ["peer lost"]
+    said = [line["event"] for line in lines if line["event"].startswith("peer")]  # daemons of other tests may say more
+    assert said == ["peer lost"]
 
 
 def test_a_client_waits_for_a_daemon_that_it_has_met(small_graph: SmallGraph, running: Running) -> None:
