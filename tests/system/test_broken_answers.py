@@ -69,6 +69,7 @@ def breaks() -> Iterator[Breaks]:
             patch.setattr(module, "CHUNK_BYTES", 256)
         patch.setattr(data_services, "PULL_BYTES", 512)
         patch.setattr(peers, "RETRY_S", 0.001)
+        patch.setattr(peers, "LONGEST_PAUSE_S", 0.001)
         patch.setattr(GraphService, "sample", breaks.wrap(GraphService.sample))
         patch.setattr(KvService, "pull", breaks.wrap(KvService.pull))
         yield breaks

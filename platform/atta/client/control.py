@@ -21,6 +21,7 @@ from atta.wire import rpc
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.release import UNTOLD, Release, check_release, release_of
+from atta.wire.retries import RetryBudget
 from atta.wire.security.credentials import Credentials, open_channel
 
 __all__ = ["Connection", "Description"]
@@ -82,6 +83,7 @@ class Connection:
         self._token = credentials.headers() if credentials is not None else ()
         self._channel = open_channel(address, credentials, rpc.client_options())
         self._stubs: dict[str, Any] = {}
+        self._budget = RetryBudget()
         self._meant = Identity(part)
         self._pinned: Connection | None = None
         self._reporting: Any = None  # gRPC gives up a call that nobody holds
@@ -107,10 +109,12 @@ class Connection:
 
     def start(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a streaming call; iterating it raises ``grpc.RpcError``."""
+        self._budget.asked()
         return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
     def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
+        self._budget.asked()
         return self._stub(name).future(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
     def call(
@@ -126,11 +130,13 @@ class Connection:
         ``begun`` gets the call, and may cancel it from another thread: that is UnavailableError here.
 
         Without a ``timeout``, a call to a daemon that has been met is repeated for ``patience_s`` while nobody answers.
-        That is safe: every request may be repeated.
+        That is safe: every request may be repeated. Repetitions are a tenth of the connection's requests at most, and
+        ten more; beyond that they come once in a second at most.
         """
-        patience = self.patience() if timeout is None else Patience(0)
+        patience = self.patience() if timeout is None else Patience(0, self._budget)
         ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)
         while True:
+            self._budget.asked()
             try:
                 if begun is None:
                     return rpc.answered(
@@ -155,7 +161,7 @@ class Connection:
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""
-        return Patience(min(self._patience_s, self.deadline_s) if self._meant.incarnation else 0)
+        return Patience(min(self._patience_s, self.deadline_s) if self._meant.incarnation else 0, self._budget)
 
     def _stub(self, name: str) -> Any:
         if name not in self._stubs:

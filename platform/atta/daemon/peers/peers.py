@@ -26,6 +26,7 @@ from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEI
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Identity
 from atta.wire.parts import Addresses, parts_text, replicas_of
+from atta.wire.retries import LONGEST_PAUSE_S, RetryBudget
 from atta.wire.security.credentials import Credentials
 
 __all__ = ["Peer", "Peers", "as_array", "rows_to_wire"]
@@ -34,6 +35,8 @@ PROBE_ROWS = 1 << 17
 """Largest number of rows of one probe: messages of one to two MiB."""
 ATTEMPTS = 3
 """How often a request is made without any answer before it fails. Every answer restarts the count."""
+RETRIES_AT_ONCE = 100
+"""Requests under way that may be repeated soon when a peer is lost; see ``RetryBudget``."""
 REACH_S = 1.0
 """How long ``unreached`` waits for a peer."""
 _END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
@@ -89,6 +92,7 @@ class Peer:
             addresses, meant, deadline_s, connect_s=connect_s, parts=parts, credentials=credentials, alike=alike
         )
         self.hedges = Hedges()
+        self._budget = RetryBudget(RETRIES_AT_ONCE)
 
     @property
     def address(self) -> str:
@@ -260,6 +264,7 @@ class Peer:
         while True:
             await self._connected()
             method, request = rest(*left.ask())
+            self._budget.asked()
             call, coming = None, None
             address, silences = self.address, self._link.watch.silences
             try:
@@ -289,7 +294,7 @@ class Peer:
                     coming.cancel()  # nobody waits for its failure either
                 if call is not None:
                     call.cancel()
-            await asyncio.sleep(RETRY_S * failures)
+            await asyncio.sleep(RETRY_S * failures if self._budget.take() else LONGEST_PAUSE_S)
 
     def _was_left(self, ended: BaseException, silences: int) -> bool:
         """Whether a call has ended because the peer was silent; ``silences``: their number when it began."""

@@ -1,0 +1,45 @@
+"""How often requests may be repeated after failures: a tenth of all requests, and a number of them at once."""
+
+from __future__ import annotations
+
+__all__ = ["AT_ONCE", "LONGEST_PAUSE_S", "RetryBudget", "pause_s"]
+
+SHARE = 0.1
+"""Of repetitions in all requests, in the long run."""
+AT_ONCE = 10
+"""Repetitions that may come at once after a while without failures."""
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 1.0
+
+
+class RetryBudget:
+    """Of one connection, for all who use it. An outage would otherwise multiply the requests to a daemon that is back.
+
+    Threads may share it: a lost update makes it a tenth of a repetition smaller or larger.
+    """
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once, self._left = at_once, float(at_once)
+
+    @property
+    def left(self) -> float:
+        """Repetitions that are left now."""
+        return self._left
+
+    def asked(self) -> None:
+        """A request is sent, for the first time or again."""
+        self._left = min(self._at_once, self._left + SHARE)
+
+    def take(self) -> bool:
+        """Whether a request may be repeated soon."""
+        if self._left < 1 + SHARE:
+            return False
+        self._left -= 1 + SHARE  # ``asked`` gives back the share of the repetition itself
+        return True
+
+
+def pause_s(failures: int, budget: RetryBudget, drawn: float) -> float:
+    """Seconds to wait after the ``failures``-th failure in a row, from 1; twice as long each time. ``drawn``: from 0 to 1,
+    so that those who failed together do not come back together. Without a budget the pause is the longest."""
+    longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10)) if budget.take() else LONGEST_PAUSE_S
+    return longest * (1 + drawn) / 2
