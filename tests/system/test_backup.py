@@ -22,6 +22,7 @@ from atta.cli.main import cli
 from atta.client.control import Connection
 from atta.client.local import free_addresses
 from atta.errors import AttaError, ConfigError
+from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import read_cluster, write_cluster
 from tests.system.conftest import SmallGraph
@@ -188,8 +189,15 @@ def test_pushes_wait_for_the_backup(pair: Pair) -> None:
             time.sleep(2.5)  # it refuses the log by now, which must not end its primary
             assert cluster._connections[0].stats()["backup_away"] == 1.0
             pair.kill(pair.backup)
-            about.write_bytes(content)
-            pair.start_backup()
+            with ThreadPoolExecutor(4) as many:
+                names = [f"new-{number}" for number in range(4)]  # more than the daemon has threads
+                created = [many.submit(cluster.tables.create, MutableSpec(name, 4)) for name in names]
+                time.sleep(0.5)
+                assert table[np.arange(ROWS)].sum() == 6000.0  # other requests are served meanwhile
+                assert not any(one.done() for one in created)
+                about.write_bytes(content)
+                pair.start_backup()
+                assert [one.result(30).spec.name for one in created] == names
             pushed.result(30)
         assert table[np.arange(3)].sum() == 12000.0
         assert cluster._connections[0].stats()["backup_lag"] == 0.0

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 WRONG = grpc.StatusCode.INVALID_ARGUMENT
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 QUOTA = 220 << 20
-METHODS = [name for name in rpc.METHODS if name not in ("ControlService.Stop", "LinkService.Attach")]
+METHODS = [*rpc.METHODS]
 
 
 @pytest.fixture(scope="module")

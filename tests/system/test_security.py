@@ -8,6 +8,8 @@ import ssl
 import subprocess
 import sys
 import traceback
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,7 +26,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
 from atta.wire.clusterfile import write_cluster
 from atta.wire.security.credentials import Credentials
-from tests.system.conftest import SmallGraph
+from tests.system.conftest import SmallGraph, free_port
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
@@ -42,6 +44,16 @@ class Guarded:
     tokens: dict[str, str]
     expired: dict[str, str]
     folder: Path
+    options: tuple[str, ...]
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secret part of every token, and every line of every key."""
+        found = [token.rpartition("-")[2] for token in (*self.tokens.values(), *self.expired.values())]
+        keys = [file.read_text() for file in self.authority.folder.glob("*.key")]
+        found += [line for key in keys for line in key.splitlines() if len(line) > 20 and "PRIVATE" not in line]
+        assert len(found) > 15
+        return found
 
     def caller(self, *roles: str) -> Credentials:
         return self.authority.certificate(f"caller-{'-'.join(roles) or 'none'}", *roles)
@@ -76,7 +88,7 @@ def guarded(small_graph: SmallGraph, tmp_path_factory: pytest.TempPathFactory) -
         options=(*options, "--cache", "0"),
         credentials=everything,
     ) as cluster:
-        yield Guarded(cluster, authority, tokens, expired, folder)
+        yield Guarded(cluster, authority, tokens, expired, folder, options)
 
 
 @pytest.fixture(scope="module")
@@ -192,14 +204,35 @@ def test_operators_actions_are_logged(guarded: Guarded) -> None:
 def test_secrets_appear_nowhere(guarded: Guarded) -> None:
     """After refusals, errors and traces of all kinds."""
     traces = repr(guarded.cluster.trace())
-    secrets = [token.rpartition("-")[2] for token in (*guarded.tokens.values(), *guarded.expired.values())]
-    keys = [file.read_text() for file in guarded.authority.folder.glob("*.key")]
-    secrets += [line for key in keys for line in key.splitlines() if len(line) > 20 and "PRIVATE" not in line]
-    assert len(secrets) > 15
     lists = [" ".join(p.cmdline()) + repr(p.environ()) for p in map(psutil.Process, guarded.cluster.pids)]
     told = "".join([guarded.logs(), traces, repr(guarded.cluster.stats()), *lists])
     assert "call refused" in told
-    assert [secret for secret in secrets if secret in told] == []
+    assert [secret for secret in guarded.secrets if secret in told] == []
+
+
+def test_metrics_need_a_role_and_tell_no_secret(guarded: Guarded, small_graph: SmallGraph) -> None:
+    port = free_port()
+    trusted = ssl.create_default_context(cafile=guarded.caller().ca)
+
+    def read(token: str) -> str:
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(request, timeout=10, context=trusted) as page:
+            return str(page.read(), "utf-8")
+
+    options = (*guarded.options, "--metrics", f"127.0.0.1:{port}")
+    callers = guarded.authority.certificate("caller-metrics", "reader", "operator")
+    with atta.local(small_graph.dataset(1, "random"), threads=1, options=options, credentials=callers) as cluster:
+        assert list(atta.NeighborLoader(cluster, **LOADER))
+        for token in (guarded.tokens["writer"], guarded.expired["reader"], "atta-forged"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                read(token)
+            told = str(refused.value.headers) + str(refused.value.read(), "utf-8")
+            assert [secret for secret in guarded.secrets if secret in told] == []
+        told = read(guarded.tokens["reader"])
+    assert "atta_batches_total" in told
+    assert [secret for secret in guarded.secrets if secret in told] == []
 
 
 def _shown(address: str, credentials: Credentials) -> bytes:

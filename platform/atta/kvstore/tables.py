@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,8 @@ MAX_TABLES = 1024
 """At most this many tables are held."""
 MAX_CLIENTS = 65_536
 """At most this many clients are known to all tables together. A client of several tables counts several times."""
+CHANGE_S = 10.0
+"""How long a change of the set of tables waits for another one, which may itself wait for a backup that is away."""
 
 
 class Tables:
@@ -89,7 +92,7 @@ class Tables:
         rows = spec.rows if rows is None else rows
         if self._given_up is not None and spec.lease_s is None:
             raise self._given_up
-        with self._changing:
+        with self._change():
             existing = self._tables.get(spec.name)
             if existing is not None:
                 existing.asked()
@@ -143,7 +146,7 @@ class Tables:
         Raises:
             QuotaExceededError: the tables are closed.
         """
-        with self._changing:
+        with self._change():
             self._check_open()
             table = self._tables.get(name)
             if table is not None:
@@ -172,7 +175,7 @@ class Tables:
             ConfigError: it has more rows already, or may not have this many.
             QuotaExceededError: there is no room for them, or the tables are closed.
         """
-        with self._changing:
+        with self._change():
             self._check_open()
             table = self.get(name, table_id)
             if rows > table.rows:
@@ -208,9 +211,13 @@ class Tables:
             self._note(table, clients)
         return sum(map(len, gone.values()))
 
+    def is_lease_over(self, now: float) -> bool:
+        """Whether ``end_leases`` would drop a table. Call it regularly; see ``MutableTable.lease_is_over``."""
+        return True in [table.lease_is_over(now) for table in self._leased().values()]  # each of them is asked
+
     def end_leases(self, now: float) -> tuple[str, ...]:
         """Drop the tables whose lease is over, and return their names; see ``MutableTable.lease_is_over``."""
-        with self._changing:
+        with self._change():
             over = {name for name, table in self._leased().items() if table.lease_is_over(now)}
             self._drop(over)
             return tuple(sorted(over))
@@ -226,10 +233,11 @@ class Tables:
 
     def close(self) -> None:
         """Refuse every later change. Waits for the pushes that are being applied."""
-        with self._changing:
-            self._closed = True
-            for table in self._tables.values():
-                table.close()
+        self._closed = True
+        with contextlib.suppress(QuotaExceededError), self._change():
+            pass  # a change that was begun is in the tables now, unless it waits for a backup that is away
+        for table in self._tables.values():
+            table.close()
 
     def snapshot(
         self,
@@ -299,7 +307,7 @@ class Tables:
         ``steps``: the highest step number that any shard of each table has seen. Raises QuotaExceededError if the
         tables are closed.
         """
-        with self._changing:
+        with self._change():
             self._check_open()
             for name, table in tables.items():
                 table.loaded(load_id, steps.get(name, 0))
@@ -331,6 +339,19 @@ class Tables:
         """Replace all tables without a lease by those of a snapshot. Raises the errors of ``prepare``, and then changes
         nothing."""
         self.adopt(self.prepare(folder), 0, {})
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change the set of tables; raises QuotaExceededError if another change does not end."""
+        if not self._changing.acquire(timeout=CHANGE_S):
+            raise QuotaExceededError(
+                f"another table is being created, grown, deleted or loaded, and has been for {CHANGE_S:g} s: it may wait "
+                "for a backup that does not answer"
+            )
+        try:
+            yield
+        finally:
+            self._changing.release()
 
     def _new_key(self, table: MutableTable) -> int:
         """A number for the log; 0: the table is not kept."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.kvstore import tables as module
+from atta.kvstore.durable.entries import Entry
 from atta.kvstore.initial import Constant
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 from atta.observe.machine.memory import available_bytes
@@ -270,3 +275,54 @@ def test_a_snapshot_leaves_the_tables_of_jobs_alone(tmp_path: Path) -> None:
 def test_leases_that_make_no_sense(lease_s: object) -> None:
     with pytest.raises(ConfigError, match="lease_s"):
         dataclasses.replace(SPEC, lease_s=lease_s)
+
+
+class _Stuck:
+    """A recorder whose backup is away until ``back`` is set."""
+
+    def __init__(self) -> None:
+        self.asked, self.back = threading.Event(), threading.Event()
+
+    def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
+        self.asked.set()
+        assert self.back.wait(30)
+        apply(1)
+
+    def note(self, entry: Entry) -> None:
+        raise AssertionError(f"{entry} was not expected")
+
+    def replace(self, tables: Mapping[str, MutableTable], apply: Callable[[int], None]) -> None:
+        raise AssertionError("nothing was loaded")
+
+
+def test_a_change_that_waits_for_a_backup_holds_no_other_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHANGE_S", 0.05)
+    tables, stuck = Tables(10_000), _Stuck()
+    held = tables.create(SPEC)
+    tables.recorder = stuck
+    first = threading.Thread(target=tables.create, args=(MutableSpec("first", 4),))
+    first.start()
+    assert stuck.asked.wait(10)
+    for change in (lambda: tables.create(MutableSpec("second", 4)), lambda: tables.grow("users", 20)):
+        with pytest.raises(QuotaExceededError, match=r"has been for 0.05 s: it may wait for a backup"):
+            change()
+    assert tables.get("users") is held
+    stuck.back.set()
+    first.join(10)
+    assert [table.spec.name for table in tables.list()] == ["first", "users"]
+    assert tables.delete("users")
+
+
+def test_tables_are_closed_though_a_change_waits_for_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHANGE_S", 0.05)
+    tables, stuck = Tables(10_000), _Stuck()
+    tables.create(SPEC)
+    tables.recorder = stuck
+    first = threading.Thread(target=tables.create, args=(MutableSpec("first", 4),))
+    first.start()
+    assert stuck.asked.wait(10)
+    tables.close()
+    with pytest.raises(QuotaExceededError, match=r"closed|stopping"):
+        tables.get("users").push(np.array([1]), np.ones((1, 4), np.float32), "write")
+    stuck.back.set()
+    first.join(10)

@@ -5,8 +5,9 @@ for the disk. Changes are made in the order of their records. So a replay of the
 that cannot be written has changed nothing.
 
 A thread writes and applies large groups, and forces them to the disk. The event loop itself writes and applies small
-ones that are not forced: the system only copies them, which costs less than handing them over. If the system has too
-much to write back it stops whoever writes; after a write that took long, the thread writes for a while.
+ones that are not forced: the system only copies them, which costs less than handing them over. A small push that finds
+nothing under way is made at once. If the system has too much to write back it stops whoever writes; after a write that
+took long, the thread writes for a while.
 
 With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes wait.
 When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
@@ -135,8 +136,31 @@ class Journal:
             return False  # and so it was written
         entry = RowsPushed(table.key, client, sequence, settled, push)
         apply, give_back = partial(table.finish, push, client, sequence), partial(table.give_back, client, sequence)
-        await self._put(entry, apply, push.rows.nbytes + push.values.nbytes, table, give_back)
+        nbytes = push.rows.nbytes + push.values.nbytes
+        if self._is_idle(nbytes) and table.takes_pushes:
+            self._make_at_once(entry, apply, give_back)
+        else:
+            await self._put(entry, apply, nbytes, table, give_back)
         return True
+
+    def _is_idle(self, nbytes: int) -> bool:
+        """Whether the event loop may make a change of so many bytes now: nothing is under way, and nobody is waited for."""
+        return (
+            not (self._waiting or self._turn.locked() or self._ended)
+            and self._shipping is None
+            and self._writes_here(nbytes)
+        )
+
+    def _make_at_once(self, entry: Entry, apply: Callable[[int], None], give_back: Callable[[], None]) -> None:
+        try:
+            before = self._write_here([entry.encode()])
+        except OSError as error:
+            give_back()
+            raise self._unwritten(error, 1) from None
+        self._groups, self._records = self._groups + 1, self._records + 1
+        apply(before.lsn + 1)
+        if self._store.log_bytes >= self._log_bytes:
+            self._come.set()  # a checkpoint is due
 
     async def register(self, table: MutableTable, client: int) -> None:
         """Write that a client of the table has registered; raises QuotaExceededError."""
@@ -236,22 +260,21 @@ class Journal:
         return group
 
     async def _commit(self, group: Sequence[_Change]) -> None:
-        small = sum(change.nbytes for change in group) <= SMALL_BYTES
+        nbytes = sum(change.nbytes for change in group)
         bodies = [change.entry.encode() for change in group]
         try:
-            if small and not self._store.forced and self._loop.time() >= self._slow_until:
+            if self._writes_here(nbytes):
                 before = self._write_here(bodies)
             else:
                 before = await self._loop.run_in_executor(self._writer, self._store.append, bodies)
         except OSError as error:
-            cause = f"the log of tables in {self._store.folder} cannot be written: {error.strerror or error}"
-            log.error("changes of tables refused", changes=len(group), error=cause)
+            refused = self._unwritten(error, len(group))
             for change in group:
-                _refuse(change, QuotaExceededError(f"{cause}; nothing was changed"))
+                _refuse(change, refused)
             return
         self._groups, self._records = self._groups + 1, self._records + len(group)
         if await self._is_copied(group, bodies, before):
-            await self._make(group, before.lsn + 1, small=small)
+            await self._make(group, before.lsn + 1, small=nbytes <= SMALL_BYTES)
 
     async def _is_copied(
         self, group: Sequence[_Change], bodies: Sequence[Sequence[Buffer]], before: LogPosition
@@ -281,6 +304,16 @@ class Journal:
         for change in group:
             if not change.done.done():
                 change.done.set_result(None)
+
+    def _writes_here(self, nbytes: int) -> bool:
+        """Whether the event loop itself writes so many bytes."""
+        return nbytes <= SMALL_BYTES and not self._store.forced and self._loop.time() >= self._slow_until
+
+    def _unwritten(self, error: OSError, changes: int) -> QuotaExceededError:
+        """Why changes are refused, which the log of the daemon has, too."""
+        cause = f"the log of tables in {self._store.folder} cannot be written: {error.strerror or error}"
+        log.error("changes of tables refused", changes=changes, error=cause)
+        return QuotaExceededError(f"{cause}; nothing was changed")
 
     def _write_here(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         began = self._loop.time()

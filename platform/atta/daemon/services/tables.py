@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 import threading
@@ -120,12 +121,14 @@ class TableService(DataService):
         span = span_of(spec, self._dataset, self._part)
         await self._copied()
         create = partial(self._tables.create, table_id=request.table_id, whole=request.whole)
-        return _info(await self.in_pool(create, spec, span.start, len(span)))
+        return _info(
+            await aside(create, spec, span.start, len(span))
+        )  # it may wait for a backup, and the pool must not
 
     async def delete(self, request: table_pb2.DeleteTableRequest, context: Context) -> table_pb2.DeleteTableReply:
         """``TableService.Delete``."""
         await self._copied()
-        return table_pb2.DeleteTableReply(existed=await self.in_pool(self._tables.delete, request.name))
+        return table_pb2.DeleteTableReply(existed=await aside(self._tables.delete, request.name))
 
     async def list(self, request: table_pb2.ListMutableRequest, context: Context) -> table_pb2.ListMutableReply:
         """``TableService.List``."""
@@ -144,7 +147,7 @@ class TableService(DataService):
         await self._copied()
         table = self._table(request.name, request.table_id)
         rows = request.rows - table.first_row
-        return _info(await self.in_pool(self._tables.grow, request.name, rows, request.table_id))
+        return _info(await aside(self._tables.grow, request.name, rows, request.table_id))
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -229,10 +232,13 @@ class TableService(DataService):
 
     async def end_leases(self, *, every_s: float = LEASE_LOOK_S) -> None:
         """Until cancelled: drop the tables of jobs that have died."""
+        now = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(every_s)
-            for name in await self.in_pool(self._tables.end_leases, asyncio.get_running_loop().time()):
-                log.warning("lease ran out", table=name, part=self._part)
+            if self._tables.is_lease_over(now()):
+                with contextlib.suppress(QuotaExceededError):  # another change is under way: next time
+                    for name in await aside(self._tables.end_leases, now()):
+                        log.warning("lease ran out", table=name, part=self._part)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
