@@ -22,7 +22,7 @@ from tests.waiting import eventually
 WRONG = grpc.StatusCode.INVALID_ARGUMENT
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 QUOTA = 220 << 20
-METHODS = [*rpc.METHODS]
+METHODS = [name for name in rpc.METHODS if name != "LinkService.Attach"]
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,15 @@ def test_what_is_no_message_is_an_invalid_argument(caller: Caller, name: str) ->
         code, details = caller.refusal(name, raw)
         assert code is WRONG, what
         assert f"the request is not a {rpc.METHODS[name].request.DESCRIPTOR.name}" in details
+
+
+def test_what_is_no_message_attaches_no_link(small_graph: SmallGraph) -> None:
+    """Only daemons with peers have links."""
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as pair:
+        caller = Caller(pair)
+        test_what_is_no_message_is_an_invalid_argument(caller, "LinkService.Attach")
+        assert len(list(atta.NeighborLoader(pair, [2], "train", batch_size=60))) >= 2
+        caller.close()
 
 
 @pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"])

@@ -322,7 +322,9 @@ def test_tables_are_closed_though_a_change_waits_for_a_backup(monkeypatch: pytes
     first.start()
     assert stuck.asked.wait(10)
     tables.close()
-    with pytest.raises(QuotaExceededError, match=r"closed|stopping"):
-        tables.get("users").push(np.array([1]), np.ones((1, 4), np.float32), "write")
+    users = tables.get("users")
+    users.register(1)
+    with pytest.raises(QuotaExceededError, match="takes no more pushes"):
+        users.push(np.array([1]), np.ones((1, 4), np.float32), "write", client=1, sequence=0)
     stuck.back.set()
     first.join(10)

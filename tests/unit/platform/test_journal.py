@@ -38,8 +38,8 @@ FULL = OSError(28, "No space left on device")
 class Kept:
     """A service on a single thread, with its journal. On the event loop."""
 
-    def __init__(self, folder: Path, *, log_bytes: int = 1 << 30) -> None:
-        self.store, self.tables = TableStore(folder, {}, forced=False), Tables(1 << 24)
+    def __init__(self, folder: Path, *, log_bytes: int = 1 << 30, forced: bool = False) -> None:
+        self.store, self.tables = TableStore(folder, {}, forced=forced), Tables(1 << 24)
         self.tables.recovered(self.store.open(partial(self.tables.prepare, resume=True)).tables)
         self.journal = Journal(self.store, self.tables, log_bytes=log_bytes)
         self.tables.recorder = self.journal
@@ -109,6 +109,27 @@ def test_pushes_that_come_together_share_writes(tmp_path: Path) -> None:
         assert stats["table_log_records"] - before["table_log_records"] == 50
         assert stats["table_log_groups"] - before["table_log_groups"] < 25
 
+    told(tmp_path, story, forced=True)
+
+
+def test_a_small_push_is_made_at_once(tmp_path: Path) -> None:
+    """Where nothing is under way, and the log is not forced: before any other task has its turn."""
+
+    async def story(kept: Kept) -> None:
+        client = await kept.create()
+        pushed = kept.push(client, 0)
+        with pytest.raises(StopIteration) as ended:
+            pushed.send(None)
+        assert ended.value.value.applied
+        assert kept.first() == 1
+        async with kept.journal._turn:  # others are under way
+            waiting = asyncio.ensure_future(kept.push(client, 1))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert kept.first() == 1
+        assert (await waiting).applied
+        assert kept.first() == 2
+
     told(tmp_path, story)
 
 
@@ -148,7 +169,7 @@ def test_a_caller_that_goes_away_changes_nothing_for_others(tmp_path: Path) -> N
         assert not (await kept.push(client, 1)).applied  # it was on its way already
         assert kept.first() == 4
 
-    told(tmp_path, story)
+    told(tmp_path, story, forced=True)
 
 
 def test_a_full_disk_refuses_and_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

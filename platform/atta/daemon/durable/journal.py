@@ -228,7 +228,7 @@ class Journal:
                     await self._checkpoint_if_due()
                     if group := self._group():
                         await self._commit(group)
-                if not self._waiting:
+                if not self._waiting and not self._is_checkpoint_due():
                     self._come.clear()
                     await self._come.wait()
         finally:
@@ -339,11 +339,12 @@ class Journal:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
+    def _is_checkpoint_due(self) -> bool:
+        waits = self._failed is not None and self._loop.time() < self._failed[1]
+        return self._saving is None and self._store.log_bytes >= self._log_bytes and not waits
+
     async def _checkpoint_if_due(self) -> None:
-        now = self._loop.time()
-        if self._saving is not None or self._store.log_bytes < self._log_bytes:
-            return
-        if self._failed is not None and now < self._failed[1]:
+        if not self._is_checkpoint_due():
             return
         try:
             at = await aside(self._store.rotate)
