@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.kvstore.durable import logfile
 from atta.kvstore.durable.entries import Entry, Registered, RowsPushed
 from atta.kvstore.durable.store import Recovered, TableStore
 from atta.kvstore.mutable.sequences import Claim
@@ -366,6 +367,24 @@ def test_a_log_that_could_not_be_forced_gets_no_successor(tmp_path: Path, monkey
         kept.checkpoint()
     assert len(list(tmp_path.glob("log-*"))) == 1
     kept.store.close()
+
+
+def test_a_successor_whose_name_cannot_be_forced_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the file that goes on would not be the last one, and what a kill leaves at its end would count as damage."""
+    kept = Kept(tmp_path, forced=True)
+    kept.create()
+    with monkeypatch.context() as failing:
+        failing.setattr(logfile, "force", failing_os)
+        with pytest.raises(DataError, match=r"log-.*: cannot be written: Input/output error"):
+            kept.checkpoint()
+    (present,) = tmp_path.glob("log-*")
+    kept.register(kept.tables.get("added"), 8)
+    before = kept.state()
+    kept.store.close()
+    present.write_bytes(present.read_bytes() + b"the beginning of a record")
+    again = Kept(tmp_path, forced=True)
+    assert again.state() == before
+    again.store.close()
 
 
 def test_a_checkpoint_that_cannot_be_forced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

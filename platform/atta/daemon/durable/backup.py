@@ -191,7 +191,7 @@ class BackupService:
             at = await loop.run_in_executor(self._disk, self._copy.promote, self._holder.folder)
             try:
                 tables = await self._holder.take_over()
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 self._copy.take_back(self._holder.folder)
                 raise
         log.warning("holds the tables from now on", record=at.lsn, tables=tables)

@@ -26,16 +26,19 @@ class LogFile:
         self.path, self.position, self.nbytes = path, header.before, FILE_HEADER_BYTES
         self.first_lsn, self._forced = header.before.lsn + 1, header.forced
         self._broken: OSError | None = None
-        begun = path.with_name(f"{path.name}.begun")
+        begun, is_new, renamed = path.with_name(f"{path.name}.begun"), not path.exists(), False
         self._fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _write(self._fd, [header.encode()], 0)
             os.fsync(self._fd)
             begun.rename(path)
+            renamed = True
             force(path.parent)
         except BaseException:
             os.close(self._fd)
             begun.unlink(missing_ok=True)
+            if renamed and is_new:  # the file before goes on, and must stay the last one
+                path.unlink(missing_ok=True)
             raise
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
