@@ -192,7 +192,7 @@ def passing(*tests: str) -> Callable[[Path], float]:
     """1 if these tests pass, else 0."""
 
     def measure(work: Path) -> float:
-        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "slow or not slow", *tests]
+        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not peer", *tests]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout[-2000:], file=sys.stderr)
