@@ -130,8 +130,8 @@ class Connection:
         ``begun`` gets the call, and may cancel it from another thread: that is UnavailableError here.
 
         Without a ``timeout``, a call to a daemon that has been met is repeated for ``patience_s`` while nobody answers.
-        That is safe: every request may be repeated. Repetitions are a tenth of the connection's requests at most, and
-        ten more; beyond that they come once in a second at most.
+        That is safe: every request may be repeated. Repetitions have a budget (``RetryBudget``); beyond it, each comes
+        half a second to a second after its failure.
         """
         patience = self.patience() if timeout is None else Patience(0, self._budget)
         ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)

@@ -1,4 +1,5 @@
-"""How often requests may be repeated after failures: a tenth of all requests, and a number of them at once."""
+"""How often requests are repeated soon after failures: a tenth of all requests, and a number of them at once. Others are
+repeated at the slowest pace."""
 
 from __future__ import annotations
 
