@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.client.sessions.slots import SlotMaps
-from atta.daemon.engine.arenas import Gaps, arena_bytes
+from atta.daemon.engine.arenas import Arena, Gaps, arena_bytes
 from atta.daemon.engine.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, stale_sizes
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1.session_pb2 import SharedSlot
@@ -293,6 +293,50 @@ def test_a_slot_that_is_given_back_gets_no_pages(populating: SlotPool, work: lis
     resident = populating.resident_bytes
     work[0]()
     assert populating.resident_bytes == resident == 4 * 4096
+
+
+def test_pages_that_are_made_meanwhile_count_once(work: list[Callable[[], None]]) -> None:
+    """The pages of a batch come while the pool counts. They count before or after, not neither."""
+    capacity = 1 << 20
+    pool = SlotPool(3 << 20, aside=work.append)
+    first = pool.acquire(capacity)
+    first.buffer[:] = 1
+    pool.lend(first, capacity)
+    pool.acquire(capacity)
+    measured = Arena.resident_bytes.fget
+    assert measured is not None
+
+    def then_populated(arena: Arena) -> int:
+        nbytes = measured(arena)
+        while work:
+            work.pop()()
+        return int(nbytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arena, "resident_bytes", property(then_populated))
+        third = pool.acquire(capacity)  # just fits
+        with pytest.raises(QuotaExceededError, match="quota"):
+            pool.acquire(capacity)
+    assert not work
+    assert pool.resident_bytes == 3 * capacity <= pool.quota_bytes
+    assert third.buffer.size == capacity
+    pool.close()
+
+
+def test_batches_that_still_get_pages_count_fully_although_they_are_lent(work: list[Callable[[], None]]) -> None:
+    capacity = 1 << 20
+    pool = SlotPool(3 << 20, aside=work.append)
+    first = pool.acquire(capacity)
+    first.buffer[:] = 1
+    pool.lend(first, capacity)
+    for _ in range(2):
+        pool.lend(pool.acquire(capacity), 1000)  # small batches, made before their pages
+    with pytest.raises(QuotaExceededError, match="quota"):
+        pool.acquire(capacity)
+    for task in work:
+        task()
+    assert pool.resident_bytes == 3 * capacity
+    pool.close()
 
 
 def test_quota_counts_what_is_touched() -> None:

@@ -77,13 +77,15 @@ async def daemon(authority: Authority, callers: str) -> AsyncIterator[str]:
 
 
 async def status(channel: Any, method: str, header: tuple[tuple[str, str], ...], raw: bytes = UNDECODABLE) -> Any:
-    """How a call ends, and what is said of it."""
-    path, streamed = f"/{method}", method.startswith("grpc.reflection")
-    streams = streamed or method.endswith("/Watch") or any(m.path == path and m.streams for m in rpc.METHODS.values())
+    """How a call ends, and what is said of it.
+
+    A stream of one message is sent as a single request is: of a refusal that overtakes it, gRPC's client then says
+    what was refused. While it writes a stream it says ``Internal error``.
+    """
+    path = f"/{method}"
+    streams = method.startswith("grpc.reflection") or method.endswith("/Watch")
     try:
-        if streamed:
-            call = channel.stream_stream(path)(iter([raw]), metadata=header, timeout=20)
-        elif streams:
+        if streams or any(m.path == path and m.streams for m in rpc.METHODS.values()):
             call = channel.unary_stream(path)(raw, metadata=header, timeout=20)
         else:
             await channel.unary_unary(path)(raw, metadata=header, timeout=20)

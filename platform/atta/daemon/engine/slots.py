@@ -47,6 +47,7 @@ class Slot:
     capacity: int
     buffer: np.ndarray = field(repr=False)
     nonce: int = 0
+    populating: bool = False  # pages are still made by another thread
 
     @property
     def path(self) -> str:
@@ -65,11 +66,14 @@ class Slot:
     def populate(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Make the pages of ``ranges``, if the slot is not given back meanwhile. Any thread may do so beside writers."""
         buffer = self.buffer  # keeps the mapping
-        for start, stop in ranges:
-            for at in range(start, min(stop, len(buffer)), POPULATED_AT_ONCE):
-                nbytes = min(stop - at, POPULATED_AT_ONCE)
-                if not len(self.buffer) or not memfiles.populate(buffer.ctypes.data + at, nbytes):
-                    return
+        try:
+            for start, stop in ranges:
+                for at in range(start, min(stop, len(buffer)), POPULATED_AT_ONCE):
+                    nbytes = min(stop - at, POPULATED_AT_ONCE)
+                    if not len(self.buffer) or not memfiles.populate(buffer.ctypes.data + at, nbytes):
+                        return
+        finally:
+            self.populating = False
 
     def claim(self) -> bool:
         """Prepare the slot for a new batch; False while a consumer reads it.
@@ -95,6 +99,13 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
+def _available() -> int:
+    try:
+        return available_bytes()
+    except OSError as error:
+        raise QuotaExceededError(f"no room for another batch buffer: too many files open ({error})") from error
+
+
 def stale_sizes(used: Mapping[int, float], in_use: Collection[int], now: float) -> list[int]:
     """Sizes whose free slots are not worth their memory.
 
@@ -112,10 +123,10 @@ class SlotPool:
         self,
         quota_bytes: int,
         on_return: Callable[[], None] = lambda: None,
-        aside: Callable[[Callable[[], None]], object] = lambda _work: None,
+        aside: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """``on_return``: called whenever a slot that was lent has come back or is given up. ``aside`` runs work on
-        another thread."""
+        another thread; None: pages are made by those who fill them."""
         self.quota_bytes, self._on_return, self._aside = quota_bytes, on_return, aside
         self._arenas: list[Arena] = []  # none is wholly free
         # Every slot is in exactly one of these three. Ranges of slots do not overlap.
@@ -227,7 +238,8 @@ class SlotPool:
         self._make_room(capacity)
         slot = self._create(capacity)
         slot.claim()
-        if ranges := self._pages.get(capacity):
+        if self._aside is not None and (ranges := self._pages.get(capacity)):
+            slot.populating = True
             self._aside(partial(slot.populate, ranges))
         self.created += 1
         self._out.add(slot)
@@ -237,15 +249,12 @@ class SlotPool:
         usual = self._usual.get(capacity, 0)
         while self.resident_bytes > self.quota_bytes // 2 and self._drop_one(capacity):
             pass
-        try:
-            free = available_bytes()
-        except OSError as error:
-            raise QuotaExceededError(f"no room for another batch buffer: too many files open ({error})") from error
-        resident, least = self.resident_bytes, max(MIN_FREE_BYTES, usual)
-        promised = self._promised(exactly=False)
-        if resident + promised + usual > self.quota_bytes or free - promised < least:
-            promised = self._promised(exactly=True)
-        if (held := resident + promised) + usual > self.quota_bytes:
+        least, promised = max(MIN_FREE_BYTES, usual), self._promised()
+        held, free = self.resident_bytes + promised, _available()
+        if held + usual > self.quota_bytes or free - promised < least:
+            held, promised = self._exactly()
+            free = _available()
+        if held + usual > self.quota_bytes:
             raise QuotaExceededError(
                 f"batch buffers hold {held >> 20} MiB of a quota of {self.quota_bytes >> 20} MiB: "
                 "raise --buffer, lower the batch size, or let go of old batches"
@@ -253,13 +262,23 @@ class SlotPool:
         if (left := max(0, free - promised)) < least:
             raise QuotaExceededError(f"no memory left for another batch buffer: {left >> 20} MiB available")
 
-    def _promised(self, *, exactly: bool) -> int:
-        """Memory that batches in the making will still take, as much as others of their size.
+    def _promised(self) -> int:
+        """An upper bound of the memory that batches in the making will still take, as much as others of their size."""
+        making = [slot for slot in self._out if slot.populating or slot not in self._lent]
+        return sum(self._usual.get(slot.capacity, 0) for slot in making)
 
-        Not ``exactly``: an upper bound.
+    def _exactly(self) -> tuple[int, int]:
+        """What the slots hold once the batches in the making are made, and how much of it they will still take.
+
+        Pages are made meanwhile, so every slot is looked at once: two looks could miss what comes between them.
         """
-        making = [(slot, self._usual.get(slot.capacity, 0)) for slot in self._out if slot not in self._lent]
-        return sum(max(0, usual - slot.touched_bytes) if exactly and usual else usual for slot, usual in making)
+        held = promised = 0
+        for slot in [*(slot for slots in self._free.values() for slot in slots), *self._out]:
+            making = slot.populating or (slot in self._out and slot not in self._lent)
+            touched = slot.touched_bytes
+            more = max(0, self._usual.get(slot.capacity, 0) - touched) if making else 0
+            held, promised = held + touched + more, promised + more
+        return held, promised
 
     def _create(self, capacity: int) -> Slot:
         for arena in self._arenas:
