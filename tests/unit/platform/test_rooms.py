@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.services import rooms
+from atta.daemon.services import debts, rooms
 from atta.daemon.services.rooms import RequestRoom, Room
 from atta.errors import ConfigError, QuotaExceededError
 from atta.wire.fields import ARRAYS_BYTES
@@ -143,5 +143,29 @@ def test_what_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(ConfigError, match="without a request"):
             await room.read(nothing)
         assert room.used_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_connection_pauses_after_a_large_request_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another connection does not. The pause is over before the request that waits is read."""
+    monkeypatch.setattr(debts, "BYTES_PER_S", 1 << 20)
+
+    async def run() -> None:
+        room, loop = RequestRoom(4 * ARRAYS_BYTES), asyncio.get_running_loop()
+        bad: Any = Context(bytes(100 << 10))
+        share, _ = await room.read(bad)
+        room.refused(share)
+        room.leave(share)
+        began = loop.time()
+        other: Any = Context(b"good")
+        monkeypatch.setattr(other, "peer", lambda: "elsewhere")
+        await asyncio.wait_for(room.read(other), 0.05)
+        mine: Any = Context(b"good")
+        later = asyncio.ensure_future(room.read(mine))
+        await asyncio.sleep(0.05)
+        assert not later.done()
+        assert (await later)[1] == b"good"
+        assert loop.time() - began > 0.09
 
     asyncio.run(run())

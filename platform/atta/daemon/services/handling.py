@@ -70,11 +70,14 @@ class Handling:
         async def answer(_: Any, context: Context) -> Any:
             self._begun(name)
             share: RoomShare | None = None
+            request = None
             try:
                 self._admit(method.bound, context)
                 share, raw = await self._room.read(context)
-                reply = await handler(method.decode_request(raw), context)
+                request = method.decode_request(raw)
+                reply = await handler(request, context)
             except Exception as error:
+                self._charge(share, request, error)
                 await self._failed(name, error, context)
             finally:
                 if share is not None:
@@ -91,13 +94,16 @@ class Handling:
         async def answer(_: Any, context: Context) -> AsyncIterator[Any]:
             self._begun(name)
             share: RoomShare | None = None
+            request = None
             try:
                 self._admit(method.bound, context)
                 share, raw = await self._room.read(context)
-                async for reply in handler(method.decode_request(raw), context):
+                request = method.decode_request(raw)
+                async for reply in handler(request, context):
                     counts[sent] += _bulk_bytes(reply)
                     yield reply
             except Exception as error:
+                self._charge(share, request, error)
                 await self._failed(name, error, context)
             finally:
                 if share is not None:
@@ -117,6 +123,14 @@ class Handling:
         named = dict(metadata).get(HEADER, "//")
         if named != self._headers[bound]:
             check(self._identity, Identity.parse(named), bound, self._address)
+
+    def _charge(self, share: RoomShare | None, request: Any, error: Exception) -> None:
+        """Have a connection pause after a request that was no message, or made no sense.
+
+        Not after other errors. An honest caller may not know that a table is gone, or that there is no room.
+        """
+        if share is not None and (request is None or type(error) is ConfigError):
+            self._room.refused(share)
 
     async def _failed(self, name: str, error: Exception, context: Context) -> NoReturn:
         """Count and log the error and end the call with its status. The daemon goes on serving."""

@@ -3,7 +3,8 @@
 A request is not read before there is room for the largest one, as gRPC does not say beforehand how large it is. Until
 then it waits at the sender: HTTP/2 lets through 64 KiB of it. Once it has come, it occupies its own size until it is
 answered. A streamed answer occupies what it has in memory at a time, until its reader has taken all of it. So whoever
-sends without end, or reads nothing, occupies the room of its own connection, and waits.
+sends without end, or reads nothing, occupies the room of its own connection, and waits. After a large request that was
+refused a connection pauses (``debts``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from atta.daemon.services.debts import Debts
 from atta.errors import ConfigError, QuotaExceededError
 from atta.wire.fields import ARRAYS_BYTES
 
@@ -139,9 +141,10 @@ class RequestRoom:
     """Room for requests under way: those that arrive, and those that are being answered."""
 
     def __init__(self, in_all: int) -> None:
-        """A connection may have a quarter of ``in_all`` bytes, and two of the largest requests in any case: one may
-        arrive while others are answered."""
-        self._room = Room("the request", max(in_all, 2 * ARRAYS_BYTES), max(in_all // 4, 2 * ARRAYS_BYTES))
+        """A connection may have an eighth of ``in_all`` bytes, and two of the largest requests in any case: one may
+        arrive while others are answered. One of 60 MiB takes up to 200 MiB while gRPC puts it together."""
+        self._room = Room("the request", max(in_all, 2 * ARRAYS_BYTES), max(in_all // 8, 2 * ARRAYS_BYTES))
+        self._debts = Debts()
         self._arriving: dict[RoomShare, tuple[float, asyncio.Task[Any]]] = {}
         """When the call began to read, and its task; in order of time."""
         self._late: set[RoomShare] = set()
@@ -159,15 +162,22 @@ class RequestRoom:
             QuotaExceededError: it did not arrive in time, or there was no room for it.
             ConfigError: the caller has sent none.
         """
-        room = self._room
-        share = room.enter_now(context.peer(), ARRAYS_BYTES) or await room.enter(context.peer(), ARRAYS_BYTES)
+        room, connection = self._room, context.peer()
+        share = room.enter_now(connection, ARRAYS_BYTES) or await room.enter(connection, ARRAYS_BYTES)
         try:
+            while (pause := self._debts.wait_s(connection, asyncio.get_running_loop().time())) > 0:
+                await asyncio.sleep(pause)
             raw = await self._arrived(share, context)
         except BaseException:
             room.leave(share)
             raise
         room.leave(share, keep=len(raw))
         return share, raw
+
+    def refused(self, share: RoomShare) -> None:
+        """The request of this share was refused: its connection pauses before the next one, the longer the larger it
+        was."""
+        self._debts.refused(share.connection, share.nbytes, asyncio.get_running_loop().time())
 
     def leave(self, share: RoomShare) -> None:
         """The request has been answered."""
