@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,8 @@ from atta.wire.silence import ALONE_S, patience_of
 
 __all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
 
+LOOKED_UP_S = 5.0
+"""How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
 REPLICA_S = 2.0
 """How long a replica may take to say who it is before the next one is asked, in seconds."""
 
@@ -318,7 +321,7 @@ def connect(
             several partitions stands once for each of them, or alone if it serves all. Only a file can name replicas;
             the first of them that answers is used.
         deadline_s: how long each call may take.
-        wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting.
+        wait: whether to wait, for at most ``deadline_s``, for daemons that are still starting, also at new addresses.
         credentials: files for daemons with TLS; default: what the cluster file and the environment say.
 
     Raises:
@@ -331,7 +334,35 @@ def connect(
     """
     where = partial(resolve_target, target)
     found = credentials or credentials_for(target)
+    if wait and isinstance(target, str | Path):
+        return _connect_waiting(where, found, deadline_s)
     return connect_all(where(), found, deadline_s=deadline_s, wait=wait, where=where)
+
+
+def _connect_waiting(
+    where: Callable[[], Mapping[int, Addresses]], credentials: Credentials | None, deadline_s: float
+) -> Cluster:
+    """Wait for daemons, and look again and again where they are: one that is lost may start on another machine.
+
+    Where daemons have replicas, each of them is waited for at its address, as the first ones are to be preferred.
+    """
+    until, addresses = time.monotonic() + deadline_s, where()
+    if any(len(replicas_of(daemon)) > 1 for daemon in addresses.values()):
+        return connect_all(addresses, credentials, deadline_s=deadline_s, wait=True, where=where)
+    while True:
+        left = max(0.0, until - time.monotonic())
+        wait_s = min(left, LOOKED_UP_S)
+        try:
+            return connect_all(addresses, credentials, deadline_s=deadline_s, wait=True, wait_s=wait_s, where=where)
+        except (UnavailableError, DeadlineError) as error:
+            if left > LOOKED_UP_S:
+                pass
+            elif isinstance(error, DeadlineError):
+                raise DeadlineError(error.peer, f"no answer within {deadline_s:g} s") from None
+            else:
+                raise
+        with contextlib.suppress(UnavailableError):  # who knows the addresses may be moving, too
+            addresses = where()
 
 
 def connect_all(
@@ -340,17 +371,18 @@ def connect_all(
     *,
     deadline_s: float = 30.0,
     wait: bool = False,
+    wait_s: float | None = None,
     where: Callable[[], Mapping[int, Addresses]] | None = None,
 ) -> Cluster:
     """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS.
 
-    ``where``: see ``Cluster``.
+    ``wait_s``: how long each partition is waited for, default ``deadline_s``; ``where``: see ``Cluster``.
     """
     connections: list[Connection] = []
     descriptions: list[Description] = []
     try:
         for part in sorted(addresses):
-            within_s = deadline_s / len(replicas_of(addresses[part]))
+            within_s = (deadline_s if wait_s is None else wait_s) / len(replicas_of(addresses[part]))
             for last, address in _marked(replicas_of(addresses[part])):
                 connections.append(Connection(address, deadline_s, part=part, credentials=credentials))
                 try:

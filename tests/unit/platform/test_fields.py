@@ -87,8 +87,7 @@ def test_any_bytes_are_counted_or_refused(kind: type[Message], raw: bytes) -> No
         valid = True
     try:
         assert count_fields(kind, raw, MANY) <= len(raw)
-    except QuotaExceededError as error:
-        assert "with a text of" in str(error)
+    except QuotaExceededError:
         assert not valid  # the field says that it is long, and the message ends before
     except ValueError:
         # Groups, which no message of ours has, are valid to protobuf, and so are tags that it does not know.

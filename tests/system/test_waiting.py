@@ -1,0 +1,61 @@
+"""``atta.connect(..., wait=True)`` finds daemons that start late, or elsewhere than they were."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import atta
+from atta.client import cluster as client
+from atta.errors import AttaError, DeadlineError
+from tests.system.conftest import SmallGraph, free_port
+
+
+@pytest.fixture(scope="module")
+def one(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
+    with atta.local(small_graph.dataset(1, "metis"), threads=1) as running:
+        yield running
+
+
+def entry(address: str) -> str:
+    return f'[[daemon]]\npart = 0\naddress = "{address}"\n'
+
+
+def test_a_daemon_that_moves_meanwhile_is_found(
+    one: atta.LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file first names an address where nobody listens."""
+    monkeypatch.setattr(client, "LOOKED_UP_S", 0.2)
+    file, next_file = tmp_path / "cluster.toml", tmp_path / "next.toml"
+    file.write_text(entry(f"127.0.0.1:{free_port()}"))
+    next_file.write_text(entry(one.addresses[0]))
+    move = threading.Timer(0.5, next_file.rename, [file])
+    move.start()
+    began = time.monotonic()
+    with atta.connect(file, wait=True, deadline_s=60) as found:
+        assert found.dataset_id == one.dataset_id
+    assert time.monotonic() - began > 0.4
+    move.join()
+
+
+def test_who_does_not_come_is_named_with_the_whole_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LOOKED_UP_S", 0.2)
+    silent = f"127.0.0.1:{free_port()}"
+    (tmp_path / "cluster.toml").write_text(entry(silent))
+    with pytest.raises(DeadlineError, match=rf"{silent}: no answer within 1 s"):
+        atta.connect(tmp_path / "cluster.toml", wait=True, deadline_s=1)
+
+
+def test_a_file_that_is_gone_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LOOKED_UP_S", 0.2)
+    file = tmp_path / "cluster.toml"
+    file.write_text(entry(f"127.0.0.1:{free_port()}"))
+    gone = threading.Timer(0.5, file.unlink)
+    gone.start()
+    with pytest.raises(AttaError, match="cannot be read"):
+        atta.connect(file, wait=True, deadline_s=60)
+    gone.join()
