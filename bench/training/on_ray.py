@@ -160,17 +160,18 @@ def record(found: Mapping[str, list[Figures]], given: Namespace, typed: str) -> 
     }
     about = document("ray", **contents)
     rows = [
-        [name, *(cell(_spread([run[figure] for run in runs])) for figure in ("epoch_s", "started_s"))]
+        [name, *(cell(spread([run[figure] for run in runs])) for figure in ("epoch_s", "started_s"))]
         for name, runs in found.items()
     ]
     lines = head("atta.ray.fit beside atta train", about, f"Rounds: {given.rounds}, medians (minimum to maximum)")
     lines += rows_of(["trainers started by", "seconds per epoch", "seconds outside epochs"], *rows)
-    lines += ["", f"Quotient of a round's seconds per epoch, Ray / atta train: {cell(_spread(quotients))}.", ""]
+    lines += ["", f"Quotient of a round's seconds per epoch, Ray / atta train: {cell(spread(quotients))}.", ""]
     lines += [f"Largest difference between losses of the same epoch: {contents['largest_loss_difference']:.1e}."]
     write(given.out / "ray.json", about, lines)
 
 
-def _spread(figures: list[float]) -> dict[str, float]:
+def spread(figures: list[float]) -> dict[str, float]:
+    """Median, least and greatest of some figures, as ``cell`` takes them."""
     return {"median": statistics.median(figures), "min": min(figures), "max": max(figures)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from atta.train.reports.run import TrainReport
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
 
 __all__ = ["fit"]
+
+log = logging.getLogger(__name__)
 
 ROOM_S = 120.0
 """How long Ray may take to find room for the trainers, and machines to come back after a loss."""
@@ -76,6 +79,7 @@ def fit(
             except AttaError as error:
                 if not attempts.again(error):
                     raise
+                log.warning("trainers start again (%d of %d): %s", attempts.restarts, max_failures, error)
 
 
 def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, memory: int) -> TrainReport:
