@@ -112,19 +112,19 @@ def test_what_does_not_fit_the_place_is_refused(cluster: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("number", "cause"),
+    ("number", "timeout_s", "cause"),
     [
-        pytest.param(signal.SIGKILL, "trainer 1 was killed by SIGKILL", id="killed"),
-        pytest.param(signal.SIGSTOP, "trainer 1 gave no sign of life for ", id="stopped", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 30.0, "trainer 1 was killed by SIGKILL", id="killed"),
+        pytest.param(signal.SIGSTOP, 4.0, "trainer 1 gave no sign of life for ", id="stopped", marks=pytest.mark.slow),
     ],
 )
 def test_all_trainers_start_again_when_one_is_lost(
-    cluster: str, tmp_path: Path, number: signal.Signals, cause: str
+    cluster: str, tmp_path: Path, number: signal.Signals, timeout_s: float, cause: str
 ) -> None:
     config = config_of(cluster, 2)
     through = fit(replace(config, checkpoint=str(tmp_path / "through"))).epochs
     folder = tmp_path / "lost"
-    cut = replace(config, checkpoint=str(folder), checkpoint_steps=EVERY, max_restarts=2, rank_timeout=4.0)
+    cut = replace(config, checkpoint=str(folder), checkpoint_steps=EVERY, max_restarts=2, rank_timeout=timeout_s)
     words = [*command(cut), "--quiet", "--json", str(tmp_path / "report.json")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as job:
         trainers = begun(cut, job, 1)
