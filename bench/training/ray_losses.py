@@ -64,7 +64,7 @@ def main() -> None:
     for number in range(given.rounds):
         rounds.append(one_round(parts, given))
         print(f"round {number + 1}: {rounds[-1]}", flush=True)
-    record(rounds, command(parser, given))
+    record(rounds, command(parser, given), given.out)
 
 
 def one_round(parts: Path, given: Namespace) -> Figures:
@@ -191,7 +191,7 @@ def stored() -> Iterator[dict[str, int]]:
         raise RuntimeError("Ray was not asked once what it stores")
 
 
-def record(rounds: list[Figures], typed: str) -> None:
+def record(rounds: list[Figures], typed: str, out: Path) -> None:
     """Write the figures of all rounds."""
     about = document("ray-losses", command=typed, rounds=rounds)
     rows = []
@@ -222,7 +222,7 @@ def record(rounds: list[Figures], typed: str) -> None:
     most = {key: max(one["stored"][key] for one in rounds) for key in ("MiB", "objects")}
     looks = sum(one["stored"]["looks"] for one in rounds)
     lines += [f"In Ray's object store lay at most {most['objects']} objects and {most['MiB']} MiB ({looks} looks)."]
-    write(ROOT / "bench/results/ray-losses.json", about, lines)
+    write(out / "ray-losses.json", about, lines)
 
 
 if __name__ == "__main__":
