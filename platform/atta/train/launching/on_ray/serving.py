@@ -191,7 +191,11 @@ def _await_daemons(ray: Any, served: Served, credentials: Credentials | None, wi
                 break
             except (DeadlineError, UnavailableError):
                 if time.monotonic() > until:
-                    raise
+                    missing = (
+                        "did not answer" if state["starts"] else "was not started, as Ray has not placed all daemons"
+                    )
+                    cause = f"the daemon of partition {part} {missing} within {within_s:g} s"
+                    raise DeadlineError(state["address"], cause) from None
             finally:
                 connection.close()
 
