@@ -139,8 +139,10 @@ def after_a_kill(parts: Path, address: str) -> float:
         ) as program:
             assert program.stdout is not None
             assert program.stdout.readline() == "serving\n"
-            assert len(processes(str(own))) == PARTS
+            served = len(processes(str(own)))
             program.send_signal(signal.SIGKILL)
+            if served != PARTS:
+                raise RuntimeError(f"{served} of {PARTS} daemons served")
             began = time.monotonic()
             wait_for(lambda: not processes(str(own)))
             return time.monotonic() - began

@@ -26,6 +26,8 @@ __all__ = ["Served", "serve"]
 
 GIB = 1 << 30
 _TRY_S = 0.5
+_KEPT: dict[str, Served] = {}
+"""By name. Ray ends actors that nobody refers to, and a program need not keep what ``serve`` returns."""
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Served:
             if self._group is not None:
                 ray.util.remove_placement_group(self._group)
             self._keepers, self._registry, self._group = [], None, None
+            _KEPT.pop(self.name, None)
 
     def __enter__(self) -> Served:
         return self
@@ -127,6 +130,7 @@ def serve(
     except BaseException:
         served.stop()
         raise
+    _KEPT[name] = served
     return served
 
 
