@@ -35,6 +35,7 @@ from atta.wire.named import ask_ray
 from bench.record import ROOT, cell, command, head, parser_of, rows_of, write
 from bench.training.graphs import SPLITS, partitioned
 from bench.training.on_ray import BATCH, EDGES_PER_NODE, FAN_OUTS, HIDDEN, MIB, PARTS, ray_nodes, spread
+from tests.waiting import eventually
 
 MOST_EXTRA_S, MOST_LOSS_DIFFERENCE, MOST_LEFT_S = 60.0, 1e-5, 10.0
 GIVEN_UP_S = 120.0
@@ -100,7 +101,7 @@ def fitted(parts: Path, folder: Path, given: Namespace, disturb: Callable[[Any],
 
     def then() -> None:
         try:
-            wait_for((folder / "runs/checkpoint.pt").exists)
+            eventually((folder / "runs/checkpoint.pt").exists, GIVEN_UP_S)
             disturb(nodes)
         except BaseException as error:  # of a thread: told below
             failed.append(error)
@@ -144,7 +145,7 @@ def after_a_kill(parts: Path, address: str) -> float:
             if served != PARTS:
                 raise RuntimeError(f"{served} of {PARTS} daemons served")
             began = time.monotonic()
-            wait_for(lambda: not processes(str(own)))
+            eventually(lambda: not processes(str(own)), GIVEN_UP_S)
             return time.monotonic() - began
 
 
@@ -156,15 +157,6 @@ def processes(words: str) -> list[psutil.Process]:
         if words in line and "-m atta." in line:
             found.append(process)
     return found
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look ten times a second."""
-    deadline = time.monotonic() + GIVEN_UP_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {GIVEN_UP_S:g} s")
-        time.sleep(0.1)
 
 
 @contextmanager

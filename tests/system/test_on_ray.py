@@ -25,6 +25,7 @@ from atta.observe.extras import missing
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig
+from atta.train.launching.on_ray import serving
 from tests.waiting import eventually
 
 pytestmark = [
@@ -201,6 +202,7 @@ def test_a_run_survives_the_loss_of_a_node(nodes: Any, parts: Path, tmp_path: Pa
 def test_what_goes_wrong_at_the_start_has_a_name(nodes: Any, parts: Path, served: atta.ray.Served) -> None:
     with pytest.raises(ConfigError, match="runs already"):
         atta.ray.serve(parts, name="small", insecure=True)
+    assert serving._KEPT["small"] is served, "the refusal of a second one lets the first one go on"
     with pytest.raises(DataError):
         atta.ray.serve(parts / "absent", name="absent", insecure=True)
     with pytest.raises(QuotaExceededError, match="no room for 2 daemons"):

@@ -51,6 +51,8 @@ __all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_targ
 
 LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
+AGAIN_S = 0.1
+"""Pause before that, in seconds: a daemon may refuse at once, again and again."""
 REPLICA_S = 2.0
 """How long a replica may take to say who it is before the next one is asked, in seconds."""
 
@@ -336,7 +338,7 @@ def connect(
     found = credentials or credentials_for(target)
     if wait and isinstance(target, str | Path):
         return _connect_waiting(where, found, deadline_s)
-    return connect_all(where(), found, deadline_s=deadline_s, wait=wait, where=where)
+    return connect_all(where(), found, deadline_s=deadline_s, wait_s=deadline_s if wait else None, where=where)
 
 
 def _connect_waiting(
@@ -348,19 +350,19 @@ def _connect_waiting(
     """
     until, addresses = time.monotonic() + deadline_s, where()
     if any(len(replicas_of(daemon)) > 1 for daemon in addresses.values()):
-        return connect_all(addresses, credentials, deadline_s=deadline_s, wait=True, where=where)
+        return connect_all(addresses, credentials, deadline_s=deadline_s, wait_s=deadline_s, where=where)
     while True:
         left = max(0.0, until - time.monotonic())
         wait_s = min(left, LOOKED_UP_S)
         try:
-            return connect_all(addresses, credentials, deadline_s=deadline_s, wait=True, wait_s=wait_s, where=where)
-        except (UnavailableError, DeadlineError) as error:
-            if left > LOOKED_UP_S:
-                pass
-            elif isinstance(error, DeadlineError):
-                raise DeadlineError(error.peer, f"no answer within {deadline_s:g} s") from None
-            else:
+            return connect_all(addresses, credentials, deadline_s=deadline_s, wait_s=wait_s, where=where)
+        except UnavailableError:
+            if left <= LOOKED_UP_S:
                 raise
+        except DeadlineError as error:
+            if left <= LOOKED_UP_S:
+                raise DeadlineError(error.peer, f"no answer within {deadline_s:g} s") from None
+        time.sleep(AGAIN_S)
         with contextlib.suppress(UnavailableError):  # who knows the addresses may be moving, too
             addresses = where()
 
@@ -370,13 +372,13 @@ def connect_all(
     credentials: Credentials | None,
     *,
     deadline_s: float = 30.0,
-    wait: bool = False,
     wait_s: float | None = None,
     where: Callable[[], Mapping[int, Addresses]] | None = None,
 ) -> Cluster:
     """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS.
 
-    ``wait_s``: how long each partition is waited for, default ``deadline_s``; ``where``: see ``Cluster``.
+    ``wait_s``: how long each partition's daemon is waited for while it starts; None: not at all. ``where``: see
+    ``Cluster``.
     """
     connections: list[Connection] = []
     descriptions: list[Description] = []
@@ -386,7 +388,7 @@ def connect_all(
             for last, address in _marked(replicas_of(addresses[part])):
                 connections.append(Connection(address, deadline_s, part=part, credentials=credentials))
                 try:
-                    descriptions.append(connections[-1].describe(wait=wait, timeout=within_s))
+                    descriptions.append(connections[-1].describe(wait=wait_s is not None, timeout=within_s))
                     break
                 except (UnavailableError, DeadlineError):
                     if last:

@@ -165,6 +165,7 @@ def test_a_connection_pauses_after_a_large_request_that_was_refused(monkeypatch:
         later = asyncio.ensure_future(room.read(mine))
         await asyncio.sleep(0.05)
         assert not later.done()
+        assert room.used_bytes == len(b"good"), "who pauses takes no room"
         assert (await later)[1] == b"good"
         assert loop.time() - began > 0.09
 

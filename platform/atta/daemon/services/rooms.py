@@ -162,17 +162,27 @@ class RequestRoom:
             QuotaExceededError: it did not arrive in time, or there was no room for it.
             ConfigError: the caller has sent none.
         """
-        room, connection = self._room, context.peer()
-        share = room.enter_now(connection, ARRAYS_BYTES) or await room.enter(connection, ARRAYS_BYTES)
+        room = self._room
+        share = await self._entered(context.peer())
         try:
-            while (pause := self._debts.wait_s(connection, asyncio.get_running_loop().time())) > 0:
-                await asyncio.sleep(pause)
             raw = await self._arrived(share, context)
         except BaseException:
             room.leave(share)
             raise
         room.leave(share, keep=len(raw))
         return share, raw
+
+    async def _entered(self, connection: str) -> RoomShare:
+        """Room for the largest request, once the connection owes nothing. Who pauses takes no room."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while (pause := self._debts.wait_s(connection, loop.time())) > 0:
+                await asyncio.sleep(pause)
+            room = self._room
+            share = room.enter_now(connection, ARRAYS_BYTES) or await room.enter(connection, ARRAYS_BYTES)
+            if not self._debts.wait_s(connection, loop.time()):
+                return share
+            room.leave(share)  # another request was refused meanwhile
 
     def refused(self, share: RoomShare) -> None:
         """The request of this share was refused: its connection pauses before the next one, the longer the larger it

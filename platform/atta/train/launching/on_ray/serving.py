@@ -70,7 +70,8 @@ class Served:
             if self._group is not None:
                 ray.util.remove_placement_group(self._group)
             self._keepers, self._registry, self._group = [], None, None
-            _KEPT.pop(self.name, None)
+            if _KEPT.get(self.name) is self:  # a second one of that name, which was refused, is not kept
+                del _KEPT[self.name]
 
     def __enter__(self) -> Served:
         return self
