@@ -127,6 +127,34 @@ def test_losses_are_those_of_atta_train(served: atta.ray.Served, expected: list[
     assert losses(atta.ray.fit(config())) == pytest.approx(expected, abs=1e-5)
 
 
+def test_trainers_run_elsewhere_where_their_homes_are_full(
+    nodes: Any, served: atta.ray.Served, expected: list[float]
+) -> None:
+    import ray
+    from ray._private.state import available_resources_per_node
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Idle:
+        def here(self) -> bool:
+            return True
+
+    def fill(node: str, cores: float) -> Any:
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        return ray.remote(Idle).options(num_cpus=cores, scheduling_strategy=where).remote()
+
+    free = {node: found.get("CPU", 0.0) for node, found in available_resources_per_node().items()}
+    idle = [fill(node, cores) for node, cores in free.items() if cores]
+    extra = nodes.add_node(num_cpus=2)
+    nodes.wait_for_nodes()
+    try:
+        assert all(ray.get([actor.here.remote() for actor in idle], timeout=60))
+        assert losses(atta.ray.fit(config())) == pytest.approx(expected, abs=1e-5)
+    finally:
+        for actor in idle:
+            ray.kill(actor)
+        nodes.remove_node(extra)
+
+
 def test_a_run_survives_its_daemons_and_trainers(
     served: atta.ray.Served, expected: list[float], tmp_path: Path
 ) -> None:
