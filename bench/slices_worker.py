@@ -12,6 +12,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
+import numpy as np
 import psutil
 
 import atta
@@ -21,17 +22,24 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def consume(target: str, rank: int, ranks: int, batch_size: int, asked: Connection) -> None:
-    """Load as many epochs as ``asked`` says, and answer with the number of seeds."""
+    """Load as many epochs as ``asked`` says, and answer with the number of seeds and the seconds waited for each batch."""
     with atta.connect(target) as cluster:
         loader = atta.NeighborLoader(
             cluster, FAN_OUT, "train", batch_size=batch_size, shuffle=True, seed=0, rank=rank, world_size=ranks
         )
         while epochs := asked.recv():
-            asked.send(sum(batch.batch_size for _ in range(epochs) for batch in loader))
+            seeds, waits = 0, []
+            for _ in range(epochs):
+                began = time.perf_counter()
+                for batch in loader:
+                    waits.append(time.perf_counter() - began)
+                    seeds += batch.batch_size
+                    began = time.perf_counter()
+            asked.send((seeds, waits))
 
 
 def main() -> None:
-    """Serve the dataset, and answer each line with a line of JSON: seeds, seconds, seconds of processor time."""
+    """Serve the dataset, and answer each line with a line of JSON, a `Slice` of `bench.slices`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--cache", required=True)
@@ -51,9 +59,11 @@ def main() -> None:
             before, began = _cpu_s(watched), time.perf_counter()
             for link in links:
                 link.send(int(line))
-            seeds = sum(link.recv() for link in links)
-            seconds = time.perf_counter() - began
-            print(json.dumps({"seeds": seeds, "seconds": seconds, "cpu_s": _cpu_s(watched) - before}), flush=True)
+            found = [link.recv() for link in links]
+            seconds, cpu_s = time.perf_counter() - began, _cpu_s(watched) - before
+            seeds = sum(loaded for loaded, _ in found)
+            p99_s = float(np.quantile([wait for _, waits in found for wait in waits], 0.99))
+            print(json.dumps({"seeds": seeds, "seconds": seconds, "cpu_s": cpu_s, "p99_s": p99_s}), flush=True)
         for link in links:
             link.send(0)
         for consumer in consumers:
