@@ -132,7 +132,10 @@ def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Itera
 def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    beside = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+    # ``soft`` alone waits for ever where the node lives and is full. Ray Serve places its replicas like this, too.
+    beside = (
+        "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+    )
     room = {"memory": memory} if memory else {}
     return ray.remote(TrainerKeeper).options(num_cpus=threads, scheduling_strategy=beside, **room).remote()
 
