@@ -133,9 +133,7 @@ def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # ``soft`` alone waits for ever where the node lives and is full. Ray Serve places its replicas like this, too.
-    beside = (
-        "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-    )
+    beside = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
     room = {"memory": memory} if memory else {}
     return ray.remote(TrainerKeeper).options(num_cpus=threads, scheduling_strategy=beside, **room).remote()
 
