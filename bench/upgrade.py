@@ -35,7 +35,7 @@ from bench.upgrade_consumer import EPOCHS, HOPS, SEED, digest
 CONSUMER = Path(__file__).with_name("upgrade_consumer.py")
 MOST_S = 5.0
 PARTS, REPLICAS, CONSUMERS = 2, 2, 2
-START_S, ROLL_S = 120.0, 600.0
+START_S, ROLL_S = 300.0, 900.0
 CALM_S = 5.0
 """How long consumers work before and after each roll."""
 Line = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """What the loss of a trainer costs `atta train --max-restarts`: SIGKILL of a random trainer at random moments.
 
-    python -m bench.training.killed [--kills 12] [--seed 0] [--work data/killed]
+    python -m bench.training.killed [--kills 12] [--epochs 60] [--seed 0] [--work data/killed]
 
 Two daemons and two trainers, one thread each, on this machine; a checkpoint every 10 steps. The same training runs
 undisturbed first. The record has the time from each kill to the next step that had not been done before, and how much
@@ -11,6 +11,7 @@ since the last checkpoint again. Writes trainer-killed.json and .md.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -38,7 +39,7 @@ from bench.training.graphs import SPLITS, partitioned
 from bench.training.killed_trainer import MARKS, STEP_S
 
 MOST_S, MOST_OWN_S = 15.0, 5.0
-CHECKPOINT_STEPS, TRAINERS, EPOCHS = 10, 2, 60
+CHECKPOINT_STEPS, TRAINERS = 10, 2
 GIVEN_UP_S = 120.0
 SAYS = "all trainers start again"
 JOB = "import sys; sys.executable = sys.argv.pop(1); from atta.cli.main import main; main()"
@@ -103,7 +104,7 @@ def lives(marks: Sequence[Mark], epoch_steps: int) -> list[Life]:
     """The processes of the first trainer, one after another."""
     begins = [at for at, mark in enumerate(marks) if mark["mark"] == "begins"]
     found = []
-    for start, end in zip(begins, [*begins[1:], len(marks)], strict=True):
+    for start, end in itertools.pairwise([*begins, len(marks)]):
         own = marks[start:end]
         places = [mark["epoch"] * epoch_steps + mark["step"] for mark in own if mark["mark"] == "loaded"]
         found.append(Life(own, 1 + sum(places)))
@@ -139,13 +140,13 @@ def wrong_steps(found: Sequence[Life], expected: Sequence[str]) -> int:
 class Job:
     """`atta train` at work."""
 
-    def __init__(self, cluster: Path, folder: Path, *options: str) -> None:
+    def __init__(self, cluster: Path, folder: Path, epochs: int, *options: str) -> None:
         folder.mkdir()
         self.marks_file, self.report, trainer = folder / "marks", folder / "report.json", folder / "trainer"
         trainer.write_text(f'#!/bin/sh\nexec {sys.executable} -m bench.training.killed_trainer "$@"\n')
         trainer.chmod(0o755)
-        words = ["train", "--cluster", str(cluster), "--trainers", str(TRAINERS), "--epochs", str(EPOCHS)]
-        words += ["--num-neighbors", "5,5", "--batch-size", "32", "--hidden", "32", "--eval-every", str(EPOCHS)]
+        words = ["train", "--cluster", str(cluster), "--trainers", str(TRAINERS), "--epochs", str(epochs)]
+        words += ["--num-neighbors", "5,5", "--batch-size", "32", "--hidden", "32", "--eval-every", str(epochs)]
         words += ["--device", "cpu", "--checkpoint", str(folder / "runs"), "--json", str(self.report), *options]
         environment = {**os.environ, MARKS: str(self.marks_file), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
@@ -210,23 +211,24 @@ def main() -> None:
     """Measure and write the record."""
     parser = parser_of(__file__, __doc__)
     parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=60, help="of some 19 steps each [60]")
     parser.add_argument("--seed", type=int, default=0, help="decides whom each kill hits, and when [0]")
     parser.add_argument("--work", type=Path, default=ROOT / "data/killed", help="where the graph is kept [data/killed]")
     given = parser.parse_args()
     sizes = {"nodes": 4000, "edges": 60_000, "features": 32, "classes": 8}
     parts = partitioned("sbm", GenerateOptions(**sizes, inter=0.3, seed=0, **SPLITS), None, given.work, TRAINERS)  # type: ignore[arg-type]
     with atta.local(parts, threads=1) as running, tempfile.TemporaryDirectory() as folder:
-        plain = Job(running.cluster_file, Path(folder) / "plain")
+        plain = Job(running.cluster_file, Path(folder) / "plain", given.epochs)
         expected = plain.end()
         (whole,) = lives(plain.marks(), 0)
-        epoch_steps, rng = len(whole.steps) // EPOCHS, random.Random(given.seed)
+        epoch_steps, rng = len(whole.steps) // given.epochs, random.Random(given.seed)
         print(f"undisturbed: {len(whole.steps)} steps", flush=True)
         segment = len(whole.steps) // (given.kills + 1)
         plan = [
             (at * segment + rng.randrange(segment // 2), rng.randrange(TRAINERS)) for at in range(1, given.kills + 1)
         ]
         options = ("--max-restarts", str(given.kills), "--checkpoint-steps", str(CHECKPOINT_STEPS))
-        job = Job(running.cluster_file, Path(folder) / "killed", *options)
+        job = Job(running.cluster_file, Path(folder) / "killed", given.epochs, *options)
         try:
             killed = disturbed(job, plan, epoch_steps, rng)
             report = job.end()
@@ -244,7 +246,7 @@ def main() -> None:
         "weights": wrong_steps(found, [step["digest"] for step in whole.steps]),
         "restarts": abs(report["restarts"] - len(kills)),
     }
-    record(kills, wrong, {"epochs": EPOCHS, "steps": len(whole.steps)}, command(parser, given), given)
+    record(kills, wrong, {"epochs": given.epochs, "steps": len(whole.steps)}, command(parser, given), given)
 
 
 def record(
