@@ -50,7 +50,7 @@ def main() -> None:
 
         own: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "rank": rank, "world_size": world}
         loader = atta.NeighborLoader(cluster, list(HOPS), "train", **own)
-        for lap, epoch in itertools.product(itertools.count(), range(EPOCHS)):
+        for lap, epoch in ((lap, epoch) for lap in itertools.count() for epoch in range(EPOCHS)):
             loader.set_epoch(epoch)
             try:
                 for number, batch in enumerate(loader):

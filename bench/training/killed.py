@@ -238,7 +238,7 @@ def main() -> None:
     said = [at for at, line in job.said if SAYS in line]
     kills = [
         account(rank, when, told, before, after)
-        for (_, rank), when, told, before, after in zip(plan, killed, said, found, found[1:], strict=True)
+        for (_, rank), when, told, (before, after) in zip(plan, killed, said, itertools.pairwise(found), strict=True)
     ]
     losses = [[epoch["loss"] for epoch in each["epochs"]] for each in (expected, report)]
     wrong = {
