@@ -29,7 +29,7 @@ from atta.client.control import Connection
 from atta.client.local import free_addresses
 from atta.samplers import LocalGraph, LocalSampler
 from atta.wire.clusterfile import write_cluster
-from bench.record import ROOT, command, commit_of, head, parser_of, rows_of, write
+from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
 from bench.upgrade_consumer import EPOCHS, HOPS, SEED, digest
 
 CONSUMER = Path(__file__).with_name("upgrade_consumer.py")
@@ -184,7 +184,7 @@ def main() -> None:
             if time.monotonic() > until:
                 raise RuntimeError(f"consumers do not take their first batches within {START_S:g} s")
             time.sleep(CALM_S / 10)
-        rolls = []
+        rolls = list[dict[str, Any]]()
         for number in range(given.rolls):
             goal = "before" if number % 2 else "this"
             calm = time.monotonic()
@@ -194,10 +194,10 @@ def main() -> None:
             began = time.monotonic()
             steps = rolled(file)
             rolls.append({"to": goal, "calm": calm, "began": began, "ended": time.monotonic(), "daemons": steps})
-            print(f"roll {number + 1} of {given.rolls}, to {goal}: {rolls[-1]['ended'] - began:.1f} s", flush=True)
+            print(f"roll {number + 1} of {given.rolls}, to {goal}: {time.monotonic() - began:.1f} s", flush=True)
         time.sleep(CALM_S)
         taken = {key: lines_of(path) for key, path in files.items()}
-    record(taken, rolls, builds, command(parser, given), given.out)
+    record(taken, rolls, builds, f"{parser.prog} BEFORE --rolls {given.rolls}", given.out)
 
 
 def record(

@@ -195,7 +195,7 @@ class Job:
 
 def disturbed(job: Job, plan: Sequence[tuple[int, int]], epoch_steps: int, rng: random.Random) -> list[float]:
     """Kill a trainer of each rank of ``plan`` once its step is done; returns when."""
-    killed, until = [], time.monotonic() + GIVEN_UP_S
+    killed, until = list[float](), time.monotonic() + GIVEN_UP_S
     for step, rank in plan:
         while not (found := lives(job.marks(), epoch_steps)) or found[-1].last < step or len(found) <= len(killed):
             if job.process.poll() is not None or time.monotonic() > until:
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "data/killed", help="where the graph is kept [data/killed]")
     given = parser.parse_args()
     sizes = {"nodes": 4000, "edges": 60_000, "features": 32, "classes": 8}
-    parts = partitioned("sbm", GenerateOptions(**sizes, inter=0.3, seed=0, **SPLITS), None, given.work, TRAINERS)  # type: ignore[arg-type]
+    parts = partitioned("sbm", GenerateOptions(**sizes, inter=0.3, seed=0, **SPLITS), None, given.work, TRAINERS)
     with atta.local(parts, threads=1) as running, tempfile.TemporaryDirectory() as folder:
         plain = Job(running.cluster_file, Path(folder) / "plain", given.epochs)
         expected = plain.end()
@@ -231,10 +231,9 @@ def main() -> None:
         job = Job(running.cluster_file, Path(folder) / "killed", given.epochs, *options)
         try:
             killed = disturbed(job, plan, epoch_steps, rng)
-            report = job.end()
+            report, found = job.end(), lives(job.marks(), epoch_steps)
         finally:
             job.process.kill()
-    found = lives(job.marks(), epoch_steps)
     said = [at for at, line in job.said if SAYS in line]
     kills = [
         account(rank, when, told, before, after)
@@ -254,7 +253,7 @@ def record(
 ) -> None:
     """Write the figures of all kills."""
     told = [{**asdict(kill), "own": kill.own} for kill in kills]
-    about = document("trainer-killed", command=typed, kills=told, wrong=wrong, **sizes)
+    about = document("trainer-killed", command=typed, kills=told, wrong=wrong, sizes=sizes)
 
     def row(name: str, values: Sequence[float], most: float | None = None) -> list[str]:
         spread = f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
