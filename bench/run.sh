@@ -1,5 +1,6 @@
 #!/bin/sh
 # Measures all that bench/results records, on this machine: `make bench`. RUNS=5 rounds; DistDGL as a peer needs root.
+# BEFORE: an earlier checkout with its own .venv, or a commit, for the figures that need one.
 # The machine must be quiet: rounds pair the systems, but nothing corrects for other programs that take the cores.
 set -eu
 cd "$(dirname "$0")/.."
@@ -141,8 +142,14 @@ if [ "$(id -u)" -eq 0 ]; then
     python -m bench.training.asynchronous --dorylus --keep data/asynchronous
     python -m bench.training.asynchronous --restart
 fi
+say "trainers that are killed, and all start again"
+python -m bench.training.killed
 say "quality of the examples beside plain PyG"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"
 say "balance of METIS partitions"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.partitioning.balance --data-root "$DATA_ROOT"
+if [ -n "${BEFORE:-}" ]; then
+  say "a cluster rolled from the build of $BEFORE to this one and back"
+  python -m bench.upgrade "$BEFORE"
+fi
 say "see $results"

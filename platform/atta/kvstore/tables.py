@@ -85,7 +85,7 @@ class Tables:
         nothing, but notes that all shards of the table ``table_id`` have been created.
 
         Raises:
-            UnknownNameError: with ``whole``: the table is not here any more.
+            UnknownNameError: with ``whole``: the table was dropped since it was created.
             ConfigError: a table of that name was created in another way, or the spec has fewer rows.
             QuotaExceededError: there is no room for it, or the tables are closed.
         """
@@ -101,7 +101,10 @@ class Tables:
                     self._record(existing, Whole(existing.key), lambda _: setattr(existing, "whole", True))
                 return existing
             if whole:
-                return self.get(spec.name, table_id)  # raises UnknownNameError if it is not there
+                raise UnknownNameError(
+                    f"mutable table {spec.name!r} was dropped while it was being created: it was deleted, or lost when the "
+                    f"daemon was started anew{_lease_told(spec)}; create it again"
+                )
             self._check_open()
             if len(self._tables) >= MAX_TABLES:
                 raise QuotaExceededError(
@@ -416,3 +419,7 @@ def _check_same(table: MutableTable, spec: MutableSpec, first_row: int, rows: in
     different = [f"{key} is {have[key]!r}, not {want[key]!r}" for key in have if have[key] != want[key]]
     if different:
         raise ConfigError(f"table {spec.name} exists: {'; '.join(different)}")
+
+
+def _lease_told(spec: MutableSpec) -> str:
+    return "" if spec.lease_s is None else f", or its lease of {spec.lease_s:g} s ran out before all daemons had it"

@@ -31,7 +31,12 @@ def _asking(world: World, every_s: float) -> Callable[[], None]:
     def work() -> None:
         where = [world.address(part) for part in range(PARTS)]
         with patiently(lambda: atta.connect(where, deadline_s=4)) as cluster:
-            table = patiently(lambda: cluster.tables.create(MutableSpec("job", 8, lease_s=TABLE_LEASE_S)))
+            asked = world.loop.now
+            try:
+                table = patiently(lambda: cluster.tables.create(MutableSpec("job", 8, lease_s=TABLE_LEASE_S)))
+            except UnknownNameError as error:
+                _gone(world, asked, str(error))
+                return
             asked = world.loop.now
             for _ in range(ASKS):
                 asked = _ask(world, table, asked)
@@ -47,13 +52,18 @@ def _ask(world: World, table: Any, asked: float) -> float:
     began = world.loop.now
     try:
         table.pull(np.arange(8))
-    except UnknownNameError:
-        silent_s = world.loop.now - asked
-        assert silent_s > TABLE_LEASE_S, f"a table was dropped {silent_s:.3f} s after somebody had asked for it"
+    except UnknownNameError as error:
+        _gone(world, asked, str(error))
         return 0.0
     except EXPECTED:
         return asked
     return began
+
+
+def _gone(world: World, asked: float, told: str) -> None:
+    silent_s = world.loop.now - asked
+    assert silent_s > TABLE_LEASE_S, f"a table was dropped {silent_s:.3f} s after somebody had asked for it"
+    assert "lease" in told, f"a job is not told that its table's lease ran out: {told}"
 
 
 async def leases(world: World) -> None:

@@ -18,7 +18,14 @@ import numpy as np
 
 import atta
 from atta.client.cluster import connect_all
-from atta.errors import DeadlineError, QuotaExceededError, UnavailableError, UnknownClientError
+from atta.errors import (
+    DeadlineError,
+    PeerLostError,
+    QuotaExceededError,
+    RestartedError,
+    UnavailableError,
+    UnknownClientError,
+)
 from tests.sim.network import Weather
 from tests.sim.scenarios.faults import bad_weather, healed, outages
 from tests.sim.scenarios.graph import PARTS, graph
@@ -30,6 +37,8 @@ __all__ = ["EXPECTED", "expected", "patiently", "sessions"]
 CONSUMERS, EPOCHS, LEASE_S = 2, 2, 4.0
 EXPECTED = (UnavailableError, DeadlineError, QuotaExceededError, UnknownClientError)
 """What a fault may lead to. Anything else says that something wrong was served."""
+GIVEN_UP = (*EXPECTED, RestartedError, PeerLostError)
+"""What an iterator gives up with: the latest error of an outage, also if the daemon is just back then."""
 
 
 @dataclass
@@ -92,7 +101,7 @@ def _some(world: World, loader: Any, epoch: int, read: Read, rng: np.random.Gene
                 current().park(work_s * rng.random())
             if rng.random() < 0.05:
                 break  # the program ends, and begins anew from its last state
-    except EXPECTED as error:
+    except GIVEN_UP as error:
         world.event(f"gives up: {type(error).__name__}")
     state = loader.state_dict()
     del stream

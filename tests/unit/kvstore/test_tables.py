@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -115,8 +116,15 @@ def test_a_table_that_was_opened_and_is_gone_or_another_is_an_error() -> None:
     tables.delete("users")
     with pytest.raises(UnknownNameError, match=r"'users' is not here any more.*atta tables load"):
         tables.get("users", 5)
-    with pytest.raises(UnknownNameError, match="not here any more"):
+    with pytest.raises(
+        UnknownNameError, match="'users' was dropped while it was being created: it was deleted, or lost"
+    ):
         tables.create(SPEC, table_id=5, whole=True)
+    leased = replace(SPEC, lease_s=8.0)
+    with pytest.raises(
+        UnknownNameError, match="or its lease of 8 s ran out before all daemons had it; create it again"
+    ):
+        tables.create(leased, table_id=5, whole=True)
     assert tables.list() == ()
     tables.create(SPEC, table_id=6)
     with pytest.raises(UnknownNameError, match="created anew"):

@@ -162,11 +162,19 @@ class ClusterTables:
             time.sleep(pause)
         if lost:
             raise UnknownNameError(
-                f"table {name!r} is lost on {self._places(infos, None)}, which was started anew: 'atta tables load SNAPSHOT' "
-                f"brings back what was saved; 'atta tables delete {name}' drops the other rows, so that it can be created anew"
+                f"table {name!r} is lost on {self._places(infos, None)}, {self._why_lost(infos)}; 'atta tables delete {name}' "
+                "drops the other rows, so that it can be created anew"
             )
         self._check_same(name, infos)
         return infos
+
+    def _why_lost(self, infos: Sequence[table_pb2.TableInfo | None]) -> str:
+        """Why some daemons do not have a table that others have, and what brings it back."""
+        connection, info = next((c, i) for c, i in zip(self._connections, infos, strict=True) if i is not None)
+        lease_s = _spec(connection, info).lease_s
+        if lease_s is None:
+            return "which was started anew: 'atta tables load SNAPSHOT' brings back what was saved"
+        return f"which was started anew, or where nobody asked for it during its lease of {lease_s:g} s"
 
     @staticmethod
     def _described(connection: Connection, name: str) -> table_pb2.TableInfo | None:

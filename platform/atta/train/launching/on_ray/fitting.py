@@ -132,7 +132,8 @@ def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Itera
 def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    beside = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+    # ``soft`` alone waits for ever where the node lives and is full. Ray Serve places its replicas like this, too.
+    beside = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
     room = {"memory": memory} if memory else {}
     return ray.remote(TrainerKeeper).options(num_cpus=threads, scheduling_strategy=beside, **room).remote()
 
@@ -142,18 +143,24 @@ class _Trainers:
 
     def __init__(self, ray: Any, actors: Sequence[Any], registry: Any) -> None:
         self._ray, self._actors, self._registry = ray, actors, registry
+        late = QuotaExceededError(f"Ray has no room for {len(actors)} trainers after {ROOM_S:g} s")
+        self._places: list[Mapping[str, Any]] = self._told([actor.place.remote() for actor in actors], late)
+
+    def _told(self, asked: Any, late: AttaError) -> Any:
+        """What actors answer before they train. Raises ``late`` after ``ROOM_S``, AttaError if one of them is lost."""
         try:
-            self._places: list[Mapping[str, Any]] = ray.get([a.place.remote() for a in actors], timeout=ROOM_S)
-        except ray.exceptions.GetTimeoutError:
-            raise QuotaExceededError(f"Ray has no room for {len(actors)} trainers after {ROOM_S:g} s") from None
-        except ray.exceptions.RayError as error:
+            return self._ray.get(asked, timeout=ROOM_S)
+        except self._ray.exceptions.GetTimeoutError:
+            raise late from None
+        except self._ray.exceptions.RayError as error:
             raise AttaError(f"Ray lost a trainer as it started: {error}") from None
 
     def checkpoint(self, config: TrainConfig) -> str:
         """What tells the checkpoint there is now from another one, as rank 0 sees it."""
         from atta.train.checkpoint import LAST
 
-        found: str = self._ray.get(self._actors[0].version.remote(config.checkpoint, LAST))
+        late = AttaError(f"trainer 0 did not find out within {ROOM_S:g} s which checkpoint is in {config.checkpoint}")
+        found: str = self._told(self._actors[0].version.remote(config.checkpoint, LAST), late)
         return found
 
     def train(self, task: Mapping[str, Any], threads: int) -> list[EpochReport]:
