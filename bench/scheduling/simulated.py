@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,8 @@ from atta.wire.clusterfile import write_cluster
 from bench.record import command, head, parser_of, rows_of, write
 
 BOUND = 0.15
+WARM_UP_BATCHES = 24
+"""Least number of batches of a consumer before those that are measured."""
 FORECAST_MACHINES = (8, 64, 256)
 FORECAST_LINKS = ("1gbit", "10gbit", "25gbit")
 FORECAST_CORES = 8
@@ -104,6 +107,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="two partitions")
     parser.add_argument("--data4", required=True, help="four")
     parser.add_argument("--data8", help="eight; without it, these settings are left out")
+    parser.add_argument("--only", type=re.compile, help="simulate only settings whose names this expression matches")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
@@ -116,32 +120,41 @@ def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Na
     """Measure what is not in the folder ``kept`` yet, then simulate all of it."""
     kept.mkdir(parents=True, exist_ok=True)
     rates = kept / "seeds_per_s.json"
-    done: dict[str, float] = json.loads(rates.read_text()) if rates.exists() else {}
+    done: dict[str, Any] = json.loads(rates.read_text()) if rates.exists() else {}
     data = {2: arguments.data, 4: arguments.data4}
     if arguments.data8:
         data[8] = arguments.data8
     profiles: dict[tuple[int, tuple[int, ...], int], Profile] = {}
-    settings = [setting for setting in SETTINGS if setting.machines in data]
+    settings = [
+        setting
+        for setting in SETTINGS
+        if setting.machines in data and (arguments.only is None or arguments.only.search(setting.name))
+    ]
     measured = []
     for setting in settings:
         if setting.costs not in profiles:
             print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
             profiles[setting.costs] = costs(setting, data[setting.machines], kept)
         if setting.name not in done:
-            rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
-            done[setting.name] = statistics.median(rounds)
+            seeds = profiles[setting.costs].epoch_seeds
+            rounds = [real(setting, data[setting.machines], arguments.seconds, seeds) for _ in range(arguments.rounds)]
+            done[setting.name] = asdict(min(rounds, key=lambda run: abs(run.seeds_per_s - _median(rounds))))
             rates.write_text(json.dumps(done, indent=1))
-        measured.append(done[setting.name])
-        print(f"{setting.name}: {measured[-1]:,.0f} seeds/s", file=sys.stderr)
-    usual = next(s for s in settings if s.machines == max(data))
-    scenarios = [scenario(setting, profiles[setting.costs]) for setting in settings]
+        measured.append(RealRun(**done[setting.name]))
+        print(f"{setting.name}: {measured[-1].seeds_per_s:,.0f} seeds/s", file=sys.stderr)
+    usual = max(settings, key=lambda s: (s.machines, s.batch_size))
+    scenarios = [
+        scenario(setting, profiles[setting.costs], run.epochs) for setting, run in zip(settings, measured, strict=True)
+    ]
     larger = forecast_scenarios(profiles[usual.costs])
     print("== simulating", file=sys.stderr)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         outcomes = list(pool.map(simulate, [*larger, *scenarios]))
     found = [
-        asdict(setting) | {"name": setting.name, "measured": seeds, "simulated": outcome.seeds_per_s}
-        for setting, seeds, outcome in zip(settings, measured, outcomes[len(larger) :], strict=True)
+        asdict(setting)
+        | {"name": setting.name, "measured": run.seeds_per_s, "measured_cpu_us": run.cpu_us}
+        | {"simulated": outcome.seeds_per_s, "simulated_cpu_us": _cpu_us(cast, outcome)}
+        for setting, run, cast, outcome in zip(settings, measured, scenarios, outcomes[len(larger) :], strict=True)
     ]
     forecasts = forecast(larger, outcomes[: len(larger)])
     record(found, forecasts, command(parser, arguments), arguments.out)
@@ -163,7 +176,7 @@ def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
             serve = serve_command(Path(data).resolve(), part, address, cluster, *options)
             daemons.append(host.popen(serve, stdin=subprocess.PIPE))
         words = ["--batch-size", str(setting.batch_size), "--fan-out", fan_outs]
-        words += ["--data", data, "--out", str(out), "--epochs", "4"]
+        words += ["--data", data, "--out", str(out), "--epochs", "3"]
         measure = [sys.executable, "-m", "atta.cli.main", "simulate", "--measure", str(cluster), *words]
         found = lab.hosts[0].popen(measure, stdout=subprocess.DEVNULL)
         if found.wait(timeout=300):
@@ -173,11 +186,31 @@ def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
         return load_profile(out)
 
 
-def real(setting: ClusterSetting, data: str, seconds: float) -> float:
-    """Seeds per second of real daemons, without a cache."""
+@dataclass(frozen=True)
+class RealRun:
+    """What real daemons did: their rate, CPU microseconds per seed, and how many epochs each consumer had."""
+
+    seeds_per_s: float
+    cpu_us: float
+    epochs: int
+
+
+def _median(runs: Sequence[RealRun]) -> float:
+    return statistics.median_low(run.seeds_per_s for run in runs)
+
+
+def _cpu_us(cast: Scenario, outcome: Outcome) -> float:
+    """CPU microseconds per seed of a simulation."""
+    batches = cast.machines * cast.session_batches
+    return 1e3 * outcome.cpu_ms_per_batch * batches / cast.epoch_seeds
+
+
+def real(setting: ClusterSetting, data: str, seconds: float, epoch_seeds: int) -> RealRun:
+    """Measure real daemons, without a cache."""
     cache = ["--cache-share", "0"] if setting.share else cache_options(0)
+    warm_up = max(2, math.ceil(WARM_UP_BATCHES * setting.machines * setting.batch_size / epoch_seeds))
     workload = BenchWorkload(
-        setting.fan_outs, setting.batch_size, warm_up=8, seconds=seconds, threads=1, think_ms=setting.think_ms
+        setting.fan_outs, setting.batch_size, warm_up=warm_up, seconds=seconds, threads=1, think_ms=setting.think_ms
     )
     serve = ["--peer-delay", f"{setting.rtt_ms:g}ms", "--policy", setting.policy, "--prefetch", str(setting.prefetch)]
     with NetLab(setting.machines, rate=setting.link) as lab, tempfile.TemporaryDirectory() as folder:
@@ -190,11 +223,13 @@ def real(setting: ClusterSetting, data: str, seconds: float) -> float:
             deliver="arrays",
             serve=(*cache, *serve),
         )
-    return measured.total("seeds") / measured.window_s
+    seeds = measured.total("seeds")
+    epochs = len(measured.epochs) // setting.machines
+    return RealRun(seeds / measured.window_s, 1e6 * measured.whole.cpu_s / seeds, epochs)
 
 
-def scenario(setting: ClusterSetting, profile: Profile) -> Scenario:
-    """What to simulate for a setting."""
+def scenario(setting: ClusterSetting, profile: Profile, epochs: int) -> Scenario:
+    """What to simulate for a setting. A round trip is emulated by a timer of the daemon that asks."""
     config = SchedulerConfig(workers=1, policy=setting.policy, prefetch=setting.prefetch, log_events=0)
     return Scenario(
         profile,
@@ -202,13 +237,13 @@ def scenario(setting: ClusterSetting, profile: Profile) -> Scenario:
         cores=profile.cores,
         shared_cores=True,
         link=bits_per_s(setting.link) / 8 if setting.link else math.inf,
-        rtt_s=setting.rtt_ms / 1e3,
+        rtt_s=setting.rtt_ms / 1e3 + (1e-6 * profile.timer_us if setting.rtt_ms else 0.0),
         scheduler=config,
         serve_threads=1,
         train_s=setting.think_ms / 1e3,
         share_pulls=setting.share,
         lockstep=False,
-        batches=max(60, 40_000 // setting.batch_size),
+        epochs=epochs,
         known_batch_bytes=True,
     )
 

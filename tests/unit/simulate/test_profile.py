@@ -38,7 +38,7 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"format": "other"}, "is no profile"),
-    ({"version": 3}, "version 3, this Atta reads versions 1 and 2"),
+    ({"version": 4}, "version 4, this Atta reads versions 1 and 2 and 3"),
     ({"version": None}, "version None"),
     ({"loop__task": 1.0}, "did you mean 'task_us'"),
     ({"loop__task_us": -1}, "loop.task_us is -1"),
