@@ -4,7 +4,7 @@
 
 ``atta simulate --measure`` measures the costs once per dataset, fan-outs and batch size: in namespaces with unshaped
 links, without round trips, computing consumers or a cache, under one policy. The clusters that are compared differ from
-that, and nothing is fitted to them. Namespaces share the cores of the machine, and so do the simulated machines. Bound:
+that, and nothing is fitted to them. Both run as many whole epochs. Namespaces share the cores of the machine, and so do the simulated machines. Bound:
 15 %. From the costs with the most partitions it then forecasts larger clusters of larger machines, and what limits
 them. Writes simulated.json and simulated.md.
 """
@@ -107,7 +107,9 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="two partitions")
     parser.add_argument("--data4", required=True, help="four")
     parser.add_argument("--data8", help="eight; without it, these settings are left out")
-    parser.add_argument("--only", type=re.compile, help="simulate only settings whose names this expression matches")
+    parser.add_argument(
+        "--only", type=re.compile, help="only settings whose names this expression matches, and no forecasts"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
@@ -146,7 +148,7 @@ def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Na
     scenarios = [
         scenario(setting, profiles[setting.costs], run.epochs) for setting, run in zip(settings, measured, strict=True)
     ]
-    larger = forecast_scenarios(profiles[usual.costs])
+    larger = [] if arguments.only else forecast_scenarios(profiles[usual.costs])
     print("== simulating", file=sys.stderr)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         outcomes = list(pool.map(simulate, [*larger, *scenarios]))
@@ -283,6 +285,29 @@ def _within(errors: Sequence[float]) -> str:
     return f"{sum(abs(e) <= BOUND for e in errors)} of {len(errors)}"
 
 
+def _forecast_lines(forecasts: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        "",
+        f"Larger clusters, from the costs with {forecasts[0]['parts']} partitions (1,024 seeds, 15,10,5): each machine with "
+        f"{FORECAST_CORES} cores, round trips of {1e3 * FORECAST_RTT_S:g} ms, no cache, consumers that do not compute.",
+        "",
+        *rows_of(
+            ("machines", "link", "seeds/s", "per machine", "requests per batch", "limited by"),
+            *(
+                (
+                    cast["machines"],
+                    cast["link"],
+                    f"{cast['seeds_per_s']:,.0f}",
+                    f"{cast['seeds_per_s'] / cast['machines']:,.0f}",
+                    f"{cast['requests_per_batch']:,.0f}",
+                    f"{cast['limit']}, {cast['limit_busy']:.0%}",
+                )
+                for cast in forecasts
+            ),
+        ),
+    ]
+
+
 def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], typed: str, out: Path) -> None:
     """Write simulated.json and simulated.md."""
     found = document("simulated", command=typed, results=clusters) | {"forecasts": forecasts}
@@ -292,7 +317,14 @@ def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], type
     for cluster, error in zip(clusters, errors, strict=True):
         by_machines[cluster["machines"]].append(error)
     rows = (
-        (c["name"], f"{c['measured']:,.0f}", f"{c['simulated']:,.0f}", f"{error:+.1%}")
+        (
+            c["name"],
+            f"{c['measured']:,.0f}",
+            f"{c['simulated']:,.0f}",
+            f"{error:+.1%}",
+            f"{c['measured_cpu_us']:.1f}",
+            f"{c['simulated_cpu_us']:.1f}",
+        )
         for c, error in zip(clusters, errors, strict=True)
     )
     lines = [
@@ -312,25 +344,8 @@ def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], type
             ),
         ),
         "",
-        *rows_of(("setting", "seeds/s measured", "simulated", "error"), *rows),
-        "",
-        f"Larger clusters, from the costs with {forecasts[0]['parts']} partitions (1,024 seeds, 15,10,5): each machine with "
-        f"{FORECAST_CORES} cores, round trips of {1e3 * FORECAST_RTT_S:g} ms, no cache, consumers that do not compute.",
-        "",
-        *rows_of(
-            ("machines", "link", "seeds/s", "per machine", "requests per batch", "limited by"),
-            *(
-                (
-                    cast["machines"],
-                    cast["link"],
-                    f"{cast['seeds_per_s']:,.0f}",
-                    f"{cast['seeds_per_s'] / cast['machines']:,.0f}",
-                    f"{cast['requests_per_batch']:,.0f}",
-                    f"{cast['limit']}, {cast['limit_busy']:.0%}",
-                )
-                for cast in forecasts
-            ),
-        ),
+        *rows_of(("setting", "seeds/s measured", "simulated", "error", "CPU µs per seed measured", "simulated"), *rows),
+        *(_forecast_lines(forecasts) if forecasts else ()),
     ]
     write(out / "simulated.json", found, lines)
     print(within)

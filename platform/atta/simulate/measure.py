@@ -83,15 +83,15 @@ def measure(
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
     hops = tuple(fan_outs)
     settings = [
-        _Run("batches", batch_size, hops, epochs),
-        _Run("small batches", max(1, batch_size // SMALLER), hops, epochs),
-        _Run("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
-        _Run("epochs of one batch", None, (1,), OPENINGS * epochs),
+        _MeasuredRun("batches", batch_size, hops, epochs),
+        _MeasuredRun("small batches", max(1, batch_size // SMALLER), hops, epochs),
+        _MeasuredRun("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
+        _MeasuredRun("epochs of one batch", None, (1,), OPENINGS * epochs),
     ]
     if len(hops) > 1:
-        settings.append(_Run("one hop", batch_size, hops[:1], epochs))
+        settings.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
     runs: list[Measurements] = []
-    for run in [*settings, _Run("one consumer at a time", batch_size, hops, epochs, alone=True)]:
+    for run in [*settings, _MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True)]:
         say(f"measuring {run.name}: fan-outs {','.join(map(str, run.fan_outs))}, {run.epochs} epochs after a warm-up")
         with _opened(source, threads) as cluster:
             if dataset is not None and cluster.dataset_id != dataset.dataset_id:
@@ -106,7 +106,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _MeasuredRun:
     name: str
     size: int | None
     """Seeds of a batch; None: all of an epoch."""
@@ -125,7 +125,7 @@ def _opened(source: str | Path, threads: int) -> Cluster:
     return local(source, threads=threads, verify=False, options=("--cache-share", "0", "--no-share-pulls"))
 
 
-def _measured(cluster: Cluster, dataset: Dataset | None, run: _Run, split: str) -> Measurements:
+def _measured(cluster: Cluster, dataset: Dataset | None, run: _MeasuredRun, split: str) -> Measurements:
     """One warm-up epoch, then the measured ones; a thread per rank."""
     ranks = cluster.num_parts
     size = run.size or max(1, ServedDataset.of(cluster, split).epoch_seeds)
@@ -143,12 +143,11 @@ def _measured(cluster: Cluster, dataset: Dataset | None, run: _Run, split: str) 
         for rank in range(ranks)
     ]
     consumers = [_Consumer(loader, rank, dataset, size, run.most) for rank, loader in enumerate(loaders)]
-    _work(consumers, alone=run.alone)
+    _work(consumers, 1, alone=run.alone)
     for consumer in consumers:
         consumer.seen, consumer.counting_s = Measurements(), 0.0
     before, cpu_s = _totals(cluster), time.process_time()
-    for _ in range(run.epochs):
-        _work(consumers, alone=run.alone)
+    _work(consumers, run.epochs, alone=run.alone)
     whole = merged([consumer.seen for consumer in consumers])
     counting_s = sum(consumer.counting_s for consumer in consumers)
     whole.cpu_s = max(0.0, time.process_time() - cpu_s - counting_s)  # with the threads of connections
@@ -172,21 +171,26 @@ class _Consumer:
     most: int | None
     seen: Measurements = field(default_factory=Measurements)
     counting_s: float = 0.0
+    epochs: int = 0
     failure: BaseException | None = None
 
-    def epoch(self) -> None:
+    def work(self, epochs: int) -> None:
+        """Run so many epochs as trainers do: while one ends, the daemon begins the next."""
+        self.epochs += epochs
+        self.loader.epochs = self.epochs
         try:
-            for batch in islice(iter(self.loader), self.most):
-                cpu = time.thread_time()
-                _count(self.seen, batch, self.dataset, self.rank, self.size)
-                self.counting_s += time.thread_time() - cpu
+            for _ in range(epochs):
+                for batch in islice(iter(self.loader), self.most):
+                    cpu = time.thread_time()
+                    _count(self.seen, batch, self.dataset, self.rank, self.size)
+                    self.counting_s += time.thread_time() - cpu
         except BaseException as error:
             self.failure = error
 
 
-def _work(consumers: Sequence[_Consumer], *, alone: bool) -> None:
-    """Let each consumer run an epoch: side by side, or one after another."""
-    threads = [threading.Thread(target=consumer.epoch, daemon=True) for consumer in consumers]
+def _work(consumers: Sequence[_Consumer], epochs: int, *, alone: bool) -> None:
+    """Let each consumer run ``epochs``: side by side, or one after another."""
+    threads = [threading.Thread(target=consumer.work, args=(epochs,), daemon=True) for consumer in consumers]
     for thread in threads:
         thread.start()
         if alone:

@@ -131,5 +131,5 @@ def test_waking_a_thread_takes_time_where_a_core_sleeps() -> None:
     clock.at(1.0, second.run, 0.0, 1.0, lambda: ends.__setitem__("switched", clock.now))
     clock.run()
     # From 1 s on three threads share two cores until one of them has ended at 1.75 s.
-    assert ends == pytest.approx({"woken": 1.5, "awake": 2.75, "switched": 2.25})
+    assert ends == pytest.approx({"woken": 1.75, "awake": 2.75, "switched": 2.25})
     assert cores.used() == pytest.approx(3.5)  # waking needs no processor time
