@@ -164,7 +164,7 @@ def profile_of(
     """
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
-    local_costs = {kind: _cost(all_runs, kind) for kind in LOCAL_KINDS}
+    local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
     per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
     batch_s, request_s, byte_s, session_s = _overheads(runs, per_unit)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
@@ -207,7 +207,12 @@ def profile_of(
         vertices=described.vertices if main.expanded else (),
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)),
-        measured={**measured, "dataset_id": described.dataset_id, "batches": [run.batches for run in runs]},
+        measured={
+            **measured,
+            "dataset_id": described.dataset_id,
+            "batches": [run.batches for run in runs],
+            "cpu_ms_per_batch": 1e3 * main.batch_cpu_s(),
+        },
     )
 
 
@@ -241,9 +246,12 @@ def _sum_of(runs: Sequence[Measurements]) -> Measurements:
     return whole
 
 
-def _cost(seen: Measurements, kind: str) -> Linear:
+def _cost(seen: Measurements, kind: str, main: Measurements) -> Linear:
+    """The line through all tasks of a kind, scaled so that those of the ``main`` run cost in sum what they did."""
     fixed, slope = Line(*(seen.of(kind, "cpu", name) for name in ("n", "x", "xx", "y", "xy"))).fit()
-    return Linear(1e6 * fixed, 1e6 * slope)
+    told = fixed * main.of(kind, "cpu", "n") + slope * main.of(kind, "cpu", "x")
+    microsecond = 1e6 * (main.of(kind, "cpu", "y") / told if told else 1.0)
+    return Linear(microsecond * fixed, microsecond * slope)
 
 
 def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
@@ -280,7 +288,8 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> l
 def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
     """Seconds per count of each column, none negative, that explain the seconds of each row best.
 
-    A row's error counts relative to its seconds, so a long run does not matter more than a short one.
+    A row's error counts relative to its seconds, so a long run does not matter more than a short one. In the end all are
+    scaled to explain the first row exactly: it is what the profile is about, and the others only tell the columns apart.
     """
     known = np.array(seconds)
     weight = np.where(known > 0, 1.0 / np.maximum(known, 1e-9), 1.0)
@@ -288,7 +297,9 @@ def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> l
     largest = table.max(axis=0)
     scale = np.where(largest > 0, largest, 1.0)  # columns of like size: bytes outnumber batches by millions
     found, _ = nnls(table / scale, known * weight)
-    return [float(value) for value in found / scale]
+    told = float(table[0] / scale @ found)
+    exact = float(known[0] * weight[0]) / told if told and known[0] else 1.0
+    return [exact * float(value) for value in found / scale]
 
 
 def _hops(main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float) -> tuple[HopSize, ...]:

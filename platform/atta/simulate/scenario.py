@@ -153,6 +153,9 @@ class BatchModel:
             _scaled_hops(profile, size, self.fan_outs, scenario.machines, scenario.growth)
             for size in (self.batch_size, self._last_seeds)
         )
+        measured = profile.batch_size, profile.fan_outs, profile.parts, 1.0
+        if scenario.epochs and (self.batch_size, self.fan_outs, scenario.machines, scenario.growth) == measured:
+            self._keep_means()
         self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
         self._owners = min(scenario.machines - 1, scenario.neighbours or scenario.machines)
         self._around = _ring(min(self._owners, scenario.peers))
@@ -167,6 +170,16 @@ class BatchModel:
         """Size of each batch of a machine relative to the mean: log-normal with mean 1, independent of timing."""
         spread, draw = self.profile.spread, random.Random(f"{self._seed}/{machine}")
         return [draw.lognormvariate(-spread * spread / 2, spread) if spread else 1.0 for _ in range(batches)]
+
+    def _keep_means(self) -> None:
+        """Scale all hops so that an epoch's batches have the measured mean: the profile's counts its last batch, too."""
+        count = self._session_batches
+        for hop, measured in enumerate(self.profile.hops):
+            sizes = self.hops[hop], self._last_hops[hop]
+            mean = ((count - 1) * sizes[0].new + sizes[1].new) / count
+            self.hops[hop], self._last_hops[hop] = (
+                replace(size, new=size.new * measured.new / mean if mean else 0.0) for size in sizes
+            )
 
     def seeds(self, batch: int) -> float:
         """Number of seeds of a batch."""

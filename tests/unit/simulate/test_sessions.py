@@ -14,7 +14,7 @@ from atta.scheduler import POLICIES
 from atta.simulate import HopSize, LoopCosts, Profile, Scenario, SimulatedCluster, simulate
 from tests.unit.simulate.scenarios import PROFILE, scenario
 
-SMALL = replace(PROFILE, epoch_seeds=7_200, spread=0.0)
+SMALL = replace(PROFILE, epoch_seeds=7_200, spread=0.0, parts=2)
 """With two machines an epoch has four batches: three of 1,024 seeds, and one of 528."""
 
 
@@ -28,6 +28,14 @@ def test_epochs_follow_each_other_and_their_last_batch_is_what_is_left(policy: s
         assert machine.delivered == list(range(12))
         assert machine.held == machine.bytes == 0
     assert outcome.seeds_per_s * outcome.duration_s == pytest.approx(3 * 7_200)
+
+
+def test_batches_of_an_epoch_have_the_measured_mean() -> None:
+    """The profile's mean is one of full batches and the last one, which reaches more vertices per seed."""
+    hops = (HopSize(900.0), HopSize(9_000.0, 0.85), HopSize(50_000.0, 0.75), HopSize(90_000.0, 0.7))
+    model = SimulatedCluster(scenario(replace(SMALL, hops=hops), machines=2, epochs=1)).model
+    assert sum(map(model.vertices, range(4))) / 4 == pytest.approx(sum(hop.new for hop in hops))
+    assert model.vertices(3) < model.vertices(0)
 
 
 def test_epochs_of_whole_batches_are_like_one_session() -> None:
