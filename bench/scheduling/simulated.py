@@ -4,7 +4,7 @@
 
 ``atta simulate --measure`` measures the costs once per dataset, fan-outs and batch size: in namespaces with unshaped
 links, without round trips, computing consumers or a cache, under one policy. The clusters that are compared differ from
-that, and nothing is fitted to them. Namespaces share the cores of the machine, and so do the simulated machines. Bound:
+that, and nothing is fitted to them. Both run as many whole epochs. Namespaces share the cores of the machine, and so do the simulated machines. Bound:
 15 %. From the costs with the most partitions it then forecasts larger clusters of larger machines, and what limits
 them. Writes simulated.json and simulated.md.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,8 @@ from atta.wire.clusterfile import write_cluster
 from bench.record import command, head, parser_of, rows_of, write
 
 BOUND = 0.15
+WARM_UP_BATCHES = 24
+"""Least number of batches of a consumer before those that are measured."""
 FORECAST_MACHINES = (8, 64, 256)
 FORECAST_LINKS = ("1gbit", "10gbit", "25gbit")
 FORECAST_CORES = 8
@@ -104,6 +107,9 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="two partitions")
     parser.add_argument("--data4", required=True, help="four")
     parser.add_argument("--data8", help="eight; without it, these settings are left out")
+    parser.add_argument(
+        "--only", type=re.compile, help="only settings whose names this expression matches, and no forecasts"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
@@ -116,32 +122,41 @@ def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Na
     """Measure what is not in the folder ``kept`` yet, then simulate all of it."""
     kept.mkdir(parents=True, exist_ok=True)
     rates = kept / "seeds_per_s.json"
-    done: dict[str, float] = json.loads(rates.read_text()) if rates.exists() else {}
+    done: dict[str, Any] = json.loads(rates.read_text()) if rates.exists() else {}
     data = {2: arguments.data, 4: arguments.data4}
     if arguments.data8:
         data[8] = arguments.data8
     profiles: dict[tuple[int, tuple[int, ...], int], Profile] = {}
-    settings = [setting for setting in SETTINGS if setting.machines in data]
+    settings = [
+        setting
+        for setting in SETTINGS
+        if setting.machines in data and (arguments.only is None or arguments.only.search(setting.name))
+    ]
     measured = []
     for setting in settings:
         if setting.costs not in profiles:
             print(f"== measuring costs: {setting.machines} partitions, fan-outs {setting.fan_outs}", file=sys.stderr)
             profiles[setting.costs] = costs(setting, data[setting.machines], kept)
         if setting.name not in done:
-            rounds = [real(setting, data[setting.machines], arguments.seconds) for _ in range(arguments.rounds)]
-            done[setting.name] = statistics.median(rounds)
+            seeds = profiles[setting.costs].epoch_seeds
+            rounds = [real(setting, data[setting.machines], arguments.seconds, seeds) for _ in range(arguments.rounds)]
+            done[setting.name] = asdict(min(rounds, key=lambda run: abs(run.seeds_per_s - _median(rounds))))
             rates.write_text(json.dumps(done, indent=1))
-        measured.append(done[setting.name])
-        print(f"{setting.name}: {measured[-1]:,.0f} seeds/s", file=sys.stderr)
-    usual = next(s for s in settings if s.machines == max(data))
-    scenarios = [scenario(setting, profiles[setting.costs]) for setting in settings]
-    larger = forecast_scenarios(profiles[usual.costs])
+        measured.append(RealRun(**done[setting.name]))
+        print(f"{setting.name}: {measured[-1].seeds_per_s:,.0f} seeds/s", file=sys.stderr)
+    usual = max(settings, key=lambda s: (s.machines, s.batch_size))
+    scenarios = [
+        scenario(setting, profiles[setting.costs], run.epochs) for setting, run in zip(settings, measured, strict=True)
+    ]
+    larger = [] if arguments.only else forecast_scenarios(profiles[usual.costs])
     print("== simulating", file=sys.stderr)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         outcomes = list(pool.map(simulate, [*larger, *scenarios]))
     found = [
-        asdict(setting) | {"name": setting.name, "measured": seeds, "simulated": outcome.seeds_per_s}
-        for setting, seeds, outcome in zip(settings, measured, outcomes[len(larger) :], strict=True)
+        asdict(setting)
+        | {"name": setting.name, "measured": run.seeds_per_s, "measured_cpu_us": run.cpu_us}
+        | {"simulated": outcome.seeds_per_s, "simulated_cpu_us": _cpu_us(cast, outcome)}
+        for setting, run, cast, outcome in zip(settings, measured, scenarios, outcomes[len(larger) :], strict=True)
     ]
     forecasts = forecast(larger, outcomes[: len(larger)])
     record(found, forecasts, command(parser, arguments), arguments.out)
@@ -163,7 +178,7 @@ def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
             serve = serve_command(Path(data).resolve(), part, address, cluster, *options)
             daemons.append(host.popen(serve, stdin=subprocess.PIPE))
         words = ["--batch-size", str(setting.batch_size), "--fan-out", fan_outs]
-        words += ["--data", data, "--out", str(out), "--epochs", "4"]
+        words += ["--data", data, "--out", str(out), "--epochs", "3"]
         measure = [sys.executable, "-m", "atta.cli.main", "simulate", "--measure", str(cluster), *words]
         found = lab.hosts[0].popen(measure, stdout=subprocess.DEVNULL)
         if found.wait(timeout=300):
@@ -173,11 +188,31 @@ def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
         return load_profile(out)
 
 
-def real(setting: ClusterSetting, data: str, seconds: float) -> float:
-    """Seeds per second of real daemons, without a cache."""
+@dataclass(frozen=True)
+class RealRun:
+    """What real daemons did: their rate, CPU microseconds per seed, and how many epochs each consumer had."""
+
+    seeds_per_s: float
+    cpu_us: float
+    epochs: int
+
+
+def _median(runs: Sequence[RealRun]) -> float:
+    return statistics.median_low(run.seeds_per_s for run in runs)
+
+
+def _cpu_us(cast: Scenario, outcome: Outcome) -> float:
+    """CPU microseconds per seed of a simulation."""
+    batches = cast.machines * cast.session_batches
+    return 1e3 * outcome.cpu_ms_per_batch * batches / cast.epoch_seeds
+
+
+def real(setting: ClusterSetting, data: str, seconds: float, epoch_seeds: int) -> RealRun:
+    """Measure real daemons, without a cache."""
     cache = ["--cache-share", "0"] if setting.share else cache_options(0)
+    warm_up = max(2, math.ceil(WARM_UP_BATCHES * setting.machines * setting.batch_size / epoch_seeds))
     workload = BenchWorkload(
-        setting.fan_outs, setting.batch_size, warm_up=8, seconds=seconds, threads=1, think_ms=setting.think_ms
+        setting.fan_outs, setting.batch_size, warm_up=warm_up, seconds=seconds, threads=1, think_ms=setting.think_ms
     )
     serve = ["--peer-delay", f"{setting.rtt_ms:g}ms", "--policy", setting.policy, "--prefetch", str(setting.prefetch)]
     with NetLab(setting.machines, rate=setting.link) as lab, tempfile.TemporaryDirectory() as folder:
@@ -190,11 +225,13 @@ def real(setting: ClusterSetting, data: str, seconds: float) -> float:
             deliver="arrays",
             serve=(*cache, *serve),
         )
-    return measured.total("seeds") / measured.window_s
+    seeds = measured.total("seeds")
+    epochs = len(measured.epochs) // setting.machines
+    return RealRun(seeds / measured.window_s, 1e6 * measured.whole.cpu_s / seeds, epochs)
 
 
-def scenario(setting: ClusterSetting, profile: Profile) -> Scenario:
-    """What to simulate for a setting."""
+def scenario(setting: ClusterSetting, profile: Profile, epochs: int) -> Scenario:
+    """What to simulate for a setting. A round trip is emulated by a timer of the daemon that asks."""
     config = SchedulerConfig(workers=1, policy=setting.policy, prefetch=setting.prefetch, log_events=0)
     return Scenario(
         profile,
@@ -202,13 +239,13 @@ def scenario(setting: ClusterSetting, profile: Profile) -> Scenario:
         cores=profile.cores,
         shared_cores=True,
         link=bits_per_s(setting.link) / 8 if setting.link else math.inf,
-        rtt_s=setting.rtt_ms / 1e3,
+        rtt_s=setting.rtt_ms / 1e3 + (1e-6 * profile.timer_us if setting.rtt_ms else 0.0),
         scheduler=config,
         serve_threads=1,
         train_s=setting.think_ms / 1e3,
         share_pulls=setting.share,
         lockstep=False,
-        batches=max(60, 40_000 // setting.batch_size),
+        epochs=epochs,
         known_batch_bytes=True,
     )
 
@@ -248,6 +285,29 @@ def _within(errors: Sequence[float]) -> str:
     return f"{sum(abs(e) <= BOUND for e in errors)} of {len(errors)}"
 
 
+def _forecast_lines(forecasts: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        "",
+        f"Larger clusters, from the costs with {forecasts[0]['parts']} partitions (1,024 seeds, 15,10,5): each machine with "
+        f"{FORECAST_CORES} cores, round trips of {1e3 * FORECAST_RTT_S:g} ms, no cache, consumers that do not compute.",
+        "",
+        *rows_of(
+            ("machines", "link", "seeds/s", "per machine", "requests per batch", "limited by"),
+            *(
+                (
+                    cast["machines"],
+                    cast["link"],
+                    f"{cast['seeds_per_s']:,.0f}",
+                    f"{cast['seeds_per_s'] / cast['machines']:,.0f}",
+                    f"{cast['requests_per_batch']:,.0f}",
+                    f"{cast['limit']}, {cast['limit_busy']:.0%}",
+                )
+                for cast in forecasts
+            ),
+        ),
+    ]
+
+
 def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], typed: str, out: Path) -> None:
     """Write simulated.json and simulated.md."""
     found = document("simulated", command=typed, results=clusters) | {"forecasts": forecasts}
@@ -257,7 +317,14 @@ def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], type
     for cluster, error in zip(clusters, errors, strict=True):
         by_machines[cluster["machines"]].append(error)
     rows = (
-        (c["name"], f"{c['measured']:,.0f}", f"{c['simulated']:,.0f}", f"{error:+.1%}")
+        (
+            c["name"],
+            f"{c['measured']:,.0f}",
+            f"{c['simulated']:,.0f}",
+            f"{error:+.1%}",
+            f"{c['measured_cpu_us']:.1f}",
+            f"{c['simulated_cpu_us']:.1f}",
+        )
         for c, error in zip(clusters, errors, strict=True)
     )
     lines = [
@@ -277,25 +344,8 @@ def record(clusters: list[dict[str, Any]], forecasts: list[dict[str, Any]], type
             ),
         ),
         "",
-        *rows_of(("setting", "seeds/s measured", "simulated", "error"), *rows),
-        "",
-        f"Larger clusters, from the costs with {forecasts[0]['parts']} partitions (1,024 seeds, 15,10,5): each machine with "
-        f"{FORECAST_CORES} cores, round trips of {1e3 * FORECAST_RTT_S:g} ms, no cache, consumers that do not compute.",
-        "",
-        *rows_of(
-            ("machines", "link", "seeds/s", "per machine", "requests per batch", "limited by"),
-            *(
-                (
-                    cast["machines"],
-                    cast["link"],
-                    f"{cast['seeds_per_s']:,.0f}",
-                    f"{cast['seeds_per_s'] / cast['machines']:,.0f}",
-                    f"{cast['requests_per_batch']:,.0f}",
-                    f"{cast['limit']}, {cast['limit_busy']:.0%}",
-                )
-                for cast in forecasts
-            ),
-        ),
+        *rows_of(("setting", "seeds/s measured", "simulated", "error", "CPU µs per seed measured", "simulated"), *rows),
+        *(_forecast_lines(forecasts) if forecasts else ()),
     ]
     write(out / "simulated.json", found, lines)
     print(within)

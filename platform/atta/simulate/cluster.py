@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atta.samplers.dag.instance import Lane
+from atta.simulate.batches.prices import Prices
 from atta.simulate.clock import Clock
-from atta.simulate.machine import Machine, Prices
+from atta.simulate.machine import Machine
 from atta.simulate.resources import Cores, Switch
 from atta.simulate.scenario import BatchModel, Scenario
 
@@ -144,11 +145,12 @@ class SimulatedCluster:
 
     def _outcome(self) -> Outcome:
         scenario, machines, seconds = self.scenario, self.machines, self.clock.now
-        count, batches = len(machines), len(machines) * scenario.batches
+        count, batches = len(machines), len(machines) * scenario.trainer_batches
         used = sum(cores.used() for cores in self._cores)
         training = batches * scenario.train_s * scenario.train_threads
         completions = sorted(s for m in machines for s in m.completions_s)
-        seeds_per_s = batches * self.model.batch_size / seconds if seconds else 0.0
+        made = count * sum(map(self.model.seeds, range(scenario.trainer_batches)))
+        seeds_per_s = made / seconds if seconds else 0.0
         seeds = scenario.epoch_seeds
 
         def share(part: float, whole: float) -> float:
@@ -187,7 +189,7 @@ class SimulatedCluster:
             "cores": machine.cores.used() / machine.cores.count,
             "event loop": machine.loop.asked_s,
             "link": max(machine.port.sent, machine.port.received) / (PAYLOAD * scenario.link),
-            "trainer": scenario.batches * scenario.train_s,  # without waiting for cores
+            "trainer": scenario.trainer_batches * scenario.train_s,  # without waiting for cores
             "worker threads": machine.lane_s[Lane.CPU] / scenario.scheduler.workers,
             "serving threads": machine.serving.asked_s / machine.serving.threads,
             "requests": machine.lane_s[Lane.NET] / scenario.scheduler.net_in_flight,

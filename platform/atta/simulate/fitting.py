@@ -16,7 +16,7 @@ from atta.scheduler.costs import Line
 from atta.simulate.drawn import Expanded, added, draws_of, together
 from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote
 
-__all__ = ["MOST_REPEATS", "Measurements", "ServedDataset", "merged", "profile_of"]
+__all__ = ["MOST_REPEATS", "Measurements", "ServedDataset", "Waits", "merged", "profile_of"]
 
 ID_BYTES = 4.0
 """Bytes of a vertex in a request."""
@@ -41,7 +41,7 @@ class Measurements:
     wanted: dict[str, np.ndarray] = field(default_factory=dict)  # full batches that had a remote vertex, by node type
     by_rank: list[Measurements] = field(default_factory=list)  # the ranks' figures, if these are their sum
     totals: dict[str, float] = field(default_factory=dict)  # counters of all daemons: growth in the measured epochs
-    cpu_s: float = 0.0  # CPU seconds of the consumers for waiting and taking
+    cpu_s: float = 0.0  # CPU seconds of the consumers' process, without counting what is in batches
 
     def of(self, kind: str, lane: str, name: str) -> float:
         """A sum over all tasks of a kind, see ``TaskCosts``."""
@@ -55,6 +55,14 @@ class Measurements:
     def loop_s(self) -> float:
         """CPU time of the event loops."""
         return self.totals.get("loop_cpu_s", 0.0)
+
+    def batch_cpu_s(self) -> float:
+        """CPU time of all processes per batch."""
+        return (self.totals.get("cpu_s", 0.0) + self.cpu_s) / max(1, self.batches)
+
+    def sessions(self) -> float:
+        """Number of sessions that were opened."""
+        return self.totals.get("sessions_opened", 0.0)
 
     def tasks(self) -> float:
         """Number of tasks, at home and of other owners."""
@@ -93,6 +101,15 @@ class Measurements:
 
 
 @dataclass(frozen=True)
+class Waits:
+    """What a machine lets threads wait although nothing is in their way, in seconds; see
+    ``atta.observe.machine.waking``."""
+
+    wake_s: float = 0.0
+    timer_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class ServedDataset:
     """Facts that a cluster reports of its dataset."""
 
@@ -123,7 +140,6 @@ def merged(parts: Sequence[Measurements]) -> Measurements:
     for part in parts:
         whole.batches += part.batches
         whole.nbytes += part.nbytes
-        whole.cpu_s += part.cpu_s
         whole.fresh = list(added(whole.fresh, part.fresh))
         whole.home = list(added(whole.home, part.home))
         whole.sizes += part.sizes
@@ -138,16 +154,19 @@ def profile_of(
     fan_outs: tuple[int, ...],
     *,
     measured: Mapping[str, Any],
+    alone: Measurements | None = None,
+    waits: Waits = Waits(),
 ) -> Profile:
     """The profile that explains all ``runs``.
 
-    The first run's batches are those of the profile; ``measured``: notes for people.
+    The first run's batches are those of the profile; ``measured``: notes for people. ``alone``: the first run again with
+    one consumer at a time.
     """
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
-    local_costs = {kind: _cost(all_runs, kind) for kind in LOCAL_KINDS}
+    local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
     per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
-    batch_s, request_s, byte_s = _overheads(runs, per_unit)
+    batch_s, request_s, byte_s, session_s = _overheads(runs, per_unit)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
     row_bytes = fetched / max(1.0, sum(main.fresh))
     frontier = sum(main.fresh[:-1]) - main.totals.get("remote_frontier", 0.0)
@@ -178,13 +197,22 @@ def profile_of(
         row_bytes=row_bytes,
         batch_bytes=main.nbytes / batches,
         batch_us=1e6 * batch_s,
+        session_us=1e6 * session_s,
+        wake_us=1e6 * waits.wake_s,
+        timer_us=1e6 * waits.timer_s,
+        crowding=max(1.0, main.batch_cpu_s() / alone.batch_cpu_s()) if alone is not None else 1.0,
         cache_hit=main.hit() if repeats else at_hand,
         repeats=repeats,
         draws=draws_of(main.expanded, fan_outs),
         vertices=described.vertices if main.expanded else (),
         epoch_seeds=described.epoch_seeds,
         cores=len(os.sched_getaffinity(0)),
-        measured={**measured, "dataset_id": described.dataset_id, "batches": [run.batches for run in runs]},
+        measured={
+            **measured,
+            "dataset_id": described.dataset_id,
+            "batches": [run.batches for run in runs],
+            "cpu_ms_per_batch": 1e3 * main.batch_cpu_s(),
+        },
     )
 
 
@@ -218,24 +246,31 @@ def _sum_of(runs: Sequence[Measurements]) -> Measurements:
     return whole
 
 
-def _cost(seen: Measurements, kind: str) -> Linear:
+def _cost(seen: Measurements, kind: str, main: Measurements) -> Linear:
+    """The line through all tasks of a kind, scaled so that those of the ``main`` run cost in sum what they did."""
     fixed, slope = Line(*(seen.of(kind, "cpu", name) for name in ("n", "x", "xx", "y", "xy"))).fit()
-    return Linear(1e6 * fixed, 1e6 * slope)
+    told = fixed * main.of(kind, "cpu", "n") + slope * main.of(kind, "cpu", "x")
+    microsecond = 1e6 * (main.of(kind, "cpu", "y") / told if told else 1.0)
+    return Linear(microsecond * fixed, microsecond * slope)
 
 
 def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
-    """CPU time of the event loops per batch, per task, per request that goes as a message, and per byte of answers.
+    """CPU time of the event loops per batch, task, request that goes as a message, byte of answers, and session.
 
     Half of a request's share falls to either end. With two partitions a task of other owners is one request, so
     requests cannot be told from tasks.
     """
-    rows = [(float(run.batches), run.tasks(), run.messages() if parts > 2 else 0.0, run.moved()) for run in runs]
-    batch_s, task_s, request_s, byte_s = _explained(rows, [run.loop_s() for run in runs])
-    return LoopCosts(1e6 * batch_s, 1e6 * task_s, 1e6 * request_s / 2, 1e6 * request_s / 2, 1e6 * byte_s)
+    rows = [
+        (float(run.batches), run.tasks(), run.messages() if parts > 2 else 0.0, run.moved(), run.sessions())
+        for run in runs
+    ]
+    batch_s, task_s, request_s, byte_s, session_s = _explained(rows, [run.loop_s() for run in runs])
+    half = 1e6 * request_s / 2
+    return LoopCosts(1e6 * batch_s, 1e6 * task_s, half, half, 1e6 * byte_s, 1e6 * session_s)
 
 
 def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> list[float]:
-    """CPU seconds per batch, per request and per byte, besides tasks, event loops and work in answers.
+    """CPU seconds per batch, request, byte and session, besides tasks, event loops and work in answers.
 
     A unit of cost takes as long for another daemon as at home (``per_unit``: microseconds).
     """
@@ -245,7 +280,7 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> l
         for kind, unit_us in per_unit.items():
             units = run.asked() if kind == "feature" else run.of(kind, "net", "x")
             served += 1e-6 * unit_us * units
-        rows.append((float(run.batches), run.requests(), run.moved()))
+        rows.append((float(run.batches), run.requests(), run.moved(), run.sessions()))
         rest.append(max(0.0, run.unaccounted_s() - served))
     return _explained(rows, rest)
 
@@ -253,7 +288,8 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> l
 def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
     """Seconds per count of each column, none negative, that explain the seconds of each row best.
 
-    A row's error counts relative to its seconds, so a long run does not matter more than a short one.
+    A row's error counts relative to its seconds, so a long run does not matter more than a short one. In the end all are
+    scaled to explain the first row exactly: it is what the profile is about, and the others only tell the columns apart.
     """
     known = np.array(seconds)
     weight = np.where(known > 0, 1.0 / np.maximum(known, 1e-9), 1.0)
@@ -261,7 +297,9 @@ def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> l
     largest = table.max(axis=0)
     scale = np.where(largest > 0, largest, 1.0)  # columns of like size: bytes outnumber batches by millions
     found, _ = nnls(table / scale, known * weight)
-    return [float(value) for value in found / scale]
+    told = float(table[0] / scale @ found)
+    exact = float(known[0] * weight[0]) / told if told and known[0] else 1.0
+    return [exact * float(value) for value in found / scale]
 
 
 def _hops(main: Measurements, fan_outs: Sequence[int], batches: int, fetched: float) -> tuple[HopSize, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from atta.daemon.engine.brief import brief_us, is_brief
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
@@ -17,6 +17,7 @@ from atta.scheduler import (
     LaunchDag,
     RunTask,
     Scheduler,
+    SessionClosed,
     SessionOpened,
     TaskDone,
     Tick,
@@ -24,69 +25,17 @@ from atta.scheduler import (
     WakeAt,
     policy_named,
 )
+from atta.simulate.batches.prices import Prices, RequestPrice
 from atta.simulate.clock import Clock
-from atta.simulate.profile import Linear
 from atta.simulate.resources import Cores, Pool, Port, Switch
 from atta.simulate.scenario import BatchModel, Scenario
 
-__all__ = ["Machine", "Prices"]
+__all__ = ["Machine"]
 
 UTILISATION_PERIOD_S = 0.1
 """How often the CPU utilisation is sampled, in seconds, as in ``atta.daemon.engine.engine``."""
 LEAST_TRAIN_MS = 1e-3
 """Least training time that a consumer reports, in milliseconds; 0 would mean an unknown time."""
-
-
-@dataclass(frozen=True)
-class _TaskPrice:
-    fixed_s: float
-    per_unit_s: float
-
-
-@dataclass(frozen=True)
-class _RequestPrice:
-    request: float  # bytes per unit
-    answer: float
-    serve: _TaskPrice
-    receive: _TaskPrice
-
-
-class Prices:
-    """What tasks cost in seconds and bytes, by (kind, hop) of their operator; the same for all machines."""
-
-    def __init__(self, model: BatchModel) -> None:
-        self.hop = {op.id: op.hop for op in model.plan.ops} | {"": 0}
-        self.batch_s = 1e-6 * model.profile.batch_us
-        loop = model.profile.loop
-        self.loop_batch_s, self.loop_task_s = 1e-6 * loop.batch_us, 1e-6 * loop.task_us
-        self.loop_request_s, self.loop_answer_s = 1e-6 * loop.request_us, 1e-6 * loop.answer_us
-        self.loop_byte_s = 1e-6 * loop.us_per_byte
-        self._local: dict[tuple[Kind, int], _TaskPrice] = {}
-        self._remote: dict[tuple[Kind, int], _RequestPrice] = {}
-        for hop in range(len(model.hops)):
-            for kind in Kind:
-                price = model.remote(kind.value, hop)
-                self._local[kind, hop] = _seconds(model.local(kind.value, hop))
-                self._remote[kind, hop] = _RequestPrice(
-                    price.request_bytes, price.answer_bytes, _seconds(price.serve), _seconds(price.receive)
-                )
-
-    def local(self, task: Task) -> float:
-        """CPU seconds of a task at home."""
-        price = self._local[task.kind, self.hop[task.op]]
-        return price.fixed_s + price.per_unit_s * task.cost
-
-    def cost(self, kind: Kind, share: OwnedVertices) -> float:
-        """One owner's part of the cost of a task of other owners."""
-        return share.feature_bytes if kind is Kind.FEATURE else share.degree
-
-    def remote(self, task: Task) -> _RequestPrice:
-        """The cost of a request that a task of other owners sends."""
-        return self._remote[task.kind, self.hop[task.op]]
-
-    def copied(self, nbytes: float) -> float:
-        """CPU seconds to copy rows at hand."""
-        return self._local[Kind.FEATURE, 0].per_unit_s * nbytes
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +47,7 @@ class _RemoteTask:
 
     dag: int
     task: Task
-    price: _RequestPrice
+    price: RequestPrice
     since: float  # when its batch was begun: owners answer older ones first
     sent: float
     stands_for: float  # number of requests that each of its requests stands for
@@ -114,10 +63,6 @@ class _OwnersPart:
 
     of: _RemoteTask
     units: float  # of cost
-
-
-def _seconds(cost: Linear) -> _TaskPrice:
-    return _TaskPrice(1e-6 * cost.fixed_us, 1e-6 * cost.us_per_unit)
 
 
 class Machine:
@@ -146,26 +91,42 @@ class Machine:
         self.most_bytes = self.bytes = 0  # of finished batches
         self.requests = 0.0  # sent to other machines
         self.lane_s = dict.fromkeys(Lane, 0.0)  # sum over the tasks of a lane of the time that they took
-        self.loop, self.serving = Pool(cores, 1), Pool(cores, scenario.serve_threads)
+        self.loop, self.serving, self._workers, self._consumer = (
+            Pool(clock, cores, threads, wakes * prices.wake_s)
+            for threads, wakes in ((1, 1), (scenario.serve_threads, 1), (scenario.scheduler.workers, 1), (1, 2))
+        )  # a batch reaches the consumer by way of a thread of the connection
         self._scheduler = Scheduler(scenario.scheduler, index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
         self._scenario, self._model, self._prices = scenario, model, prices
         self._clock, self._switch = clock, switch
-        self._scales = model.scales(index, scenario.batches)
+        self._brief_us = brief_us(scenario.scheduler.workers)
+        self._scales = model.scales(index, scenario.trainer_batches)
         self._dags: dict[int, tuple[int, float]] = {}  # batch, when launched
         self._pulls: dict[_RemoteTask, None] = {}  # FEATURE tasks under way
         self._wake = 0  # number of the latest planned tick; earlier ones are out of date
-        self._queue: deque[int] = deque()
+        self._opened = 0  # sessions
+        self._queue: set[int] = set()
         self._training = False
         self._train_ms = self._started = 0.0
         self._consumed = 0
         self._used_s = 0.0  # core seconds up to the last sample of the utilisation
 
     def start(self) -> None:
-        """The trainer opens its session."""
-        known = float(self._model.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
+        """The trainer opens its first session."""
         self._clock.at(self._clock.now + UTILISATION_PERIOD_S, self._sample_utilisation)
-        self._send(SessionOpened("s", self._model.plan, range(self._scenario.batches), batch_bytes=known))
+        self._open()
+
+    def _open(self) -> None:
+        """Open the trainer's next session."""
+        known = float(self._model.batch_bytes(1.0)) if self._scenario.known_batch_bytes else 0.0
+        number, count = self._opened, self._scenario.session_batches
+        self._opened += 1
+        batches = range(number * count, (number + 1) * count)
+        opened = SessionOpened(f"s{number}", self._model.plan, batches, batch_bytes=known, loader="loader")
+        if self._prices.session_s:
+            self.cores.run(self._prices.session_s, self._on_loop, self._prices.loop_session_s, self._send, opened)
+        else:
+            self._on_loop(self._prices.loop_session_s, self._send, opened)
 
     # -- the daemon ----------------------------------------------------------------------------------------------------
 
@@ -174,7 +135,7 @@ class Machine:
             match action:
                 case RunTask(dag=dag, task=task, owners=owners):
                     if task.lane is Lane.CPU:
-                        self.cores.run(self._prices.local(task), self._ran, dag, task, self._clock.now)
+                        self._run(dag, task)
                     else:
                         self._ask(dag, task, owners)
                 case LaunchDag(dag=dag, batch=batch):
@@ -182,12 +143,21 @@ class Machine:
                     self.held += 1
                     self.most_held = max(self.most_held, self.held)
                 case BatchReady(batch=batch):
-                    self._on_loop(self._prices.loop_batch_s, self.cores.run, self._prices.batch_s, self._deliver, batch)
+                    self._on_loop(self._prices.loop_batch_s, self._hand_over, batch)
                 case WakeAt(when=when):
                     self._wake += 1
                     self._clock.at(when, self._tick, self._wake)
                 case _:
                     raise AssertionError(f"nothing fails in a simulation, but the scheduler says {action}")
+
+    def _run(self, dag: int, task: Task) -> None:
+        """Run a task at home: a brief one on the event loop, others on a worker."""
+        batch, seconds = self._dags[dag][0], self._prices.local(task)
+        vertices = self._model.vertices(batch) * self._scales[batch]
+        if is_brief(task, self._brief_us, seeds=self._model.batch_size, vertices=vertices):
+            self._on_loop(seconds, self._ran, dag, task, self._clock.now)
+        else:
+            self._workers.run(0.0, seconds, self._ran, dag, task, self._clock.now)
 
     def _tick(self, number: int) -> None:
         if number == self._wake:
@@ -216,7 +186,7 @@ class Machine:
         elif task.kind is Kind.END:
             batch, launched = self._dags.pop(dag)
             self.completions_s.append(self._clock.now - launched)
-            nbytes = self._model.batch_bytes(self._scales[batch])
+            nbytes = self._model.batch_bytes(self._scales[batch], batch)
             self.bytes += nbytes
             self.most_bytes = max(self.most_bytes, self.bytes)
         self._send(TaskDone(dag, task, growth, None, nbytes, seconds))
@@ -307,17 +277,24 @@ class Machine:
 
     # -- the trainer ---------------------------------------------------------------------------------------------------
 
-    def _deliver(self, batch: int) -> None:
-        self._queue.append(batch)
-        if not self._training:
-            self._take()
+    def _hand_over(self, batch: int) -> None:
+        self._consumer.run(0.0, self._prices.batch_s, self._deliver, batch)
 
-    def _take(self) -> None:
+    def _deliver(self, batch: int) -> None:
+        self._queue.add(batch)
+        self._take_next()
+
+    def _take_next(self) -> None:
+        """Take the next batch if it is there and the trainer is free. Batches of a later session may be there first."""
+        if not self._training and (batch := len(self.delivered)) in self._queue:
+            self._take(batch)
+
+    def _take(self, batch: int) -> None:
         """The trainer takes a batch and computes on it."""
-        batch = self._queue.popleft()
+        self._queue.remove(batch)
         self.delivered.append(batch)
         self.held -= 1
-        self.bytes -= self._model.batch_bytes(self._scales[batch])
+        self.bytes -= self._model.batch_bytes(self._scales[batch], batch)
         self._training = True
         started, threads = self._clock.now, self._scenario.train_threads
         if threads:
@@ -326,7 +303,7 @@ class Machine:
                 self.cores.run(self._scenario.train_s, self._trained_thread, left, started)
         else:
             self._clock.at(started + self._scenario.train_s, self._trained, started)
-        self._send(BatchTaken("s", batch, self._train_ms))
+        self._send(BatchTaken(f"s{batch // self._scenario.session_batches}", batch, self._train_ms))
 
     def _trained_thread(self, left: list[int], started: float) -> None:
         left[0] -= 1
@@ -342,7 +319,7 @@ class Machine:
     @property
     def finished(self) -> bool:
         """Whether the trainer has computed on all batches."""
-        return self._consumed == self._scenario.batches
+        return self._consumed == self._scenario.trainer_batches
 
     def proceed(self) -> None:
         """Take the next batch as soon as there is one.
@@ -351,5 +328,14 @@ class Machine:
         """
         self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
         self._training = False
-        if self._queue:
-            self._take()
+        self._go_on()
+        self._take_next()
+
+    def _go_on(self) -> None:
+        """Open the next session when the daemon has begun the last batch of the present one, as loaders do
+        (``DagLoader.epochs``). Close a session that has ended."""
+        number = (self._consumed - 1) // self._scenario.session_batches
+        if self._opened == number + 1 < self._scenario.epochs and not self._scheduler.unlaunched(f"s{number}"):
+            self._open()
+        if self._consumed % self._scenario.session_batches == 0 and not self.finished:
+            self._send(SessionClosed(f"s{number}"))

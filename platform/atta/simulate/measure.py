@@ -2,16 +2,18 @@
 
 ::
 
-    four short runs      with the loader's batches, with batches of a quarter of the size, with few vertices, and with
-       |                 the first hop alone
+    short runs           with the loader's batches, with batches of a quarter of the size, with few vertices, with the
+       |                 first hop alone, with an epoch in a batch, and with one consumer at a time
        |-- counters of the daemons (``cost_*``)         -> CPU per task kind: fixed and per unit of cost
-       |-- CPU time of the event loops                  -> CPU per batch, per task and per request
-       |-- CPU time of all other threads without tasks  -> CPU per batch, per request and per byte moved
+       |-- CPU time of the event loops                  -> CPU per session, batch, task and request
+       |-- CPU time of all other threads without tasks  -> CPU per session, batch, request and byte moved
+       |-- CPU time with one consumer at a time         -> how much more it is if all parts share the cores
        '-- the batches themselves                       -> new vertices per hop, at home and elsewhere
 
 Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that
-is shared with others, or by several daemons, gives the same costs as an idle one. Waiting and transfer times are not
-measured, they are simulated. ``fitting`` makes the profile.
+is shared with others gives nearly the same costs as an idle one. Transfers and queues are not measured, they are
+simulated. What a machine lets threads wait although nothing is in their way is measured apart
+(``atta.observe.machine.waking``). ``fitting`` makes the profile.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,10 +33,11 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.local import local
 from atta.errors import ConfigError
+from atta.observe.machine.waking import timer_lateness_s, wake_s
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
 from atta.simulate.drawn import added, expanded_by_hop, together
-from atta.simulate.fitting import MOST_REPEATS, Measurements, ServedDataset, merged, profile_of
+from atta.simulate.fitting import MOST_REPEATS, Measurements, ServedDataset, Waits, merged, profile_of
 from atta.simulate.profile import Profile
 
 __all__ = ["measure"]
@@ -44,8 +48,10 @@ costs per batch, per request and per byte can be told apart."""
 FEWEST = 256
 """Factor by which batches of the third run are smaller. Their vertices lie with few owners, so they have as many tasks,
 but fewer requests."""
-MOST_FEW = 300
+MOST_FEW = 150
 """Most batches of that run, per rank and epoch."""
+OPENINGS = 4
+"""Factor by which there are more epochs of a single batch."""
 MOST_COUNTED = 1 << 22
 """Largest number of counters per node type and rank."""
 Say = Callable[[str], None]
@@ -77,21 +83,39 @@ def measure(
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
     hops = tuple(fan_outs)
     settings = [
-        ("batches", batch_size, hops, None),
-        ("small batches", max(1, batch_size // SMALLER), hops, None),
-        ("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), MOST_FEW),
+        _MeasuredRun("batches", batch_size, hops, epochs),
+        _MeasuredRun("small batches", max(1, batch_size // SMALLER), hops, epochs),
+        _MeasuredRun("few vertices", max(1, batch_size // FEWEST), (1,) * len(hops), epochs, most=MOST_FEW),
+        _MeasuredRun("epochs of one batch", None, (1,), OPENINGS * epochs),
     ]
     if len(hops) > 1:
-        settings.append(("one hop", batch_size, hops[:1], None))
-    runs = []
-    for name, size, some, most in settings:
-        say(f"measuring {name}: {size} seeds, fan-outs {','.join(map(str, some))}, {epochs} epochs after a warm-up")
+        settings.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
+    runs: list[Measurements] = []
+    for run in [*settings, _MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True)]:
+        say(f"measuring {run.name}: fan-outs {','.join(map(str, run.fan_outs))}, {run.epochs} epochs after a warm-up")
         with _opened(source, threads) as cluster:
             if dataset is not None and cluster.dataset_id != dataset.dataset_id:
                 raise ConfigError(f"the cluster serves dataset {cluster.dataset_id}, {served} is {dataset.dataset_id}")
-            runs.append(_run(cluster, dataset, some, split, size=size, epochs=epochs, most=most))
+            runs.append(_measured(cluster, dataset, run, split))
             described = ServedDataset.of(cluster, split)
-    return profile_of(runs, described, batch_size, hops, measured=_provenance(source, epochs, threads))
+    *together, alone = runs
+    waits = Waits(wake_s(), timer_lateness_s())
+    return profile_of(
+        together, described, batch_size, hops, alone=alone, waits=waits, measured=_provenance(source, epochs, threads)
+    )
+
+
+@dataclass(frozen=True)
+class _MeasuredRun:
+    name: str
+    size: int | None
+    """Seeds of a batch; None: all of an epoch."""
+    fan_outs: tuple[int, ...]
+    epochs: int
+    most: int | None = None
+    """Batches of an epoch; None: all."""
+    alone: bool = False
+    """Whether only one consumer works at a time."""
 
 
 def _opened(source: str | Path, threads: int) -> Cluster:
@@ -101,30 +125,32 @@ def _opened(source: str | Path, threads: int) -> Cluster:
     return local(source, threads=threads, verify=False, options=("--cache-share", "0", "--no-share-pulls"))
 
 
-def _run(
-    cluster: Cluster,
-    dataset: Dataset | None,
-    fan_outs: Sequence[int],
-    split: str,
-    *,
-    size: int,
-    epochs: int,
-    most: int | None,
-) -> Measurements:
-    """One warm-up epoch, then the measured ones; a thread per rank. ``most``: batches of an epoch, None for all."""
+def _measured(cluster: Cluster, dataset: Dataset | None, run: _MeasuredRun, split: str) -> Measurements:
+    """One warm-up epoch, then the measured ones; a thread per rank."""
     ranks = cluster.num_parts
+    size = run.size or max(1, ServedDataset.of(cluster, split).epoch_seeds)
     loaders = [
         NeighborLoader(
-            cluster, list(fan_outs), split, batch_size=size, shuffle=True, rank=rank, world_size=ranks, job="measure"
+            cluster,
+            list(run.fan_outs),
+            split,
+            batch_size=size,
+            shuffle=True,
+            rank=rank,
+            world_size=ranks,
+            job="measure",
         )
         for rank in range(ranks)
     ]
-    _side_by_side(loaders, [Measurements() for _ in loaders], dataset, size, most)
-    before = _totals(cluster)
-    parts = [Measurements() for _ in loaders]
-    for _ in range(epochs):
-        _side_by_side(loaders, parts, dataset, size, most)
-    whole = merged(parts)
+    consumers = [_Consumer(loader, rank, dataset, size, run.most) for rank, loader in enumerate(loaders)]
+    _work(consumers, 1, alone=run.alone)
+    for consumer in consumers:
+        consumer.seen, consumer.counting_s = Measurements(), 0.0
+    before, cpu_s = _totals(cluster), time.process_time()
+    _work(consumers, run.epochs, alone=run.alone)
+    whole = merged([consumer.seen for consumer in consumers])
+    counting_s = sum(consumer.counting_s for consumer in consumers)
+    whole.cpu_s = max(0.0, time.process_time() - cpu_s - counting_s)  # with the threads of connections
     after = _totals(cluster)
     whole.totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
     if whole.of("seed", "cpu", "n") == 0:
@@ -134,32 +160,46 @@ def _run(
     return whole
 
 
-def _side_by_side(
-    loaders: Sequence[NeighborLoader],
-    seen: Sequence[Measurements],
-    dataset: Dataset | None,
-    size: int,
-    most: int | None,
-) -> None:
-    failures: list[BaseException] = []
+@dataclass
+class _Consumer:
+    """Takes the batches of one rank and counts what is in them."""
 
-    def consume(rank: int) -> None:
+    loader: NeighborLoader
+    rank: int
+    dataset: Dataset | None
+    size: int
+    most: int | None
+    seen: Measurements = field(default_factory=Measurements)
+    counting_s: float = 0.0
+    epochs: int = 0
+    failure: BaseException | None = None
+
+    def work(self, epochs: int) -> None:
+        """Run so many epochs as trainers do: while one ends, the daemon begins the next."""
+        self.epochs += epochs
+        self.loader.epochs = self.epochs
         try:
-            batches, cpu = iter(loaders[rank]), time.thread_time()
-            for batch in islice(batches, most):
-                seen[rank].cpu_s += time.thread_time() - cpu
-                _count(seen[rank], batch, dataset, rank, size)
-                cpu = time.thread_time()
+            for _ in range(epochs):
+                for batch in islice(iter(self.loader), self.most):
+                    cpu = time.thread_time()
+                    _count(self.seen, batch, self.dataset, self.rank, self.size)
+                    self.counting_s += time.thread_time() - cpu
         except BaseException as error:
-            failures.append(error)
+            self.failure = error
 
-    threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(len(loaders))]
+
+def _work(consumers: Sequence[_Consumer], epochs: int, *, alone: bool) -> None:
+    """Let each consumer run ``epochs``: side by side, or one after another."""
+    threads = [threading.Thread(target=consumer.work, args=(epochs,), daemon=True) for consumer in consumers]
     for thread in threads:
         thread.start()
+        if alone:
+            thread.join()
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
+    for consumer in consumers:
+        if consumer.failure is not None:
+            raise consumer.failure
 
 
 def _count(seen: Measurements, batch: MiniBatch, dataset: Dataset | None, rank: int, size: int) -> None:

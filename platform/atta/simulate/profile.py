@@ -33,10 +33,11 @@ __all__ = [
     "save_profile",
 ]
 
-FORMAT, VERSION = "atta-profile", 2
-EARLIER = (1,)
-"""Earlier versions that are read. In version 1 no event loop is told from the other threads; a request to one owner
-was a task of its own, so its fixed costs were those of a request already."""
+FORMAT, VERSION = "atta-profile", 3
+EARLIER = (1, 2)
+"""Earlier versions that are read. Version 2 tells nothing of sessions, waking and crowding. In version 1 no event loop is
+told from the other threads; a request to one owner was a task of its own, so its fixed costs were those of a request
+already."""
 LOCAL_KINDS = ("seed", "neighborhood", "join", "feature", "end")
 REMOTE_KINDS = ("neighborhood", "feature")
 
@@ -71,6 +72,7 @@ class LoopCosts:
     request_us: float = 0.0  # per request that it serves; 0: threads serve them without the interpreter
     answer_us: float = 0.0  # per answer that it receives; 0: as above
     us_per_byte: float = 0.0  # of the answers to a task, when they are all there
+    session_us: float = 0.0  # per session: one is opened per epoch
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,16 @@ class Profile:
     """Size of a finished batch in bytes."""
     batch_us: float = 0.0
     """CPU microseconds per batch outside tasks and event loop: the consumer's thread, transport, hand-over."""
+    session_us: float = 0.0
+    """CPU microseconds per session outside the event loop."""
+    wake_us: float = 0.0
+    """How long a thread that sleeps takes to run when it gets work while cores are idle, in microseconds. It needs no CPU
+    time meanwhile."""
+    timer_us: float = 0.0
+    """How much too late an event loop's timers end, in microseconds."""
+    crowding: float = 1.0
+    """How many times as much CPU time everything took because all parts shared the cores of the machine measured. On
+    machines of their own it is divided out."""
     cache_hit: float = 0.0
     """Share of the remote rows that the cache has answered."""
     repeats: tuple[float, ...] = ()
@@ -166,6 +178,7 @@ class Profile:
             "uneven",
             "must have a row and a column per part",
         )
+        _demand(self.crowding >= 1, "crowding", self.crowding, "must be at least 1")
         _demand(0 <= self.cache_hit <= 1, "cache_hit", self.cache_hit, "must lie in [0, 1]")
         for i, hop in enumerate(self.hops):
             _demand(0 <= hop.home <= 1, f"hops[{i}].home", hop.home, "must lie in [0, 1]")

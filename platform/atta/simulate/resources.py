@@ -51,6 +51,11 @@ class Cores:
         heapq.heappush(self._threads, (self._served + seconds, self._started, then, args))
         self._plan()
 
+    @property
+    def idle(self) -> bool:
+        """Whether a core has nothing to do."""
+        return len(self._threads) < self.count
+
     def used(self) -> float:
         """Core seconds used so far."""
         self._advance()
@@ -93,13 +98,16 @@ class Pool:
 
     They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``). If all come with the same
     ``since``, they are served in order of arrival. A daemon's event loop is a pool of one thread.
+
+    A thread without work sleeps. Waking it takes ``wake_s``, and no CPU time, if a core sleeps, too; a core that is at
+    work switches at once.
     """
 
-    def __init__(self, cores: Cores, threads: int) -> None:
+    def __init__(self, clock: Clock, cores: Cores, threads: int, wake_s: float = 0.0) -> None:
         self.threads = threads
         self.asked_s = 0.0
         """Core seconds asked for."""
-        self._cores, self._free = cores, threads
+        self._clock, self._cores, self._free, self._wake_s = clock, cores, threads, wake_s
         self._waiting: list[tuple[float, int, float, Then, tuple[Any, ...]]] = []
         self._arrivals = count()
 
@@ -110,7 +118,10 @@ class Pool:
             heapq.heappush(self._waiting, (since, next(self._arrivals), seconds, then, args))
             return
         self._free -= 1
-        self._cores.run(seconds, self._done, then, args)
+        if self._wake_s and self._cores.idle:
+            self._clock.at(self._clock.now + self._wake_s, self._cores.run, seconds, self._done, then, args)
+        else:
+            self._cores.run(seconds, self._done, then, args)
 
     def _done(self, then: Then, args: tuple[Any, ...]) -> None:
         if self._waiting:

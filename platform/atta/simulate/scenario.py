@@ -19,6 +19,9 @@ from atta.simulate.profile import HopSize, Linear, Profile, Remote
 
 __all__ = ["BatchModel", "Scenario"]
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, without their whole part, lie evenly in [0, 1)."""
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -62,6 +65,9 @@ class Scenario:
     """Whether a batch shares the rows that another batch of the machine waits for. Needs a profile with ``repeats``."""
     batches: int = 50
     """Number of batches per machine."""
+    epochs: int = 0
+    """Number of epochs of a trainer, each in a session of its own, as a loader runs them. The last batch of an epoch has
+    the seeds that are left. 0: one session of ``batches`` full batches. Needs a profile with ``epoch_seeds``."""
     seed: int = 0
     known_batch_bytes: bool = False
     """Whether the scheduler is told the size of a batch. Otherwise it samples one alone first."""
@@ -72,7 +78,9 @@ class Scenario:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}, must be at least 1")
-        for name in ("rtt_s", "train_s", "train_threads", "batch_size"):
+        if self.epochs and not self.epoch_seeds:
+            raise ConfigError(f"epochs is {self.epochs}, but the profile does not tell how many seeds an epoch has")
+        for name in ("rtt_s", "train_s", "train_threads", "batch_size", "epochs"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
         if not self.link > 0:
@@ -97,6 +105,22 @@ class Scenario:
             return None
         return math.ceil(seeds / (self.machines * (self.batch_size or self.profile.batch_size)))
 
+    @property
+    def session_batches(self) -> int:
+        """Number of batches of a session."""
+        return (self.epoch_batches or 0) if self.epochs else self.batches
+
+    @property
+    def trainer_batches(self) -> int:
+        """Number of batches of a trainer, in all of its sessions."""
+        return max(1, self.epochs) * self.session_batches
+
+    @property
+    def last_seeds(self) -> float:
+        """Mean number of seeds of a session's last batch."""
+        size = self.batch_size or self.profile.batch_size
+        return self.epoch_seeds / self.machines - (self.session_batches - 1) * size if self.epochs else size
+
 
 @dataclass(frozen=True)
 class _Schema:
@@ -117,18 +141,26 @@ class BatchModel:
     def __init__(self, scenario: Scenario) -> None:
         profile, schema = scenario.profile, _Schema()
         self.profile = profile
+        self.uncrowded = 1.0 if scenario.shared_cores else profile.crowding
+        """How many times as much CPU time as in the scenario everything has taken where it was measured."""
         self.batch_size = scenario.batch_size or profile.batch_size
         self.fan_outs = scenario.fan_outs or profile.fan_outs
         spec = neighbor_spec(schema, Hops(self.fan_outs), seed_type="node")
         self.plan: Plan = check_spec(spec, schema)
         self.cache_hit = profile.cache_hit if scenario.cache_hit is None else scenario.cache_hit
-        self.hops = _scaled_hops(profile, self.batch_size, self.fan_outs, scenario.machines, scenario.growth)
+        self._session_batches, self._last_seeds = scenario.session_batches, scenario.last_seeds
+        self.hops, self._last_hops = (
+            _scaled_hops(profile, size, self.fan_outs, scenario.machines, scenario.growth)
+            for size in (self.batch_size, self._last_seeds)
+        )
+        measured = profile.batch_size, profile.fan_outs, profile.parts, 1.0
+        if scenario.epochs and (self.batch_size, self.fan_outs, scenario.machines, scenario.growth) == measured:
+            self._keep_means()
         self._edges_ratio = {side: _fan_out_ratios(profile, self.fan_outs, side) for side in ("own", "other")}
         self._owners = min(scenario.machines - 1, scenario.neighbours or scenario.machines)
         self._around = _ring(min(self._owners, scenario.peers))
         self._placed = len(profile.placement) == scenario.machines > 1
         self._seed, self._machines = scenario.seed, scenario.machines
-        self._new_vertices = sum(hop.new for hop in self.hops)
         self._measured_vertices = sum(hop.new for hop in profile.hops)
         self.shares_pulls = scenario.share_pulls and scenario.growth == 1 and len(profile.repeats) > 1
         self._overlap = Overlap(profile.repeats, self.cache_hit)
@@ -139,15 +171,44 @@ class BatchModel:
         spread, draw = self.profile.spread, random.Random(f"{self._seed}/{machine}")
         return [draw.lognormvariate(-spread * spread / 2, spread) if spread else 1.0 for _ in range(batches)]
 
+    def _keep_means(self) -> None:
+        """Scale all hops so that an epoch's batches have the measured mean: the profile's counts its last batch, too."""
+        count = self._session_batches
+        for hop, measured in enumerate(self.profile.hops):
+            sizes = self.hops[hop], self._last_hops[hop]
+            mean = ((count - 1) * sizes[0].new + sizes[1].new) / count
+            self.hops[hop], self._last_hops[hop] = (
+                replace(size, new=size.new * measured.new / mean if mean else 0.0) for size in sizes
+            )
+
+    def seeds(self, batch: int) -> float:
+        """Number of seeds of a batch."""
+        return self._last_seeds if self._is_last(batch) else float(self.batch_size)
+
+    def vertices(self, batch: int) -> float:
+        """Mean number of vertices of a batch."""
+        return sum(hop.new for hop in self._sizes(batch))
+
+    def _is_last(self, batch: int) -> bool:
+        return (batch + 1) % self._session_batches == 0
+
+    def _sizes(self, batch: int) -> list[HopSize]:
+        return self._last_hops if self._is_last(batch) else self.hops
+
     def growth(self, machine: int, batch: int, hop: int, scale: float) -> list[OwnedVertices]:
-        """The vertices that a hop (0: the seeds) of one batch reaches first, by owner."""
-        size, last = self.hops[hop], hop == len(self.hops) - 1
+        """The vertices that a hop (0: the seeds) of one batch reaches first, by owner.
+
+        A few remote vertices in a hundred batches cost some of these a round trip, and the others none. So fractions are
+        rounded up in as many batches as they say.
+        """
+        size, last = self._sizes(batch)[hop], hop == len(self.hops) - 1
         total = round(size.new * (scale if hop else 1.0))
+        draw = (GOLDEN * (batch * len(self.hops) + hop + 1) + machine * GOLDEN**2) % 1.0
         if self._placed:
-            parts = [round(total * (1 - size.home) * share) for share in self.profile.placement[machine]]
+            parts = [math.floor(total * (1 - size.home) * share + draw) for share in self.profile.placement[machine]]
             away = [(owner, rows) for owner, rows in enumerate(parts) if rows]
         else:
-            away = self._evenly(machine, total - min(total, round(total * size.home)), batch + hop)
+            away = self._evenly(machine, min(total, math.floor(total * (1 - size.home) + draw)), batch + hop)
         home = max(0, total - sum(rows for _, rows in away))
         degree = 0.0 if last else self.profile.degree
         mean_degree = 0.0 if last else self.profile.mean_degree
@@ -188,12 +249,12 @@ class BatchModel:
             shares = [share for hop in range(len(self.hops)) for share in self.growth(machine, 0, hop, 1.0)]
             usual = self._away[machine] = sum(s.feature_bytes for s in shares if s.owner != machine)
         # A batch with more vertices than the measured ones stands for several of them.
-        batches = nbytes / max(1.0, usual) * self._new_vertices / max(1.0, self._measured_vertices)
+        batches = nbytes / max(1.0, usual) * self.vertices(0) / max(1.0, self._measured_vertices)
         return self._overlap.share(batches)
 
-    def batch_bytes(self, scale: float) -> int:
+    def batch_bytes(self, scale: float, batch: int = 0) -> int:
         """Size of a finished batch, in proportion to its vertices."""
-        return round(self.profile.batch_bytes * scale * self._new_vertices / max(1.0, self._measured_vertices))
+        return round(self.profile.batch_bytes * scale * self.vertices(batch) / max(1.0, self._measured_vertices))
 
     def local(self, kind: str, hop: int = 0) -> Linear:
         """CPU time of a task whose data is at home."""
@@ -238,7 +299,7 @@ def _fan_out_ratios(profile: Profile, fan_outs: tuple[int, ...], side: str) -> l
 
 
 def _scaled_hops(
-    profile: Profile, batch_size: int, fan_outs: tuple[int, ...], machines: int, growth: float
+    profile: Profile, batch_size: float, fan_outs: tuple[int, ...], machines: int, growth: float
 ) -> list[HopSize]:
     """New vertices per hop for other batch sizes and fan-outs, and ``growth`` times as many vertices.
 

@@ -132,11 +132,12 @@ def test_three_machines_make_a_batch_in_the_time_that_one_computes() -> None:
     options: dict[str, Any] = {"machines": 3, "cores": 8, "workers": 2, "serve_threads": 1, "batches": 1}
     cluster = SimulatedCluster(scenario(small, link=math.inf, rtt_s=4e-3, train_s=5e-3, **options))
     outcome = cluster.run()
-    # Milliseconds. Every task's end is 0.1 of the event loop: SEED 1.1, hop at home 3.2, JOIN 6.3. Then the rows of hop
-    # 1 are asked for at both other machines, with 10,000 units each. Requests arrive at 8.3. A machine's event loop
-    # takes the first until 8.5, the second until 8.7. Its only serving thread has answered them at 10.5 and at 12.5, so
-    # answers arrive at 12.5 and 14.5. Each takes 0.3 of the event loop, and then 3 of the serving thread.
-    first, second = 12.5, 14.5
+    # Milliseconds. So small tasks at home run on the event loop, and every task's end takes 0.1 of it: SEED 1.1, rows of
+    # the seeds 1.6, hop at home 3.6, both ends 3.8, JOIN 6.9. Then the rows of hop 1 are asked for at both other
+    # machines, with 10,000 units each. Requests arrive at 8.9. A machine's event loop takes the first until 9.1, the
+    # second until 9.3. Its only serving thread has answered them at 11.1 and at 13.1, so answers arrive at 13.1 and
+    # 15.1. Each takes 0.3 of the event loop, and then 3 of the serving thread.
+    first, second = 13.1, 15.1
     rows_are_here = [
         first + 0.3 + 3 + 3,  # machine 0 was the first at both owners
         first + 0.3 + 3 + 3,  # machine 1 was the first at machine 0: the second answer comes while it takes this one in
@@ -146,7 +147,9 @@ def test_three_machines_make_a_batch_in_the_time_that_one_computes() -> None:
     assert [1e3 * m.completions_s[0] for m in cluster.machines] == pytest.approx(ends)
     assert 1e3 * outcome.duration_s == pytest.approx(ends[2] + 1.0 + 0.5 + 5)  # hand-over, consumer, training
     assert outcome.requests_per_batch == 2
-    assert outcome.loop_busy * outcome.duration_s == pytest.approx(1e-3 * (7 * 0.1 + 2 * 0.2 + 2 * 0.3 + 1.0))
+    assert outcome.loop_busy * outcome.duration_s == pytest.approx(
+        1e-3 * (7 * 0.1 + 2 * 0.2 + 2 * 0.3 + 1.0 + 1 + 2 * 0.5 + 2 + 3 + 0.7)
+    )
 
 
 def test_costs_of_requests_grow_with_the_owners_and_costs_of_tasks_do_not() -> None:
@@ -244,8 +247,8 @@ def test_trainers_in_lockstep_are_never_a_batch_apart(monkeypatch: pytest.Monkey
     for lockstep in (True, False):
         cluster = SimulatedCluster(scenario(machines=6, cores=2, link=1e9, batches=30, train_s=0.01, lockstep=lockstep))
 
-        def take(machine: Machine, cluster: SimulatedCluster = cluster, lockstep: bool = lockstep) -> None:
-            original(machine)
+        def take(machine: Machine, batch: int, cluster: SimulatedCluster = cluster, lockstep: bool = lockstep) -> None:
+            original(machine, batch)
             counts = [len(m.delivered) for m in cluster.machines]
             apart[lockstep] = max(apart[lockstep], max(counts) - min(counts))
 

@@ -11,7 +11,7 @@ from atta.daemon.engine.task_costs import TaskCosts
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, Task
 from atta.scheduler.costs import Line
-from atta.simulate.fitting import Measurements, ServedDataset, profile_of
+from atta.simulate.fitting import Measurements, ServedDataset, Waits, profile_of
 
 
 def sums(points: list[tuple[float, float]]) -> tuple[float, float, float, float, float]:
@@ -152,3 +152,39 @@ def test_with_two_partitions_the_event_loops_share_of_a_request_counts_as_its_ta
     tasks = 2 + 1 + 1 + 4  # of a batch: two hops, seeds and rows at home, four of the other owner
     whole = LOOP_BATCH + LOOP_TASK * tasks + LOOP_REQUEST * 4
     assert made.loop.batch_us + tasks * made.loop.task_us == pytest.approx(1e6 * whole, rel=0.05)
+
+
+SESSION, LOOP_SESSION = 8e-3, 4e-3
+
+
+def opened(run: Measurements, sessions: int) -> Measurements:
+    """The same run, with the costs of its sessions."""
+    run.totals["sessions_opened"] = sessions
+    run.totals["loop_cpu_s"] += LOOP_SESSION * sessions
+    run.totals["cpu_s"] += (LOOP_SESSION + SESSION) * sessions
+    return run
+
+
+def test_sessions_are_told_from_batches_by_an_epoch_of_one_batch() -> None:
+    runs = [
+        opened(seen(24, 96, 7, 4e7, linked=True), 8),
+        opened(seen(96, 384, 7, 4e7, linked=True), 8),
+        opened(seen(900, 3000, 2, 1e5, linked=True), 8),
+        opened(seen(32, 64, 7, 1e6, hops=1, linked=True), 32),
+        opened(seen(24, 48, 7, 1e6, hops=1, linked=True), 8),
+    ]
+    made = profile_of(runs, ServedDataset("id", 8, 8.0, 4000), 100, (5, 5), measured={})
+    assert made.session_us == pytest.approx(1e6 * SESSION, rel=1e-3)
+    assert made.loop.session_us == pytest.approx(1e6 * LOOP_SESSION, rel=1e-3)
+    assert made.batch_us == pytest.approx(1e6 * BATCH, rel=1e-3)
+    assert made.loop.batch_us == pytest.approx(1e6 * LOOP_BATCH, rel=1e-3)
+
+
+@pytest.mark.parametrize(("dearer", "crowding"), [(1.3, 1.3), (1.0, 1.0), (0.9, 1.0)])
+def test_crowding_is_what_a_batch_costs_beside_others_over_what_it_costs_alone(dearer: float, crowding: float) -> None:
+    run, alone = seen(20, 80, 1, 4e7), seen(20, 80, 1, 4e7)
+    run.totals["cpu_s"] *= dearer
+    described, waits = ServedDataset("id", 2, 8.0, 4000), Waits(2e-4, 1e-3)
+    made = profile_of([run, seen(80, 320, 1, 4e7)], described, 100, (5, 5), measured={}, alone=alone, waits=waits)
+    assert made.crowding == pytest.approx(crowding)
+    assert (made.wake_us, made.timer_us) == pytest.approx((200.0, 1000.0))

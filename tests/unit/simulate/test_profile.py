@@ -38,7 +38,7 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"format": "other"}, "is no profile"),
-    ({"version": 3}, "version 3, this Atta reads versions 1 and 2"),
+    ({"version": 4}, "version 4, this Atta reads versions 1 and 2 and 3"),
     ({"version": None}, "version None"),
     ({"loop__task": 1.0}, "did you mean 'task_us'"),
     ({"loop__task_us": -1}, "loop.task_us is -1"),
@@ -58,6 +58,8 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
     ({"local__seed": 3}, "local.seed is 3, must be an object"),
     ({"remote__feature__serve__us_per_unit": -0.5}, "remote.feature.serve.us_per_unit is -0.5"),
     ({"cache_hit": 2}, "cache_hit is 2"),
+    ({"crowding": 0.5}, "crowding is 0.5, must be at least 1"),
+    ({"wake_us": -1}, "wake_us is -1"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     path = spoil(tmp_path, **changes)
@@ -70,6 +72,13 @@ def test_files_of_version_1_have_no_event_loop(tmp_path: Path) -> None:
     read = load_profile(spoil(tmp_path, version=1, loop=None))
     assert read == PROFILE
     assert read.loop == LoopCosts()
+
+
+def test_files_of_version_2_know_no_sessions_and_no_waits(tmp_path: Path) -> None:
+    newer = dict.fromkeys(("session_us", "wake_us", "timer_us", "crowding", "loop__session_us"))
+    read = load_profile(spoil(tmp_path, version=2, **newer))
+    assert read == PROFILE
+    assert (read.session_us, read.wake_us, read.timer_us, read.crowding) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_no_file_and_no_json(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_cores_are_shared_evenly() -> None:
 
 def test_a_pool_serves_the_oldest_batch_and_then_who_comes_first() -> None:
     clock, seen = Clock(), []
-    pool = Pool(Cores(clock, 4), 1)
+    pool = Pool(clock, Cores(clock, 4), 1)
     for name, since, work in (("a", 5.0, 3.0), ("b", 4.0, 1.0), ("c", 4.0, 2.0), ("d", 1.0, 1.0)):
         pool.run(since, work, lambda name=name: seen.append((name, clock.now)))
     clock.run()
@@ -90,7 +90,7 @@ def test_an_older_batch_comes_between_the_messages_of_another() -> None:
 def test_work_is_conserved(jobs: list[tuple[float, float]], count: int, threads: int) -> None:
     clock, ended = Clock(), []
     cores = Cores(clock, count)
-    run = partial(Pool(cores, threads).run, 0.0) if threads else cores.run
+    run = partial(Pool(clock, cores, threads).run, 0.0) if threads else cores.run
     for start, work in jobs:
         clock.at(start, run, work, lambda start=start, work=work: ended.append(clock.now - start - work))
     clock.run()
@@ -118,3 +118,18 @@ def test_bytes_are_conserved(messages: list[tuple[float, int, int, int]]) -> Non
     busiest = max(max(p.sent, p.received) for p in ports)
     assert clock.now >= busiest / rate
     assert math.isfinite(clock.now)
+
+
+def test_waking_a_thread_takes_time_where_a_core_sleeps() -> None:
+    """The second piece of work finds the thread awake, and the third one finds both cores at work."""
+    clock, ends = Clock(), {}
+    cores = Cores(clock, 2)
+    first, second = Pool(clock, cores, 1, wake_s=0.5), Pool(clock, cores, 1, wake_s=0.5)
+    first.run(0.0, 1.0, lambda: ends.__setitem__("woken", clock.now))
+    first.run(0.0, 1.0, lambda: ends.__setitem__("awake", clock.now))
+    clock.at(1.0, cores.run, 0.5, lambda: None)
+    clock.at(1.0, second.run, 0.0, 1.0, lambda: ends.__setitem__("switched", clock.now))
+    clock.run()
+    # From 1 s on three threads share two cores until one of them has ended at 1.75 s.
+    assert ends == pytest.approx({"woken": 1.75, "awake": 2.75, "switched": 2.25})
+    assert cores.used() == pytest.approx(3.5)  # waking needs no processor time

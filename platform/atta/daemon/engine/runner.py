@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
+from atta.daemon.engine.brief import brief_us, is_brief
 from atta.daemon.engine.pulls import RemoteContext
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
@@ -60,28 +61,13 @@ _FIGURES = (
 )
 
 
-_SMALL_BATCH = 1 << 14
-"""Largest number of vertices of a batch that the event loop ends itself, as handing it over would take longer."""
-_UNIT_US = {Kind.NEIGHBORHOOD: 0.01, Kind.JOIN: 0.02, Kind.FEATURE: 0.00025}
-"""About how long a task at home takes per unit of ``Task.cost``, besides what it does in Python. Figures of one core."""
-_SEED_US = 0.1
-"""The same per seed."""
-_BRIEF_US, _BRIEF_ALONE_US = 30.0, 200.0
-"""The event loop itself runs tasks up to this long, as handing one to a worker and taking it back takes as long. A
-single worker would only take turns with the event loop, so there it may be more."""
-
-
-def _is_brief(running: RunningDag, task: Task, most_us: float) -> bool:
-    """Whether a task at home takes at most ``most_us``."""
-    if task.kind is Kind.END:
-        return running.state.vertices <= _SMALL_BATCH
-    if task.kind is Kind.SEED:
-        return _SEED_US * running.session.request.seeds.batch_size <= most_us
-    per_unit = _UNIT_US.get(task.kind)
-    if per_unit is None or task.cost * per_unit > most_us:
+def _run_by_loop(running: RunningDag, task: Task, most_us: float) -> bool:
+    """Whether the event loop runs a task at home itself."""
+    if not is_brief(task, most_us, seeds=running.session.request.seeds.batch_size, vertices=running.state.vertices):
         return False
     plan = running.state.plan
-    return task.kind is Kind.FEATURE or not (plan.edge_tables or plan.op(task.op).method.rules.draw)
+    in_python = task.kind is Kind.NEIGHBORHOOD or task.kind is Kind.JOIN
+    return not in_python or not (plan.edge_tables or plan.op(task.op).method.rules.draw)
 
 
 @dataclass(eq=False)
@@ -139,7 +125,7 @@ class TaskRunner:
         self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
-        self._brief_us = _BRIEF_ALONE_US if config.threads == 1 else _BRIEF_US
+        self._brief_us = brief_us(config.threads)
         messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
         self._owners: AskedOwners = messages if links is None else links.owners(messages)
         counts = shard.dataset.schema.node_counts
@@ -158,7 +144,7 @@ class TaskRunner:
         if task.lane is Lane.NET:
             talk = loop.create_task(self._converse(dag, running, task, ready))
             self._talks[dag, task] = talk
-        elif _is_brief(running, task, self._brief_us):
+        elif _run_by_loop(running, task, self._brief_us):
             if not self._brief:
                 loop.call_soon(self._run_brief)
             self._brief.append((dag, running, task, ready))

@@ -102,7 +102,7 @@ class Reach:
             for side in (0, 1)
         ]
 
-    def sizes(self, batch_size: int, fan_outs: tuple[int, ...]) -> list[OwnAndOther]:
+    def sizes(self, batch_size: float, fan_outs: tuple[int, ...]) -> list[OwnAndOther]:
         """New vertices (of the own machine, of others): of the seeds, then of every hop."""
         profile = self._profile
         home = profile.hops[0].home
