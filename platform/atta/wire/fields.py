@@ -43,6 +43,7 @@ _UNCHECKED_BYTES = 2 * MAX_FIELDS
 """A message up to this size cannot have too many fields: each takes two bytes, unless it is packed."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
 _CONTINUED = bytes(range(0x80, 0x100))
 _FIXED_SIZES = {
     FieldDescriptor.TYPE_FIXED64: 8, FieldDescriptor.TYPE_SFIXED64: 8, FieldDescriptor.TYPE_DOUBLE: 8,
@@ -68,7 +69,7 @@ def check_size(kind: type[Message], nbytes: int) -> None:
         raise QuotaExceededError(f"a {kind.DESCRIPTOR.name} of {nbytes} bytes: at most {most} are possible")
 
 
-def check_fields(kind: type[Message], raw: bytes) -> None:
+def check_fields(kind: type[Message], raw: bytes | bytearray) -> None:
     """Check a request before it is parsed.
 
     Raises:
@@ -82,7 +83,7 @@ def check_fields(kind: type[Message], raw: bytes) -> None:
         raise QuotaExceededError(f"a {kind.DESCRIPTOR.name} of {len(raw)} bytes has more than {MAX_FIELDS} fields")
 
 
-def count_fields(kind: type[Message], raw: bytes, at_most: int) -> int:
+def count_fields(kind: type[Message], raw: bytes | bytearray, at_most: int) -> int:
     """Number of fields in ``raw``, a message of type ``kind``. The count ends above ``at_most``.
 
     Raises:
@@ -106,7 +107,7 @@ def count_fields(kind: type[Message], raw: bytes, at_most: int) -> int:
                 elif inner == _TEXT:
                     _check_text(kind, length)
                 elif inner is not None:
-                    count += _numbers(raw[at : min(at + length, end)], inner)
+                    count += _numbers(raw, at, min(at + length, end), inner, at_most)
                 at += length
             elif wire in (_FIXED64, _FIXED32):
                 at += 8 if wire == _FIXED64 else 4
@@ -117,7 +118,7 @@ def count_fields(kind: type[Message], raw: bytes, at_most: int) -> int:
     return count
 
 
-def read_varint(raw: bytes, at: int) -> tuple[int, int]:
+def read_varint(raw: bytes | bytearray, at: int) -> tuple[int, int]:
     """The number at ``at`` and where the next byte is; raises ValueError where there is none of at most 64 bits."""
     value = shift = 0
     while True:
@@ -138,9 +139,15 @@ def _check_text(kind: type[Message], nbytes: int) -> None:
         )
 
 
-def _numbers(packed: bytes, size: int) -> int:
-    """How many numbers a packed field holds: of ``size`` bytes each; 0: varints, which end at a byte below 0x80."""
-    return len(packed) // size if size else len(packed.translate(None, _CONTINUED))
+def _numbers(raw: bytes | bytearray, first: int, end: int, size: int, at_most: int) -> int:
+    """How many numbers a packed field holds: of ``size`` bytes each; 0: varints, which end at a byte below 0x80. The count
+    ends above ``at_most``."""
+    nbytes = end - first
+    if size:
+        return nbytes // size
+    if nbytes > _LONGEST_VARINT * at_most:
+        return at_most + 1
+    return len(raw[first:end].translate(None, _CONTINUED))
 
 
 @cache

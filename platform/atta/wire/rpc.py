@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,9 @@ from atta.wire.bulk import (
     SAMPLE_CHUNK,
     WEIGHTS_REPLY,
 )
-from atta.wire.fields import ARRAYS_BYTES, check_fields
+from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
 from atta.wire.identity import Bound
+from atta.wire.pieces import MESSAGE_BYTES, pieces_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -52,6 +53,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "METHODS",
     "Bulk",
+    "MethodStub",
     "RpcMethod",
     "answered",
     "channel_options",
@@ -68,7 +70,8 @@ ACCESS = "access refused: "
 PEER_LOST = "another daemon does not answer: "
 """How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
-"""Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
+"""Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
+travels in pieces (``atta.wire.pieces``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,11 @@ class RpcMethod:
             return bulk.pack(request.message, request.payloads)
         return bytes(request.SerializeToString())
 
-    def decode_request(self, raw: bytes) -> Any:
+    def check_request_size(self, nbytes: int) -> None:
+        """Raise QuotaExceededError if no request of this method has so many bytes."""
+        check_size(self.request, nbytes)
+
+    def decode_request(self, raw: bytes | bytearray) -> Any:
         """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
 
         Raises:
@@ -116,7 +123,7 @@ class RpcMethod:
             check_fields(self.request, raw)
             if self.request_payload:
                 return Bulk(*bulk.unpack(self.request, raw, self.request_payload))
-            return self.request.FromString(raw)
+            return self.request.FromString(raw)  # type: ignore[arg-type]  # its stub does not know that it takes a bytearray
         except (DecodeError, ValueError) as error:
             raise errors.ConfigError(
                 f"{self.path}: the request is not a {self.request.DESCRIPTOR.name}: {error}"
@@ -257,14 +264,16 @@ _RETRY = json.dumps(
 )
 
 
-def channel_options() -> list[tuple[str, Any]]:
+def channel_options(received_bytes: int = MAX_MESSAGE_BYTES) -> list[tuple[str, Any]]:
     """Options of both sides of a connection: bounds of messages, keep-alive, and retries while a peer restarts.
+
+    ``received_bytes``: the longest message that this side accepts.
 
     Retrying is safe because every procedure is idempotent: sampling is a pure function, ``Next`` and pushes are
     numbered. Streams are not retried here. Their readers begin them again.
     """
     return [
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", received_bytes),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
@@ -321,11 +330,38 @@ def handlers(
     return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
 
 
-def stub(channel: Any, name: str) -> Any:
+class MethodStub:
+    """Calls one method over a sync or asyncio channel, as gRPC's stubs do. A request that is too long for one message
+    goes in pieces."""
+
+    def __init__(self, channel: Any, method: RpcMethod) -> None:
+        streams = method.streams
+        self._method = method
+        self._whole = self._made(channel.unary_stream if streams else channel.unary_unary)
+        self._in_pieces = self._made(channel.stream_stream if streams else channel.stream_unary)
+
+    def _made(self, make: Any) -> Any:
+        method = self._method  # the request is serialised before the call, as its size decides how it goes
+        return make(method.path, request_serializer=bytes, response_deserializer=method.decode_reply)
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        """Begin the call, and wait for the reply if the method has one and the channel is not asyncio's."""
+        call, sent = self._chosen(request)
+        return call(sent, **options)
+
+    def future(self, request: Any, **options: Any) -> Any:
+        """Begin the call of a method that does not stream."""
+        call, sent = self._chosen(request)
+        return call.future(sent, **options)
+
+    def _chosen(self, request: Any) -> tuple[Any, bytes | Iterable[bytes]]:
+        raw = self._method.encode_request(request)
+        return (self._whole, raw) if len(raw) <= MESSAGE_BYTES else (self._in_pieces, pieces_of(raw))
+
+
+def stub(channel: Any, name: str) -> MethodStub:
     """A callable for one method (``"KvService.Pull"``) over a sync or asyncio channel."""
-    method = METHODS[name]
-    make = channel.unary_stream if method.streams else channel.unary_unary
-    return make(method.path, request_serializer=method.encode_request, response_deserializer=method.decode_reply)
+    return MethodStub(channel, METHODS[name])
 
 
 _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {

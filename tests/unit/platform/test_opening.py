@@ -27,6 +27,9 @@ class Context:
     def time_remaining(self) -> float:
         return 1.0
 
+    def peer(self) -> str:
+        return "somewhere"
+
 
 class Engine:
     """Records the sessions that are opened and closed."""

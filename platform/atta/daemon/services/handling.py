@@ -16,8 +16,10 @@ import structlog
 
 from atta.daemon.services.rooms import RequestRoom, RoomShare
 from atta.errors import AttaError, ConfigError, RemoteError
+from atta.observe.machine.threads import aside
 from atta.wire import rpc
 from atta.wire.identity import HEADER, Bound, Identity, check
+from atta.wire.pieces import MESSAGE_BYTES
 
 __all__ = ["Context", "Handler", "Handling", "check_named", "shortened"]
 
@@ -73,8 +75,8 @@ class Handling:
             request = None
             try:
                 self._admit(method.bound, context)
-                share, raw = await self._room.read(context)
-                request = method.decode_request(raw)
+                share, raw = await self._room.read(context, method.check_request_size)
+                request = await _parsed(method, raw)
                 reply = await handler(request, context)
             except Exception as error:
                 self._charge(share, request, error)
@@ -97,8 +99,8 @@ class Handling:
             request = None
             try:
                 self._admit(method.bound, context)
-                share, raw = await self._room.read(context)
-                request = method.decode_request(raw)
+                share, raw = await self._room.read(context, method.check_request_size)
+                request = await _parsed(method, raw)
                 async for reply in handler(request, context):
                     counts[sent] += _bulk_bytes(reply)
                     yield reply
@@ -146,6 +148,13 @@ class Handling:
             # Callers know this daemon by the address that they have asked. The one it listens on may be 0.0.0.0.
             details = error.cause
         await context.abort(code, shortened(details))
+
+
+async def _parsed(method: rpc.RpcMethod, raw: bytes | bytearray) -> Any:
+    """The request. What has come in pieces is parsed on a thread: protobuf copies it."""
+    if len(raw) <= MESSAGE_BYTES:
+        return method.decode_request(raw)
+    return await aside(method.decode_request, raw)
 
 
 def check_named(what: str, count: int) -> None:
