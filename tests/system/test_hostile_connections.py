@@ -18,6 +18,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import control_pb2, session_pb2, table_pb2
 from atta.wire import rpc
 from atta.wire.identity import Bound
+from atta.wire.pieces import MESSAGE_BYTES, pieces_of
 from tests.system.conftest import SmallGraph
 from tests.system.hostile import Caller, memory
 from tests.waiting import eventually
@@ -86,7 +87,7 @@ def test_60_mib_of_tiny_fields(cluster: atta.LocalCluster, caller: Caller, name:
     """Before there was a bound, they took up to 99 s and 2.3 GiB."""
     before = memory(cluster)
     with watched(cluster) as worst:
-        code, details = caller.refusal(name, unit * (LONGEST // len(unit)))
+        code, details = caller.refusal(name, pieces_of(unit * (LONGEST // len(unit))))
     assert code is FULL
     assert "has more than 8192 fields" in details
     assert worst[0] < 2
@@ -94,7 +95,7 @@ def test_60_mib_of_tiny_fields(cluster: atta.LocalCluster, caller: Caller, name:
 
 
 def test_60_mib_of_names(caller: Caller) -> None:
-    code, details = caller.refusal("SessionService.Renew", b"\x0a\x00" * (LONGEST // 2))
+    code, details = caller.refusal("SessionService.Renew", pieces_of(b"\x0a\x00" * (LONGEST // 2)))
     assert code is FULL
     assert "a RenewRequest of 62914560 bytes: at most 1048576" in details
     names = session_pb2.RenewRequest(sessions=["s"] * 4097).SerializeToString()
@@ -105,7 +106,7 @@ def test_large_requests_take_turns(cluster: atta.LocalCluster, caller: Caller) -
     """A caller sends five requests of 60 MiB at once. The daemon takes two at a time at most, and serves others."""
     before = memory(cluster)
     payload = table_pb2.PushRowsRequest(name="wide", values=b"\0" * LONGEST).SerializeToString()
-    calls = [caller.start("TableService.Push", payload, timeout=60) for _ in range(5)]
+    calls = [caller.start("TableService.Push", pieces_of(payload), timeout=60) for _ in range(5)]
     peak = 0
     while not all(call.done() for call in calls):
         peak = max(peak, memory(cluster) - before)
@@ -113,6 +114,49 @@ def test_large_requests_take_turns(cluster: atta.LocalCluster, caller: Caller) -
         time.sleep(0.02)
     assert {call.code() for call in calls} <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT}
     assert peak < 512 * MIB
+
+
+@pytest.mark.parametrize("name", ["TableService.Push", "SessionService.Renew", "KvService.Pull"])
+def test_60_mib_in_one_message(cluster: atta.LocalCluster, caller: Caller, name: str) -> None:
+    """gRPC refuses them when it has read how long they are, and the caller learns why."""
+    before = memory(cluster)
+    code, details = caller.refusal(name, b"\0" * LONGEST)
+    assert code is FULL
+    assert "message larger than max" in details
+    assert memory(cluster) - before < 64 * MIB
+
+
+def test_a_request_above_the_longest_message_is_served(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """A push of a million rows of four bytes, a pull of as many, and a session with as many seeds, which are too many."""
+    rows, table = np.arange(1 << 20), cluster.tables.create(MutableSpec("long", 1 << 20, dtype="<i4"))
+    table.push(rows, rows.astype(np.int32)).wait()
+    assert np.array_equal(table.pull(rows).values, rows)
+    caller = Caller(cluster)
+    request = table_pb2.PullRowsRequest(name="long", rows=rows.tobytes()).SerializeToString()
+    assert len(request) > MESSAGE_BYTES
+    chunks = [table_pb2.RowsChunk.FromString(raw) for raw in caller.call("TableService.Pull", pieces_of(request))]
+    assert np.array_equal(np.concatenate([np.frombuffer(chunk.values, np.int32) for chunk in chunks]), rows)
+    caller.close()
+    cluster.tables.delete("long")
+    with pytest.raises(atta.QuotaExceededError, match=f"a session of {len(rows)} seeds"):
+        iter(atta.NeighborLoader(cluster, [2], np.resize(small_graph.ids, len(rows)), batch_size=60))
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([b"\x07"], "an announcement of a request has 1 bytes"),
+        ([b"\x07" + b"\xff" * 8], f"a request of {(1 << 64) - 1} bytes is announced"),
+        ([b"\x07" + (10 * MIB).to_bytes(8, "little"), b"x"], "a piece of 1 bytes"),
+        ([b"\x07" + (2 * MIB).to_bytes(8, "little"), bytes(3 * MIB)], "a piece of 3145728 bytes"),
+        ([b"\x07" + (2 * MIB).to_bytes(8, "little"), bytes(MIB)], "the call ended before its request"),
+    ],
+)
+def test_pieces_that_make_no_request(caller: Caller, messages: list[bytes], words: str) -> None:
+    code, details = caller.refusal("TableService.Push", messages)
+    assert code in {FULL, grpc.StatusCode.INVALID_ARGUMENT}
+    assert words in details
+    caller.call("ControlService.Describe")
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])

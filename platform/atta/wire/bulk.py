@@ -111,7 +111,7 @@ def prefix(message: Message, number: int, nbytes: int) -> bytes:
     return message.SerializeToString() + _varint(number << 3 | _BYTES) + _varint(nbytes)
 
 
-def unpack(kind: type[M], raw: bytes | bytearray, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
+def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[int, memoryview]]:
     """Parse ``raw`` as ``kind``. The bytes fields with numbers in ``fields`` come back as views of ``raw``.
 
     Raises:

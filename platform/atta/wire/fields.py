@@ -69,7 +69,7 @@ def check_size(kind: type[Message], nbytes: int) -> None:
         raise QuotaExceededError(f"a {kind.DESCRIPTOR.name} of {nbytes} bytes: at most {most} are possible")
 
 
-def check_fields(kind: type[Message], raw: bytes | bytearray) -> None:
+def check_fields(kind: type[Message], raw: bytes) -> None:
     """Check a request before it is parsed.
 
     Raises:
@@ -83,7 +83,7 @@ def check_fields(kind: type[Message], raw: bytes | bytearray) -> None:
         raise QuotaExceededError(f"a {kind.DESCRIPTOR.name} of {len(raw)} bytes has more than {MAX_FIELDS} fields")
 
 
-def count_fields(kind: type[Message], raw: bytes | bytearray, at_most: int) -> int:
+def count_fields(kind: type[Message], raw: bytes, at_most: int) -> int:
     """Number of fields in ``raw``, a message of type ``kind``. The count ends above ``at_most``.
 
     Raises:
@@ -118,7 +118,7 @@ def count_fields(kind: type[Message], raw: bytes | bytearray, at_most: int) -> i
     return count
 
 
-def read_varint(raw: bytes | bytearray, at: int) -> tuple[int, int]:
+def read_varint(raw: bytes, at: int) -> tuple[int, int]:
     """The number at ``at`` and where the next byte is; raises ValueError where there is none of at most 64 bits."""
     value = shift = 0
     while True:
@@ -139,7 +139,7 @@ def _check_text(kind: type[Message], nbytes: int) -> None:
         )
 
 
-def _numbers(raw: bytes | bytearray, first: int, end: int, size: int, at_most: int) -> int:
+def _numbers(raw: bytes, first: int, end: int, size: int, at_most: int) -> int:
     """How many numbers a packed field holds: of ``size`` bytes each; 0: varints, which end at a byte below 0x80. The count
     ends above ``at_most``."""
     nbytes = end - first

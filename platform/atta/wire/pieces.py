@@ -37,7 +37,7 @@ def pieces_of(raw: bytes) -> Iterator[bytes]:
         yield bytes(view[first : first + PIECE_BYTES])
 
 
-def announced(message: bytes | bytearray) -> int | None:
+def announced(message: bytes) -> int | None:
     """How many bytes the first message of a call announces; None: it is the request itself.
 
     Raises:
@@ -61,12 +61,9 @@ class PiecedRequest:
 
     def __init__(self, nbytes: int) -> None:
         """``nbytes``: as it was announced."""
-        self._nbytes, self._raw = nbytes, bytearray()
-
-    @property
-    def missing_bytes(self) -> int:
+        self.missing_bytes = nbytes
         """Bytes that have not come yet."""
-        return self._nbytes - len(self._raw)
+        self._pieces: list[bytes] = []
 
     def add(self, piece: bytes) -> None:
         """The next piece has come.
@@ -78,9 +75,10 @@ class PiecedRequest:
             raise ConfigError(f"a piece of {len(piece)} bytes, where {self.missing_bytes} of the request are missing")
         if len(piece) < min(LEAST_PIECE_BYTES, self.missing_bytes):
             raise ConfigError(f"a piece of {len(piece)} bytes: all but the last have at least {LEAST_PIECE_BYTES}")
-        self._raw += piece
+        self._pieces.append(piece)
+        self.missing_bytes -= len(piece)
 
-    def whole(self) -> bytearray:
-        """The request, once no byte is missing."""
+    def whole(self) -> bytes:
+        """The request, once no byte is missing. It is a copy, so it is made on a thread: Python lets others go on."""
         assert self.missing_bytes == 0, f"{self.missing_bytes} bytes of the request are missing"
-        return self._raw
+        return b"".join(self._pieces)

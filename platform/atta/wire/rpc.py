@@ -112,7 +112,7 @@ class RpcMethod:
         """Raise QuotaExceededError if no request of this method has so many bytes."""
         check_size(self.request, nbytes)
 
-    def decode_request(self, raw: bytes | bytearray) -> Any:
+    def decode_request(self, raw: bytes) -> Any:
         """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
 
         Raises:
@@ -123,7 +123,7 @@ class RpcMethod:
             check_fields(self.request, raw)
             if self.request_payload:
                 return Bulk(*bulk.unpack(self.request, raw, self.request_payload))
-            return self.request.FromString(raw)  # type: ignore[arg-type]  # its stub does not know that it takes a bytearray
+            return self.request.FromString(raw)
         except (DecodeError, ValueError) as error:
             raise errors.ConfigError(
                 f"{self.path}: the request is not a {self.request.DESCRIPTOR.name}: {error}"

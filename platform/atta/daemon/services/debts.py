@@ -19,7 +19,7 @@ REFUSED_BYTES_PER_S = 40 << 20
 GIVEN_UP_BYTES_PER_S = 256 << 20
 """So many bytes of answers may be given up per second by one connection. A daemon gives up a few: those that it has asked
 for twice, and those of sessions that end early."""
-UNASKED_S = 0.1
+UNASKED_S = 0.2
 """What a session costs that ends before anybody has asked it for a batch."""
 FREE_S = 1.0
 """Nobody waits for debts up to this: what happens now and then costs nothing."""

@@ -21,6 +21,7 @@ import grpc
 
 from atta.daemon.services.debts import Debts
 from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.observe.machine.threads import aside
 from atta.wire.fields import ARRAYS_BYTES
 from atta.wire.pieces import MESSAGE_BYTES, PiecedRequest, announced
 
@@ -159,7 +160,7 @@ class RequestRoom:
         """Bytes of requests under way. A message that has not arrived counts as the longest one."""
         return self._room.used_bytes
 
-    async def read(self, context: Any, check_size: Callable[[int], None]) -> tuple[RoomShare, bytes | bytearray]:
+    async def read(self, context: Any, check_size: Callable[[int], None]) -> tuple[RoomShare, bytes]:
         """Read the request of a call. It has its share of the room until ``leave``. ``check_size`` gets the size of a
         request in pieces before they are read, and may raise.
 
@@ -170,11 +171,11 @@ class RequestRoom:
         connection = context.peer()
         share = await self._entered(connection, MESSAGE_BYTES)
         try:
-            raw: bytes | bytearray = await self._in_time(share, _message(context))
+            raw = await self._in_time(share, _message(context))
             if nbytes := announced(raw):
                 check_size(nbytes)
                 self._room.leave(share)  # a call that waits for room has none
-                share = await self._entered(connection, nbytes + MESSAGE_BYTES)
+                share = await self._entered(connection, 2 * nbytes)  # its pieces, and the whole
                 raw = await self._in_time(share, _in_pieces(context, nbytes))
         except BaseException as error:
             if isinstance(error, AttaError):  # nothing came of what was read, or gRPC has refused it as too long
@@ -273,9 +274,9 @@ async def _message(context: Any) -> bytes:
     return bytes(raw)
 
 
-async def _in_pieces(context: Any, nbytes: int) -> bytearray:
+async def _in_pieces(context: Any, nbytes: int) -> bytes:
     """A request of ``nbytes`` whose pieces come next; raises ConfigError if they do not make one."""
     request = PiecedRequest(nbytes)
     while request.missing_bytes:
         request.add(await _message(context))
-    return request.whole()
+    return await aside(request.whole)
