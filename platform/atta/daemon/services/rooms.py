@@ -175,7 +175,7 @@ class RequestRoom:
             if nbytes := announced(raw):
                 check_size(nbytes)
                 self._room.leave(share)  # a call that waits for room has none
-                share = await self._entered(connection, 2 * nbytes)  # its pieces, and the whole
+                share = await self._entered(connection, nbytes + MESSAGE_BYTES)
                 raw = await self._in_time(share, _in_pieces(context, nbytes))
         except BaseException as error:
             if isinstance(error, AttaError):  # nothing came of what was read, or gRPC has refused it as too long
