@@ -12,6 +12,7 @@ from atta.daemon.services.debts import (
     GIVEN_UP_BYTES_PER_S,
     MOST_CONNECTIONS,
     MOST_S,
+    PEERS_BYTES_PER_S,
     REFUSED_BYTES_PER_S,
     SMALL_BYTES,
     UNASKED_S,
@@ -20,7 +21,7 @@ from atta.daemon.services.debts import (
 
 EVENTS = st.tuples(
     st.sampled_from("abc"),
-    st.sampled_from(["refused", "given up", "unasked"]),
+    st.sampled_from(["refused", "given up", "given up by a peer", "unasked"]),
     st.integers(0, 1 << 26),
     st.floats(0.0, 3.0),
 )
@@ -35,13 +36,13 @@ def test_small_requests_and_answers_cost_nothing() -> None:
 
 
 def test_what_happens_now_and_then_costs_nothing() -> None:
-    """A session that nobody asked, an answer of 12 MiB and a mistaken request of 4 MiB, every half second."""
+    """A session that nobody asked, an answer of 12 MiB and a mistaken request of 4 MiB, every second."""
     debts = Debts()
     for second in range(1000):
-        debts.unasked("a", second / 2)
-        debts.given_up("a", 12 << 20, second / 2)
-        debts.refused("a", 4 << 20, second / 2)
-        assert debts.wait_s("a", second / 2) == 0.0
+        debts.unasked("a", second)
+        debts.given_up("a", 12 << 20, second)
+        debts.refused("a", 4 << 20, second)
+        assert debts.wait_s("a", second) == 0.0
 
 
 @given(st.lists(EVENTS, max_size=50))
@@ -57,8 +58,10 @@ def test_debts_add_up_and_are_paid_by_waiting(events: list[tuple[str, str, int, 
             debts.refused(connection, nbytes, now)
             owed[connection] += nbytes / REFUSED_BYTES_PER_S if nbytes > SMALL_BYTES else 0.0
         else:
-            debts.given_up(connection, nbytes, now)
-            owed[connection] += nbytes / GIVEN_UP_BYTES_PER_S if nbytes > SMALL_BYTES else 0.0
+            of_peers = what == "given up by a peer"
+            debts.given_up(connection, nbytes, now, of_peers=of_peers)
+            rate = PEERS_BYTES_PER_S if of_peers else GIVEN_UP_BYTES_PER_S
+            owed[connection] += nbytes / rate if nbytes > SMALL_BYTES else 0.0
         owed[connection] = min(owed[connection], FREE_S + MOST_S)
         for name, seconds in owed.items():
             assert math.isclose(debts.wait_s(name, now), max(0.0, seconds - FREE_S), abs_tol=1e-6), name

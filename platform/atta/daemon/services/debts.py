@@ -16,9 +16,11 @@ SMALL_BYTES = 64 << 10
 """Refused requests and answers that were given up cost nothing up to this size."""
 REFUSED_BYTES_PER_S = 40 << 20
 """So many bytes of refused requests may come per second from one connection."""
-GIVEN_UP_BYTES_PER_S = 256 << 20
-"""So many bytes of answers may be given up per second by one connection. A daemon gives up a few: those that it has asked
-for twice, and those of sessions that end early."""
+GIVEN_UP_BYTES_PER_S = 64 << 20
+"""So many bytes of answers may be given up per second by one connection."""
+PEERS_BYTES_PER_S = 256 << 20
+"""The same for answers of which other daemons ask. These give up some: those that they have asked for twice, and those of
+sessions that end early."""
 UNASKED_S = 0.2
 """What a session costs that ends before anybody has asked it for a batch."""
 FREE_S = 1.0
@@ -40,10 +42,11 @@ class Debts:
         if nbytes > SMALL_BYTES:
             self._owes(connection, nbytes / REFUSED_BYTES_PER_S, now)
 
-    def given_up(self, connection: str, nbytes: int, now: float) -> None:
-        """This connection has given up an answer of which ``nbytes`` were in memory."""
+    def given_up(self, connection: str, nbytes: int, now: float, *, of_peers: bool = False) -> None:
+        """This connection has given up an answer of which ``nbytes`` were in memory. ``of_peers``: one that other daemons
+        ask for."""
         if nbytes > SMALL_BYTES:
-            self._owes(connection, nbytes / GIVEN_UP_BYTES_PER_S, now)
+            self._owes(connection, nbytes / (PEERS_BYTES_PER_S if of_peers else GIVEN_UP_BYTES_PER_S), now)
 
     def unasked(self, connection: str, now: float) -> None:
         """This connection has ended a session that nobody has asked for a batch."""

@@ -242,13 +242,15 @@ class AnswerRoom:
         return self._room.used_bytes
 
     @contextlib.asynccontextmanager
-    async def answer(self, connection: str, nbytes: int) -> AsyncIterator[None]:
-        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute."""
+    async def answer(self, connection: str, nbytes: int, *, of_peers: bool = False) -> AsyncIterator[None]:
+        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute. ``of_peers``:
+        see ``Debts.given_up``."""
         share = await _entered(self._room, self._debts, connection, min(nbytes, self._most))
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            self._debts.given_up(connection, share.nbytes, asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            self._debts.given_up(connection, share.nbytes, now, of_peers=of_peers)
             raise
         finally:
             self._room.leave(share)
