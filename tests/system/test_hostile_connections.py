@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -17,6 +18,7 @@ import atta
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import control_pb2, session_pb2, table_pb2
 from atta.wire import rpc
+from atta.wire.bulk import ROWS_VALUES
 from atta.wire.identity import Bound
 from atta.wire.pieces import MESSAGE_BYTES, pieces_of
 from tests.system.conftest import SmallGraph
@@ -140,6 +142,29 @@ def test_a_request_above_the_longest_message_is_served(cluster: atta.LocalCluste
     cluster.tables.delete("long")
     with pytest.raises(atta.QuotaExceededError, match=f"a session of {len(rows)} seeds"):
         iter(atta.NeighborLoader(cluster, [2], np.resize(small_graph.ids, len(rows)), batch_size=60))
+
+
+def test_daemons_send_each_other_long_requests_in_pieces(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """Their channels are asyncio's. One request is answered by a message and one by a stream."""
+    ids, rows = np.resize(small_graph.ids, 1 << 20), np.arange(1 << 20) % 1024
+    identity = cluster._connections[0].describe().identity
+    header = identity.header(Bound.DATA)
+    locate = table_pb2.LocateRequest(dataset_id=identity.dataset_id, policy="nodes:node", ids=ids.tobytes())
+    pull = table_pb2.PullRowsRequest(name="narrow", rows=rows.tobytes())
+    table = cluster.tables.create(MutableSpec("narrow", 1024, dtype="<i4"))
+    table.push(np.arange(1024), np.arange(1024, dtype=np.int32)).wait()
+
+    async def asked() -> tuple[np.ndarray, np.ndarray]:
+        async with grpc.aio.insecure_channel(cluster.addresses[0], options=rpc.client_options()) as channel:
+            found = await rpc.stub(channel, "TableService.Locate")(locate, timeout=60, metadata=header)
+            chunks = rpc.stub(channel, "TableService.Pull")(pull, timeout=60, metadata=header)
+            values = [np.frombuffer(chunk.payloads[ROWS_VALUES], np.int32) async for chunk in chunks]
+            return np.frombuffer(found.rows, np.int64), np.concatenate(values)
+
+    located, values = asyncio.run(asked())
+    assert np.array_equal(located, np.resize(cluster.tables.locate("nodes:node", small_graph.ids), len(ids)))
+    assert np.array_equal(values, rows)
+    cluster.tables.delete("narrow")
 
 
 @pytest.mark.parametrize(
