@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from atta.wire.bulk import (
 )
 from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
 from atta.wire.identity import Bound
-from atta.wire.pieces import MESSAGE_BYTES, pieces_of
+from atta.wire.stubs import MethodStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -53,7 +53,6 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "METHODS",
     "Bulk",
-    "MethodStub",
     "RpcMethod",
     "answered",
     "channel_options",
@@ -330,38 +329,11 @@ def handlers(
     return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
 
 
-class MethodStub:
-    """Calls one method over a sync or asyncio channel, as gRPC's stubs do. A request that is too long for one message
-    goes in pieces."""
-
-    def __init__(self, channel: Any, method: RpcMethod) -> None:
-        streams = method.streams
-        self._method = method
-        self._whole = self._made(channel.unary_stream if streams else channel.unary_unary)
-        self._in_pieces = self._made(channel.stream_stream if streams else channel.stream_unary)
-
-    def _made(self, make: Any) -> Any:
-        method = self._method  # the request is serialised before the call, as its size decides how it goes
-        return make(method.path, request_serializer=bytes, response_deserializer=method.decode_reply)
-
-    def __call__(self, request: Any, **options: Any) -> Any:
-        """Begin the call, and wait for the reply if the method has one and the channel is not asyncio's."""
-        call, sent = self._chosen(request)
-        return call(sent, **options)
-
-    def future(self, request: Any, **options: Any) -> Any:
-        """Begin the call of a method that does not stream."""
-        call, sent = self._chosen(request)
-        return call.future(sent, **options)
-
-    def _chosen(self, request: Any) -> tuple[Any, bytes | Iterable[bytes]]:
-        raw = self._method.encode_request(request)
-        return (self._whole, raw) if len(raw) <= MESSAGE_BYTES else (self._in_pieces, pieces_of(raw))
-
-
 def stub(channel: Any, name: str) -> MethodStub:
     """A callable for one method (``"KvService.Pull"``) over a sync or asyncio channel."""
-    return MethodStub(channel, METHODS[name])
+    method = METHODS[name]
+    encode, decode = method.encode_request, method.decode_reply
+    return MethodStub(channel, method.path, encode=encode, decode=decode, streams=method.streams)
 
 
 _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {
