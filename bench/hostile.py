@@ -3,9 +3,9 @@
     python -m bench.hostile [--rounds 3] [--seconds 4]
 
 A daemon serves batches to a consumer on the same machine, alone and while another process does one of: sends pushes of
-60 MiB (huge), of compressed zeros (compressed) or of tiny fields (tiny fields); opens connections and sends a request
-without its end (endless); asks for answers of 24 MiB and reads none (unread); opens sessions of 2^26 batches (extreme
-numbers). The other process has the lowest priority, as one on another machine would take no processor from the daemon.
+60 MiB (huge), of compressed zeros (compressed) or of tiny fields (tiny fields), in one message and as pieces; opens
+connections and sends a request without its end (endless); asks for answers of 24 MiB and reads none (unread); opens
+sessions of 2^26 batches (extreme numbers). The other process has the lowest priority, as one on another machine would take no processor from the daemon.
 Bounds: 512 MiB more memory, no callback of the event loop longer than 50 ms, 80 % of the batches. Writes hostile.json
 and hostile.md.
 """
@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.protos.v1 import session_pb2, table_pb2
+from atta.wire.pieces import pieces_of
 from bench.record import command, head, parser_of, rows_of, write
 from tests.system.conftest import free_port
 from tests.system.hostile import Caller
@@ -109,16 +111,20 @@ def run_attack(name: str, address: str) -> None:
     os.nice(19)
     with atta.connect([address], deadline_s=60) as cluster:
         caller = Caller(cluster)
+        print("begins", flush=True)
         while True:
             ATTACKS[name](caller, cluster)
 
 
-def pushed(payload: bytes, **options: Any) -> Callable[[Caller, atta.Cluster], None]:
+def pushed(
+    payload: Callable[[], bytes], *, pieces: bool = False, **options: Any
+) -> Callable[[Caller, atta.Cluster], None]:
     """Send the same push again and again."""
+    made = cache(payload)
 
     def attack(caller: Caller, _: atta.Cluster) -> None:
         with suppress(grpc.RpcError):
-            caller.call("TableService.Push", payload, **options)
+            caller.call("TableService.Push", pieces_of(made()) if pieces else made(), **options)
 
     return attack
 
@@ -157,10 +163,22 @@ def extreme(caller: Caller, cluster: atta.Cluster) -> None:
         caller.call("SessionService.Close", session_pb2.CloseRequest(session=request.session).SerializeToString())
 
 
+def zeros() -> bytes:
+    """A push of many values and no rows."""
+    return table_pb2.PushRowsRequest(name="wide", values=b"\0" * LONGEST).SerializeToString()
+
+
+def tiny_fields() -> bytes:
+    """No push, but valid fields."""
+    return b"\x98\x06\x01" * (LONGEST // 3)
+
+
 ATTACKS: dict[str, Callable[[Caller, atta.Cluster], None]] = {
-    "huge": pushed(table_pb2.PushRowsRequest(name="wide", values=b"\0" * LONGEST).SerializeToString()),
-    "compressed": pushed(b"\0" * (16 * MIB), compression=grpc.Compression.Gzip),
-    "tiny fields": pushed(b"\x98\x06\x01" * (LONGEST // 3)),
+    "huge": pushed(zeros),
+    "huge, in pieces": pushed(zeros, pieces=True),
+    "compressed": pushed(lambda: b"\0" * (16 * MIB), compression=grpc.Compression.Gzip),
+    "tiny fields": pushed(tiny_fields),
+    "tiny fields, in pieces": pushed(tiny_fields, pieces=True),
     "endless": endless,
     "unread": unread,
     "extreme numbers": extreme,
@@ -200,9 +218,11 @@ def attacked(
 
     looking = threading.Thread(target=look)
     words = [sys.executable, "-m", "bench.hostile", "--attack", attack, cluster.addresses[0]]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as attacker:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as attacker:
         looking.start()
-        time.sleep(2.0)  # it has begun
+        assert attacker.stdout is not None
+        attacker.stdout.readline()  # it begins
+        time.sleep(2.0)
         beside = batches_per_s(cluster, seconds)
         lost = attacker.poll()
         attacker.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -48,7 +48,7 @@ class Call:
         network: Network,
         address: str,
         path: str,
-        raw: bytes,
+        sent: Sequence[bytes],
         *,
         timeout: float | None,
         metadata: Any,
@@ -56,7 +56,7 @@ class Call:
         again: bool,
     ) -> None:
         self._network, self._node = network, NODE.get()
-        self._address, self._path, self._raw, self._metadata = address, path, raw, metadata
+        self._address, self._path, self._sent, self._metadata = address, path, sent, metadata
         self._until = None if timeout is None else network.loop.now + timeout
         self._left, self._backoff = ATTEMPTS if again else 1, FIRST_BACKOFF_S
         self._wait = bool(wait_for_ready)
@@ -82,7 +82,7 @@ class Call:
             self._node,
             self._address,
             self._path,
-            self._raw,
+            self._sent,
             until=self._until,
             metadata=self._metadata,
             arrived=self._arrived,
@@ -263,12 +263,15 @@ class _Channel:
         self._node = NODE.get()
         self._calls: dict[Any, None] = {}
 
-    def _stub(self, path: str, encode: Any, decode: Any, *, again: bool) -> Any:
+    def _stub(self, path: str, encode: Any, decode: Any, *, again: bool, many: bool = False) -> Any:
+        """``many``: whether a request has several messages."""
+
         def begin(request: Any, timeout: float | None = None, metadata: Any = None, wait_for_ready: Any = None) -> Any:
             if self._closed:
                 raise ValueError("Cannot invoke RPC on closed channel!")
             settings = {"timeout": timeout, "metadata": metadata, "wait_for_ready": wait_for_ready, "again": again}
-            call = self.make(self._network, self._address, path, encode(request), **settings)
+            sent = [encode(message) for message in (request if many else [request])]
+            call = self.make(self._network, self._address, path, sent, **settings)
             call.decode = decode
             self._calls[call] = None
             call.add_done_callback(lambda ended: self._calls.pop(ended, None))
@@ -284,6 +287,14 @@ class _Channel:
         """As in gRPC."""
         return self._stub(path, request_serializer, response_deserializer, again=False)
 
+    def stream_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
+        """As in gRPC."""
+        return self._stub(path, request_serializer, response_deserializer, again=True, many=True)
+
+    def stream_stream(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
+        """As in gRPC."""
+        return self._stub(path, request_serializer, response_deserializer, again=False, many=True)
+
     def _cancel_all(self) -> None:
         self._closed = True
         for call in list(self._calls):
@@ -297,7 +308,11 @@ class SyncChannel(_Channel):
 
     def unary_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
         """As in gRPC."""
-        return _Unary(self._stub(path, request_serializer, response_deserializer, again=True))
+        return _Unary(super().unary_unary(path, request_serializer, response_deserializer))
+
+    def stream_unary(self, path: str, request_serializer: Any, response_deserializer: Any) -> Any:
+        """As in gRPC."""
+        return _Unary(super().stream_unary(path, request_serializer, response_deserializer))
 
     def close(self) -> None:
         """End it."""

@@ -10,7 +10,8 @@ order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,15 +129,14 @@ class _AbortError(grpc.aio.AbortError):
 class ServerContext:
     """As ``grpc.aio.ServicerContext``."""
 
-    def __init__(self, exchange: Exchange, raw: bytes) -> None:
-        self._exchange, self._raw = exchange, raw
+    def __init__(self, exchange: Exchange, sent: Sequence[bytes]) -> None:
+        self._exchange, self._left = exchange, deque(sent)
         self.status: tuple[grpc.StatusCode, str] | None = None
 
     async def read(self) -> Any:
-        """The request, then the end."""
+        """The messages of the request, then the end."""
         await asyncio.sleep(0)
-        raw, self._raw = self._raw, grpc.aio.EOF
-        return raw
+        return self._left.popleft() if self._left else grpc.aio.EOF
 
     def invocation_metadata(self) -> Any:
         """What the caller has sent beside."""
@@ -166,14 +166,14 @@ class Exchange:
         caller: Node | None,
         address: str,
         path: str,
-        raw: bytes,
+        sent: Sequence[bytes],
         *,
         until: float | None,
         metadata: Any,
         arrived: Callable[[bytes], None],
         ended: Callable[[grpc.StatusCode, str], None],
     ) -> None:
-        self.network, self.caller, self.address, self.path, self.raw = network, caller, address, path, raw
+        self.network, self.caller, self.address, self.path, self.sent = network, caller, address, path, sent
         self.until, self.metadata = until, tuple(metadata or ())
         self._arrived, self._ended = arrived, ended
         self.over = False
@@ -195,7 +195,7 @@ class Exchange:
     def _send(self) -> None:
         network, weather, rng = self.network, self.network.weather, self.network.rng
         draws = [rng.random() for _ in range(4)]
-        self._note(f"sent {len(self.raw)} bytes")
+        self._note(f"sent {sum(map(len, self.sent))} bytes")
         if self.until is not None:
             self._deadline = network.later(max(0.0, self.until - network.loop.now), self.finish, *LATE)
         cut, delay = network.cut(self.caller, self.address), network.delay()
@@ -230,7 +230,7 @@ class Exchange:
     def _begin(self, server: SimServer) -> None:
         self._note("arrived")
         handler = server.handler(self.path, self.metadata)
-        context = ServerContext(self, self.raw)
+        context = ServerContext(self, self.sent)
         self._task = self.network.loop.create_task(self._run(handler, context))
 
     async def _run(self, handler: Any, context: ServerContext) -> None:

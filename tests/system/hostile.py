@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -22,24 +23,29 @@ class Caller:
         self.identity = cluster._connections[0].describe().identity
         self.channel = grpc.insecure_channel(cluster.addresses[0], options=[*rpc.client_options(), *options])
 
-    def start(self, name: str, raw: bytes = b"", *, timeout: float | None = SILENT_S, **options: Any) -> Any:
-        """Begin a call of a method: an iterator of replies, or a future of one."""
-        method = rpc.METHODS[name]
-        make = self.channel.unary_stream if method.streams else self.channel.unary_unary
+    def start(
+        self, name: str, sent: bytes | Iterable[bytes] = b"", *, timeout: float | None = SILENT_S, **options: Any
+    ) -> Any:
+        """Begin a call of a method: an iterator of replies, or a future of one. ``sent``: the request, or its messages."""
+        method, channel = rpc.METHODS[name], self.channel
+        if isinstance(sent, bytes):
+            make = channel.unary_stream if method.streams else channel.unary_unary
+        else:
+            make, sent = channel.stream_stream if method.streams else channel.stream_unary, iter(sent)
         call = make(method.path)
         metadata = self.identity.header(method.bound)
         begin = call if method.streams else call.future
-        return begin(raw, timeout=timeout, metadata=metadata, **options)
+        return begin(sent, timeout=timeout, metadata=metadata, **options)
 
-    def call(self, name: str, raw: bytes = b"", **options: Any) -> list[bytes]:
+    def call(self, name: str, sent: bytes | Iterable[bytes] = b"", **options: Any) -> list[bytes]:
         """The replies to a request; raises grpc.RpcError."""
-        started = self.start(name, raw, **options)
+        started = self.start(name, sent, **options)
         return [*started] if rpc.METHODS[name].streams else [started.result()]
 
-    def refusal(self, name: str, raw: bytes = b"", **options: Any) -> tuple[grpc.StatusCode, str]:
+    def refusal(self, name: str, sent: bytes | Iterable[bytes] = b"", **options: Any) -> tuple[grpc.StatusCode, str]:
         """The status of a call that is refused, and its text."""
         try:
-            replies = self.call(name, raw, **options)
+            replies = self.call(name, sent, **options)
         except grpc.RpcError as error:
             return error.code(), error.details() or ""
         raise AssertionError(f"{name} answers with {replies!r:.80}")

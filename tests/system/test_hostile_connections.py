@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -17,7 +18,9 @@ import atta
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import control_pb2, session_pb2, table_pb2
 from atta.wire import rpc
+from atta.wire.bulk import ROWS_VALUES
 from atta.wire.identity import Bound
+from atta.wire.pieces import MESSAGE_BYTES, pieces_of
 from tests.system.conftest import SmallGraph
 from tests.system.hostile import Caller, memory
 from tests.waiting import eventually
@@ -86,7 +89,7 @@ def test_60_mib_of_tiny_fields(cluster: atta.LocalCluster, caller: Caller, name:
     """Before there was a bound, they took up to 99 s and 2.3 GiB."""
     before = memory(cluster)
     with watched(cluster) as worst:
-        code, details = caller.refusal(name, unit * (LONGEST // len(unit)))
+        code, details = caller.refusal(name, pieces_of(unit * (LONGEST // len(unit))))
     assert code is FULL
     assert "has more than 8192 fields" in details
     assert worst[0] < 2
@@ -94,7 +97,7 @@ def test_60_mib_of_tiny_fields(cluster: atta.LocalCluster, caller: Caller, name:
 
 
 def test_60_mib_of_names(caller: Caller) -> None:
-    code, details = caller.refusal("SessionService.Renew", b"\x0a\x00" * (LONGEST // 2))
+    code, details = caller.refusal("SessionService.Renew", pieces_of(b"\x0a\x00" * (LONGEST // 2)))
     assert code is FULL
     assert "a RenewRequest of 62914560 bytes: at most 1048576" in details
     names = session_pb2.RenewRequest(sessions=["s"] * 4097).SerializeToString()
@@ -105,7 +108,7 @@ def test_large_requests_take_turns(cluster: atta.LocalCluster, caller: Caller) -
     """A caller sends five requests of 60 MiB at once. The daemon takes two at a time at most, and serves others."""
     before = memory(cluster)
     payload = table_pb2.PushRowsRequest(name="wide", values=b"\0" * LONGEST).SerializeToString()
-    calls = [caller.start("TableService.Push", payload, timeout=60) for _ in range(5)]
+    calls = [caller.start("TableService.Push", pieces_of(payload), timeout=60) for _ in range(5)]
     peak = 0
     while not all(call.done() for call in calls):
         peak = max(peak, memory(cluster) - before)
@@ -113,6 +116,72 @@ def test_large_requests_take_turns(cluster: atta.LocalCluster, caller: Caller) -
         time.sleep(0.02)
     assert {call.code() for call in calls} <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT}
     assert peak < 512 * MIB
+
+
+@pytest.mark.parametrize("name", ["TableService.Push", "SessionService.Renew", "KvService.Pull"])
+def test_60_mib_in_one_message(cluster: atta.LocalCluster, caller: Caller, name: str) -> None:
+    """gRPC refuses them when it has read how long they are, and the caller learns why."""
+    before = memory(cluster)
+    code, details = caller.refusal(name, b"\0" * LONGEST)
+    assert code is FULL
+    assert "message larger than max" in details
+    assert memory(cluster) - before < 64 * MIB
+
+
+def test_a_request_above_the_longest_message_is_served(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """A push of a million rows of four bytes, a pull of as many, and a session with as many seeds, which are too many."""
+    rows, table = np.arange(1 << 20), cluster.tables.create(MutableSpec("long", 1 << 20, dtype="<i4"))
+    table.push(rows, rows.astype(np.int32)).wait()
+    assert np.array_equal(table.pull(rows).values, rows)
+    caller = Caller(cluster)
+    request = table_pb2.PullRowsRequest(name="long", rows=rows.tobytes()).SerializeToString()
+    assert len(request) > MESSAGE_BYTES
+    chunks = [table_pb2.RowsChunk.FromString(raw) for raw in caller.call("TableService.Pull", pieces_of(request))]
+    assert np.array_equal(np.concatenate([np.frombuffer(chunk.values, np.int32) for chunk in chunks]), rows)
+    caller.close()
+    cluster.tables.delete("long")
+    with pytest.raises(atta.QuotaExceededError, match=f"a session of {len(rows)} seeds"):
+        iter(atta.NeighborLoader(cluster, [2], np.resize(small_graph.ids, len(rows)), batch_size=60))
+
+
+def test_daemons_send_each_other_long_requests_in_pieces(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """Their channels are asyncio's. One request is answered by a message and one by a stream."""
+    ids, rows = np.resize(small_graph.ids, 1 << 20), np.arange(1 << 20) % 1024
+    identity = cluster._connections[0].describe().identity
+    header = identity.header(Bound.DATA)
+    locate = table_pb2.LocateRequest(dataset_id=identity.dataset_id, policy="nodes:node", ids=ids.tobytes())
+    pull = table_pb2.PullRowsRequest(name="narrow", rows=rows.tobytes())
+    table = cluster.tables.create(MutableSpec("narrow", 1024, dtype="<i4"))
+    table.push(np.arange(1024), np.arange(1024, dtype=np.int32)).wait()
+
+    async def asked() -> tuple[np.ndarray, np.ndarray]:
+        async with grpc.aio.insecure_channel(cluster.addresses[0], options=rpc.client_options()) as channel:
+            found = await rpc.stub(channel, "TableService.Locate")(locate, timeout=60, metadata=header)
+            chunks = rpc.stub(channel, "TableService.Pull")(pull, timeout=60, metadata=header)
+            values = [np.frombuffer(chunk.payloads[ROWS_VALUES], np.int32) async for chunk in chunks]
+            return np.frombuffer(found.rows, np.int64), np.concatenate(values)
+
+    located, values = asyncio.run(asked())
+    assert np.array_equal(located, np.resize(cluster.tables.locate("nodes:node", small_graph.ids), len(ids)))
+    assert np.array_equal(values, rows)
+    cluster.tables.delete("narrow")
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([b"\x07"], "an announcement of a request has 1 bytes"),
+        ([b"\x07" + b"\xff" * 8], f"a request of {(1 << 64) - 1} bytes is announced"),
+        ([b"\x07" + (10 * MIB).to_bytes(8, "little"), b"x"], "a piece of 1 bytes"),
+        ([b"\x07" + (2 * MIB).to_bytes(8, "little"), bytes(3 * MIB)], "a piece of 3145728 bytes"),
+        ([b"\x07" + (2 * MIB).to_bytes(8, "little"), bytes(MIB)], "the call ended before its request"),
+    ],
+)
+def test_pieces_that_make_no_request(caller: Caller, messages: list[bytes], words: str) -> None:
+    code, details = caller.refusal("TableService.Push", messages)
+    assert code in {FULL, grpc.StatusCode.INVALID_ARGUMENT}
+    assert words in details
+    caller.call("ControlService.Describe")
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])

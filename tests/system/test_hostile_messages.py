@@ -15,6 +15,7 @@ import atta
 from atta.kvstore.spec import MAX_TEXT, MutableSpec, OptimiserSpec
 from atta.protos.v1 import dag_pb2, graph_pb2, session_pb2, table_pb2
 from atta.wire import rpc
+from atta.wire.pieces import pieces_of
 from tests.system.conftest import SmallGraph
 from tests.system.hostile import Caller, memory
 from tests.waiting import eventually
@@ -98,7 +99,7 @@ def test_long_specifications_are_not_echoed(caller: Caller, text: str) -> None:
 
 
 def test_a_specification_of_40_mib_is_refused_in_a_line(caller: Caller) -> None:
-    code, details = caller.refusal("TableService.Create", create(caller, "x" * (40 << 20)))
+    code, details = caller.refusal("TableService.Create", pieces_of(create(caller, "x" * (40 << 20))))
     assert code is FULL
     assert "a CreateTableRequest of 41943" in details
     assert len(details) < 200

@@ -198,7 +198,7 @@ class DaemonConfig:
     request_bytes: Annotated[
         int, Option("Memory for requests under way.", name="request-memory", unit="bytes", at_least=512 * MIB)
     ] = 1 * GIB
-    """One that is still arriving counts as the largest one, 64 MiB. A connection may have an eighth."""
+    """A message that is still arriving counts as the longest one, 5 MiB. A connection may have an eighth."""
     answer_bytes: Annotated[
         int,
         Option(

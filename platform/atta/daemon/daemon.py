@@ -38,6 +38,7 @@ from atta.daemon.peers.turns import MessageTurns, TurnPool
 from atta.daemon.security.security import DaemonSecurity
 from atta.daemon.services.control import ControlService
 from atta.daemon.services.data import GraphService, KvService
+from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.jobs import JobBoard
 from atta.daemon.services.others import add_health_and_reflection
@@ -113,10 +114,10 @@ class Daemon:
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
         self._versions = LiveVersions(config.data, store, shard, cache, edges, resident=resident)
         self._updates = UpdateService(self._versions)
-        self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
-        self._sessions = SessionService(config, self._engine, config.listen, self._versions)
+        self._serving, turns, debts = TurnPool(config.threads, "atta-serve"), MessageTurns(), Debts()
+        self._sessions = SessionService(config, self._engine, config.listen, self._versions, debts=debts)
         self._jobs = JobBoard(time.monotonic)
-        answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES)
+        answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES, debts)
         graph = partial(GraphService, shard, self._serving, turns, config.listen)
         self._graph = graph(answers=answers, versions=self._versions)
         at_once = moved_at_once(config.threads)
@@ -152,7 +153,7 @@ class Daemon:
             journal=self._journal,
         )
         self._process = ProcessFigures()
-        self._requests = RequestRoom(config.request_bytes)
+        self._requests = RequestRoom(config.request_bytes, debts)
         self._handling = Handling(self._identity, config.listen, self._requests)
         self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()

@@ -11,6 +11,7 @@ from typing import Any
 
 from atta.daemon.config import DaemonConfig
 from atta.wire import rpc
+from atta.wire.pieces import MESSAGE_BYTES
 
 __all__ = ["grpc_options"]
 
@@ -28,7 +29,7 @@ _IDENTITY_ONLY = 1
 def grpc_options(config: DaemonConfig, connections: int) -> list[tuple[str, Any]]:
     """Options of the daemon's gRPC side, for at most this many ``connections``."""
     return [
-        *rpc.channel_options(),
+        *rpc.channel_options(MESSAGE_BYTES),
         # Without this option two daemons could share a port, and each would get some of the other's requests.
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", connections),

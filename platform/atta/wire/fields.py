@@ -43,6 +43,7 @@ _UNCHECKED_BYTES = 2 * MAX_FIELDS
 """A message up to this size cannot have too many fields: each takes two bytes, unless it is packed."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
 _CONTINUED = bytes(range(0x80, 0x100))
 _FIXED_SIZES = {
     FieldDescriptor.TYPE_FIXED64: 8, FieldDescriptor.TYPE_SFIXED64: 8, FieldDescriptor.TYPE_DOUBLE: 8,
@@ -106,7 +107,7 @@ def count_fields(kind: type[Message], raw: bytes, at_most: int) -> int:
                 elif inner == _TEXT:
                     _check_text(kind, length)
                 elif inner is not None:
-                    count += _numbers(raw[at : min(at + length, end)], inner)
+                    count += _numbers(raw, at, min(at + length, end), inner, at_most)
                 at += length
             elif wire in (_FIXED64, _FIXED32):
                 at += 8 if wire == _FIXED64 else 4
@@ -138,9 +139,15 @@ def _check_text(kind: type[Message], nbytes: int) -> None:
         )
 
 
-def _numbers(packed: bytes, size: int) -> int:
-    """How many numbers a packed field holds: of ``size`` bytes each; 0: varints, which end at a byte below 0x80."""
-    return len(packed) // size if size else len(packed.translate(None, _CONTINUED))
+def _numbers(raw: bytes, first: int, end: int, size: int, at_most: int) -> int:
+    """How many numbers a packed field holds: of ``size`` bytes each; 0: varints, which end at a byte below 0x80. The count
+    ends above ``at_most``."""
+    nbytes = end - first
+    if size:
+        return nbytes // size
+    if nbytes > _LONGEST_VARINT * at_most:
+        return at_most + 1
+    return len(raw[first:end].translate(None, _CONTINUED))
 
 
 @cache

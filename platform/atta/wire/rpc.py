@@ -41,8 +41,9 @@ from atta.wire.bulk import (
     SAMPLE_CHUNK,
     WEIGHTS_REPLY,
 )
-from atta.wire.fields import ARRAYS_BYTES, check_fields
+from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
 from atta.wire.identity import Bound
+from atta.wire.stubs import MethodStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -68,7 +69,8 @@ ACCESS = "access refused: "
 PEER_LOST = "another daemon does not answer: "
 """How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
-"""Largest message that either side sends or accepts. Senders cut long answers into chunks of a few MB."""
+"""Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
+travels in pieces (``atta.wire.pieces``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ class RpcMethod:
         if isinstance(request, Bulk):
             return bulk.pack(request.message, request.payloads)
         return bytes(request.SerializeToString())
+
+    def check_request_size(self, nbytes: int) -> None:
+        """Raise QuotaExceededError if no request of this method has so many bytes."""
+        check_size(self.request, nbytes)
 
     def decode_request(self, raw: bytes) -> Any:
         """Parse a request; a ``Bulk`` of views into ``raw`` where the method has payload fields.
@@ -257,14 +263,16 @@ _RETRY = json.dumps(
 )
 
 
-def channel_options() -> list[tuple[str, Any]]:
+def channel_options(received_bytes: int = MAX_MESSAGE_BYTES) -> list[tuple[str, Any]]:
     """Options of both sides of a connection: bounds of messages, keep-alive, and retries while a peer restarts.
+
+    ``received_bytes``: the longest message that this side accepts.
 
     Retrying is safe because every procedure is idempotent: sampling is a pure function, ``Next`` and pushes are
     numbered. Streams are not retried here. Their readers begin them again.
     """
     return [
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", received_bytes),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
@@ -321,11 +329,11 @@ def handlers(
     return grpc.method_handlers_generic_handler(f"atta.v1.{service}", table)
 
 
-def stub(channel: Any, name: str) -> Any:
+def stub(channel: Any, name: str) -> MethodStub:
     """A callable for one method (``"KvService.Pull"``) over a sync or asyncio channel."""
     method = METHODS[name]
-    make = channel.unary_stream if method.streams else channel.unary_unary
-    return make(method.path, request_serializer=method.encode_request, response_deserializer=method.decode_reply)
+    encode, decode = method.encode_request, method.decode_reply
+    return MethodStub(channel, method.path, encode=encode, decode=decode, streams=method.streams)
 
 
 _STATUS: dict[type[errors.AttaError], grpc.StatusCode] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -164,3 +166,49 @@ def test_a_stream_that_its_reader_leaves_is_no_error() -> None:
 
     asyncio.run(leave())
     assert daemon.handling.stats()["request_errors_KvService.Pull"] == 0
+
+
+class Held:
+    """What a request brings, and a frame has."""
+
+
+def test_an_error_that_is_kept_keeps_nothing_of_its_request() -> None:
+    """gRPC keeps the status with which a handler ends its call, in a cycle with the call."""
+    kept: list[BaseException] = []
+    freed: list[Any] = []
+
+    async def stats(request: Any, context: Any) -> Any:
+        held = Held()
+        freed.append(weakref.ref(held))
+        try:
+            raise KeyError(len(vars(held)))
+        except KeyError as error:
+            kept.append(error)
+            raise ConfigError("wrong") from error
+
+    async def pull(request: Any, context: Any) -> AsyncIterator[Any]:
+        await stats(request, context)
+        yield b""
+
+    handling = Handling(HERE, "here:1", RequestRoom(1 << 30))
+    unary, stream = handling.handler("ControlService.Stats", stats), handling.handler("KvService.Pull", pull)
+
+    async def call() -> None:
+        context: Any = Context(HERE.named(Bound.NAMED))
+        try:
+            await unary(None, context)
+        except Aborted as error:
+            kept.append(error)
+        context = Context(HERE.named(Bound.DATA), PULL.SerializeToString())
+        try:
+            [reply async for reply in stream(None, context)]
+        except Aborted as error:
+            kept.append(error)
+
+    gc.disable()
+    try:
+        asyncio.run(call())
+        assert len(kept) == 4
+        assert [ref() for ref in freed] == [None, None]
+    finally:
+        gc.enable()

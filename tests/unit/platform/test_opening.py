@@ -12,6 +12,7 @@ import pytest
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import OTHER, check_descriptors, within_descriptors
+from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room
 from atta.daemon.services.seed_ids import choose_seeds
@@ -26,6 +27,9 @@ LEASE = 60.0
 class Context:
     def time_remaining(self) -> float:
         return 1.0
+
+    def peer(self) -> str:
+        return "somewhere"
 
 
 class Engine:
@@ -332,3 +336,26 @@ def test_connections_leave_descriptors_for_other_things() -> None:
     assert within_descriptors(4096, 40, 1024) == 1024
     assert within_descriptors(1024, 40, 1024) == 1024 - 40 - OTHER
     assert within_descriptors(64, 40, 1024) == 1
+
+
+def test_only_a_session_that_nobody_asked_costs_its_connection_something(checks: Checks) -> None:
+    debts = Debts()
+
+    def waits() -> float:
+        return debts.wait_s("somewhere", asyncio.get_running_loop().time())
+
+    async def work(service: SessionService, engine: Engine) -> None:
+        service._debts = debts
+        checks.go.set()
+        for number in range(20):
+            await asked(service, str(number))
+            service._sessions[str(number)].asked = True
+            await service.close(CloseRequest(session=str(number)), Context())
+            await service.close(CloseRequest(session=f"unknown-{number}"), Context())
+        assert waits() == 0.0
+        for number in range(100, 120):
+            await asked(service, str(number))
+            await service.close(CloseRequest(session=str(number)), Context())
+        assert waits() > 1.0
+
+    run(work)

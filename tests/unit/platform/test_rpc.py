@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 
 from atta import errors
+from atta.daemon.config import DaemonConfig
+from atta.daemon.limits import grpc_options
 from atta.wire import rpc
+from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.pieces import MESSAGE_BYTES, announced
 
 
 class FakeRpcError(grpc.RpcError):
@@ -136,3 +142,47 @@ def test_a_lack_of_memory_is_a_bound(lacking: Exception) -> None:
 
 def test_other_runtime_errors_are_mistakes() -> None:
     assert rpc.status_of(RuntimeError("x"))[0] is grpc.StatusCode.INTERNAL
+
+
+class Channel:
+    """Gives callables that note how they are called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def __getattr__(self, kind: str) -> Any:
+        def make(path: str, request_serializer: Any, response_deserializer: Any) -> Any:
+            def begin(request: Any, **options: Any) -> str:
+                sent = request if kind.startswith("unary") else list(request)
+                self.calls.append((kind, sent))
+                return f"{path} {options}"
+
+            begin.future = begin  # type: ignore[attr-defined]
+            return begin
+
+        return make
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, MESSAGE_BYTES - 100, MESSAGE_BYTES, 2 * MESSAGE_BYTES])
+@pytest.mark.parametrize("name", ["TableService.Pull", "TableService.Locate"])
+def test_a_request_that_is_too_long_for_a_message_goes_in_pieces(name: str, nbytes: int) -> None:
+    channel, method = Channel(), rpc.METHODS[name]
+    request = method.request(**{"rows" if "Pull" in name else "ids": bytes(nbytes)})
+    raw, stub = request.SerializeToString(), rpc.stub(channel, name)
+    for begin in (stub, stub.future):
+        assert begin(request, timeout=3) == f"{method.path} {{'timeout': 3}}"
+    answers = "stream" if method.streams else "unary"
+    if len(raw) <= MESSAGE_BYTES:
+        assert channel.calls == [(f"unary_{answers}", raw)] * 2
+        return
+    for kind, (first, *rest) in channel.calls:
+        assert kind == f"stream_{answers}"
+        assert announced(first) == len(raw)
+        assert b"".join(rest) == raw
+        assert max(map(len, rest)) <= MESSAGE_BYTES
+
+
+def test_a_daemon_accepts_no_longer_message_and_its_callers_do() -> None:
+    limit = "grpc.max_receive_message_length"
+    assert dict(grpc_options(DaemonConfig(data="", parts=range(1)), 10))[limit] == MESSAGE_BYTES
+    assert dict(rpc.client_options())[limit] == rpc.MAX_MESSAGE_BYTES == ARRAYS_BYTES

@@ -107,6 +107,7 @@ class Session:
     roomy_at: float = field(default_factory=time.monotonic)  # when there was last memory to make a batch in
     closed: bool = False  # then ``queue`` and ``held`` are empty
     busy: int = 0
+    asked: bool = False  # whether the consumer has asked for a batch
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -41,6 +41,9 @@ _PROBE = graph_pb2.ProbeRequest
 class DataService:
     """What services over a daemon's data share: the id of the dataset, and threads to work on."""
 
+    of_peers = False
+    """Whether other daemons ask, and not clients."""
+
     def __init__(
         self, dataset_id: str, pool: TurnPool, address: str, *, answers: AnswerRoom, at_once: int = SMALL_BYTES
     ) -> None:
@@ -72,7 +75,7 @@ class DataService:
         """Answers of ``jobs``, arguments of ``run``: ``nbytes`` in all. The next answer is made while the present one
         is sent."""
         coming: asyncio.Task[Any] | None = None
-        async with self._answers.answer(connection, nbytes):
+        async with self._answers.answer(connection, nbytes, of_peers=self.of_peers):
             try:
                 for job in jobs:
                     ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
@@ -121,6 +124,8 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
+    of_peers = True
+
     def __init__(
         self,
         shard: Shard,
@@ -148,7 +153,8 @@ class GraphService(DataService):
         since = began(request.age_ms)
         pieces = self._pieces(request, await self._shards(request))
         begin = list(itertools.islice(pieces, 4))  # of more pieces, so many are in memory at a time
-        async with self._answers.answer(context.peer(), sum(nbytes for nbytes, *_ in begin)):
+        in_memory = sum(nbytes for nbytes, *_ in begin)
+        async with self._answers.answer(context.peer(), in_memory, of_peers=self.of_peers):
             for nbytes, *piece in itertools.chain(begin, pieces):
                 answer = await self.run(nbytes, self._answer, *piece, since=since)
                 async with self._turns.turn(context.peer(), since):
@@ -280,6 +286,8 @@ def _values(shard: Shard, request: graph_pb2.ProbeRequest, rows: np.ndarray, ope
 
 class KvService(DataService):
     """Rows of this daemon's tables."""
+
+    of_peers = True
 
     def __init__(
         self,

@@ -16,8 +16,10 @@ import structlog
 
 from atta.daemon.services.rooms import RequestRoom, RoomShare
 from atta.errors import AttaError, ConfigError, RemoteError
+from atta.observe.machine.threads import aside
 from atta.wire import rpc
 from atta.wire.identity import HEADER, Bound, Identity, check
+from atta.wire.pieces import MESSAGE_BYTES
 
 __all__ = ["Context", "Handler", "Handling", "check_named", "shortened"]
 
@@ -70,14 +72,15 @@ class Handling:
         async def answer(_: Any, context: Context) -> Any:
             self._begun(name)
             share: RoomShare | None = None
-            request = None
+            request: Any = None
             try:
                 self._admit(method.bound, context)
-                share, raw = await self._room.read(context)
-                request = method.decode_request(raw)
+                share, request = await self._room.read(context, method.check_request_size)
+                request = await _parsed(method, request)
                 reply = await handler(request, context)
             except Exception as error:
                 self._charge(share, request, error)
+                request = None  # gRPC keeps this frame until garbage is collected
                 await self._failed(name, error, context)
             finally:
                 if share is not None:
@@ -94,16 +97,17 @@ class Handling:
         async def answer(_: Any, context: Context) -> AsyncIterator[Any]:
             self._begun(name)
             share: RoomShare | None = None
-            request = None
+            request: Any = None
             try:
                 self._admit(method.bound, context)
-                share, raw = await self._room.read(context)
-                request = method.decode_request(raw)
+                share, request = await self._room.read(context, method.check_request_size)
+                request = await _parsed(method, request)
                 async for reply in handler(request, context):
                     counts[sent] += _bulk_bytes(reply)
                     yield reply
             except Exception as error:
                 self._charge(share, request, error)
+                request = None  # gRPC keeps this frame until garbage is collected
                 await self._failed(name, error, context)
             finally:
                 if share is not None:
@@ -125,11 +129,11 @@ class Handling:
             check(self._identity, Identity.parse(named), bound, self._address)
 
     def _charge(self, share: RoomShare | None, request: Any, error: Exception) -> None:
-        """Have a connection pause after a request that was no message, or made no sense.
+        """Have a connection pause after a request that was no message (it is still bytes), or made no sense.
 
         Not after other errors. An honest caller may not know that a table is gone, or that there is no room.
         """
-        if share is not None and (request is None or type(error) is ConfigError):
+        if share is not None and (isinstance(request, bytes) or type(error) is ConfigError):
             self._room.refused(share)
 
     async def _failed(self, name: str, error: Exception, context: Context) -> NoReturn:
@@ -142,10 +146,26 @@ class Handling:
             log.info("request refused", method=name, caller=context.peer(), error=shortened(str(error)))
         else:
             log.error("request failed", method=name, caller=context.peer(), exc_info=error)
+        _forget_frames(error)
         if isinstance(error, RemoteError) and error.peer == self._address:
             # Callers know this daemon by the address that they have asked. The one it listens on may be 0.0.0.0.
             details = error.cause
         await context.abort(code, shortened(details))
+
+
+async def _parsed(method: rpc.RpcMethod, raw: bytes) -> Any:
+    """The request. What has come in pieces is parsed on a thread: protobuf copies it."""
+    if len(raw) <= MESSAGE_BYTES:
+        return method.decode_request(raw)
+    return await aside(method.decode_request, raw)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what the frames of an error have, such as the request. Futures and gRPC keep errors until garbage is
+    collected."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def check_named(what: str, count: int) -> None:

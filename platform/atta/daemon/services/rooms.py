@@ -1,10 +1,11 @@
 """Memory for requests and answers: bounded for all connections together and for each, first come, first served.
 
-A request is not read before there is room for the largest one, as gRPC does not say beforehand how large it is. Until
-then it waits at the sender: HTTP/2 lets through 64 KiB of it. Once it has come, it occupies its own size until it is
-answered. A streamed answer occupies what it has in memory at a time, until its reader has taken all of it. So whoever
-sends without end, or reads nothing, occupies the room of its own connection, and waits. After a large request that was
-refused a connection pauses (``debts``).
+A message is not read before there is room for the longest one, as gRPC does not say beforehand how long it is. Until
+then it waits at the sender: HTTP/2 lets through 64 KiB of it. A longer request announces its size, and its pieces are
+read when there is room for all of them. Once it has come, it occupies its own size until it is answered. A streamed
+answer occupies what it has in memory at a time, until its reader has taken all of it. So whoever sends without end, or
+reads nothing, occupies the room of its own connection, and waits. After work for nothing a connection pauses
+(``debts``).
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from atta.daemon.services.debts import Debts
-from atta.errors import ConfigError, QuotaExceededError
+from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.observe.machine.threads import aside
 from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.pieces import MESSAGE_BYTES, PiecedRequest, announced
 
 __all__ = ["AnswerRoom", "RequestRoom", "Room", "RoomShare"]
 
 WAIT_S = 60.0
 """How long a request may take to arrive, and how long it, or an answer, may wait for room."""
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -140,11 +145,11 @@ class Room:
 class RequestRoom:
     """Room for requests under way: those that arrive, and those that are being answered."""
 
-    def __init__(self, in_all: int) -> None:
+    def __init__(self, in_all: int, debts: Debts | None = None) -> None:
         """A connection may have an eighth of ``in_all`` bytes, and two of the largest requests in any case: one may
-        arrive while others are answered. One of 60 MiB takes up to 200 MiB while gRPC puts it together."""
+        arrive while others are answered. ``debts``: of connections, which pause; None: of this room alone."""
         self._room = Room("the request", max(in_all, 2 * ARRAYS_BYTES), max(in_all // 8, 2 * ARRAYS_BYTES))
-        self._debts = Debts()
+        self._debts = debts or Debts()
         self._arriving: dict[RoomShare, tuple[float, asyncio.Task[Any]]] = {}
         """When the call began to read, and its task; in order of time."""
         self._late: set[RoomShare] = set()
@@ -152,48 +157,47 @@ class RequestRoom:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of requests under way. One that has not arrived counts as the largest one."""
+        """Bytes of requests under way. A message that has not arrived counts as the longest one."""
         return self._room.used_bytes
 
-    async def read(self, context: Any) -> tuple[RoomShare, bytes]:
-        """Read the request of a call. It has its share of the room until ``leave``.
+    async def read(self, context: Any, check_size: Callable[[int], None]) -> tuple[RoomShare, bytes]:
+        """Read the request of a call. It has its share of the room until ``leave``. ``check_size`` gets the size of a
+        request in pieces before they are read, and may raise.
 
         Raises:
             QuotaExceededError: it did not arrive in time, or there was no room for it.
-            ConfigError: the caller has sent none.
+            ConfigError: the caller has sent none, or pieces that do not make one.
         """
-        room = self._room
-        share = await self._entered(context.peer())
+        connection = context.peer()
+        share = await self._entered(connection, MESSAGE_BYTES)
         try:
-            raw = await self._arrived(share, context)
-        except BaseException:
-            room.leave(share)
+            raw = await self._in_time(share, _message(context))
+            if nbytes := announced(raw):
+                check_size(nbytes)
+                self._room.leave(share)  # a call that waits for room has none
+                share = await self._entered(connection, nbytes + MESSAGE_BYTES)
+                raw = await self._in_time(share, _in_pieces(context, nbytes))
+        except BaseException as error:
+            if isinstance(error, AttaError):  # nothing came of what was read, or gRPC has refused it as too long
+                self.refused(share)
+            self._room.leave(share)
             raise
-        room.leave(share, keep=len(raw))
+        self._room.leave(share, keep=len(raw))
         return share, raw
 
-    async def _entered(self, connection: str) -> RoomShare:
-        """Room for the largest request, once the connection owes nothing. Who pauses takes no room."""
-        loop = asyncio.get_running_loop()
-        while True:
-            while (pause := self._debts.wait_s(connection, loop.time())) > 0:
-                await asyncio.sleep(pause)
-            room = self._room
-            share = room.enter_now(connection, ARRAYS_BYTES) or await room.enter(connection, ARRAYS_BYTES)
-            if not self._debts.wait_s(connection, loop.time()):
-                return share
-            room.leave(share)  # another request was refused meanwhile
+    async def _entered(self, connection: str, nbytes: int) -> RoomShare:
+        return await _entered(self._room, self._debts, connection, nbytes)
 
     def refused(self, share: RoomShare) -> None:
-        """The request of this share was refused: its connection pauses before the next one, the longer the larger it
-        was."""
+        """The request of this share was refused: its connection pauses, the longer the larger it was."""
         self._debts.refused(share.connection, share.nbytes, asyncio.get_running_loop().time())
 
     def leave(self, share: RoomShare) -> None:
         """The request has been answered."""
         self._room.leave(share)
 
-    async def _arrived(self, share: RoomShare, context: Any) -> bytes:
+    async def _in_time(self, share: RoomShare, reading: Coroutine[Any, Any, T]) -> T:
+        """What ``reading`` returns. It is given up if it takes too long."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "gRPC runs every call as a task"
         self._arriving[share] = loop.time(), task
@@ -201,7 +205,7 @@ class RequestRoom:
             self._looks = True
             loop.call_later(WAIT_S / 4, self._look)
         try:
-            raw = await context.read()
+            return await reading
         except asyncio.CancelledError:
             if share not in self._late:
                 raise
@@ -210,9 +214,6 @@ class RequestRoom:
             raise QuotaExceededError(f"the request did not arrive within {WAIT_S:g} s") from None
         finally:
             del self._arriving[share]
-        if raw is grpc.aio.EOF:  # type: ignore[attr-defined]
-            raise ConfigError("the call ended without a request")
-        return bytes(raw)
 
     def _look(self) -> None:
         """End the calls whose requests do not arrive. A timer for every request would cost more than this."""
@@ -229,10 +230,11 @@ class RequestRoom:
 class AnswerRoom:
     """Room for streamed answers, which readers may take at any pace."""
 
-    def __init__(self, in_all: int, most_at_once: int) -> None:
-        """A connection may have an eighth of ``in_all`` bytes; an answer has at most ``most_at_once`` in memory."""
+    def __init__(self, in_all: int, most_at_once: int, debts: Debts | None = None) -> None:
+        """A connection may have an eighth of ``in_all`` bytes; an answer has at most ``most_at_once`` in memory.
+        ``debts``: of connections, which pause; None: of this room alone."""
         self._room = Room("the answer", max(in_all, most_at_once), max(in_all // 8, most_at_once))
-        self._most = most_at_once
+        self._most, self._debts = most_at_once, debts or Debts()
 
     @property
     def used_bytes(self) -> int:
@@ -240,10 +242,43 @@ class AnswerRoom:
         return self._room.used_bytes
 
     @contextlib.asynccontextmanager
-    async def answer(self, connection: str, nbytes: int) -> AsyncIterator[None]:
-        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute."""
-        share = await self._room.enter(connection, min(nbytes, self._most))
+    async def answer(self, connection: str, nbytes: int, *, of_peers: bool = False) -> AsyncIterator[None]:
+        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute. ``of_peers``:
+        see ``Debts.given_up``."""
+        share = await _entered(self._room, self._debts, connection, min(nbytes, self._most))
         try:
             yield
+        except (asyncio.CancelledError, GeneratorExit):
+            now = asyncio.get_running_loop().time()
+            self._debts.given_up(connection, share.nbytes, now, of_peers=of_peers)
+            raise
         finally:
             self._room.leave(share)
+
+
+async def _entered(room: Room, debts: Debts, connection: str, nbytes: int) -> RoomShare:
+    """Room for ``nbytes``, once the connection owes nothing. Who pauses takes no room."""
+    loop = asyncio.get_running_loop()
+    while True:
+        while (pause := debts.wait_s(connection, loop.time())) > 0:
+            await asyncio.sleep(pause)
+        share = room.enter_now(connection, nbytes) or await room.enter(connection, nbytes)
+        if not debts.wait_s(connection, loop.time()):
+            return share
+        room.leave(share)  # more work was done for nothing meanwhile
+
+
+async def _message(context: Any) -> bytes:
+    """The next message of a call; raises ConfigError if there is none."""
+    raw = await context.read()
+    if raw is grpc.aio.EOF:  # type: ignore[attr-defined]
+        raise ConfigError("the call ended before its request")
+    return bytes(raw)
+
+
+async def _in_pieces(context: Any, nbytes: int) -> bytes:
+    """A request of ``nbytes`` whose pieces come next; raises ConfigError if they do not make one."""
+    request = PiecedRequest(nbytes)
+    while request.missing_bytes:
+        request.add(await _message(context))
+    return await aside(request.whole)

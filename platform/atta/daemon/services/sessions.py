@@ -18,6 +18,7 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest
 from atta.daemon.live.versions import LiveVersions, VersionView
+from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.opening import Openings, check_name, check_request, taken, with_schema
 from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
@@ -40,9 +41,17 @@ class SessionService:
     """All sessions of a daemon and their leases."""
 
     def __init__(
-        self, config: DaemonConfig, engine: Engine, address: str, versions: LiveVersions | None = None
+        self,
+        config: DaemonConfig,
+        engine: Engine,
+        address: str,
+        versions: LiveVersions | None = None,
+        *,
+        debts: Debts | None = None,
     ) -> None:
-        """``versions``: of the tables; None: there is only the dataset."""
+        """``versions``: of the tables; None: there is only the dataset. ``debts``: of connections, which pause; None: of
+        this service alone."""
+        self._debts = debts or Debts()
         self._versions = versions
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
@@ -142,6 +151,7 @@ class SessionService:
         """``SessionService.Next``."""
         session = self._find(request.session)
         session.busy += 1
+        session.asked = True
         session.last_seen = time.monotonic()
         try:
             if not 0 <= request.train_ms < math.inf:
@@ -184,7 +194,11 @@ class SessionService:
 
     async def close(self, request: session_pb2.CloseRequest, context: Context) -> session_pb2.CloseReply:
         """``SessionService.Close``. An unknown session is not an error: it may be repeated or overtake its open."""
-        self._end(check_name(request.session))
+        name = check_name(request.session)
+        session = self._sessions.get(name)
+        if session is not None and not session.asked:
+            self._debts.unasked(context.peer(), asyncio.get_running_loop().time())
+        self._end(name)
         return session_pb2.CloseReply()
 
     def _end(self, name: str) -> None:
