@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.dgl import pair_graph
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
@@ -108,18 +109,21 @@ class DistEdgeDataLoader(DistBatches):
         inputs = next(iter(known.values())) if plain(types) else {types.ntype(t): ids for t, ids in known.items()}
         etype, links = types.canonical(self._edge_type), batch.links()
 
-        def pairs(source: np.ndarray, target: np.ndarray) -> Any:
+        def pairs(source: np.ndarray, target: np.ndarray, e_id: Any = None) -> Any:
+            if plain(types):
+                return pair_graph(source, target, next(iter(seeds.values())), e_id, etype[:2])
             counts = {ntype: len(ids) for ntype, ids in seeds.items()}
             made = dgl.heterograph({etype: (tensor(source), tensor(target))}, num_nodes_dict=counts)
             for ntype, ids in seeds.items():
                 made.nodes[ntype].data[dgl.NID] = ids
+            if e_id is not None:
+                made.edges[etype].data[dgl.EID] = e_id
             return made
 
         source, target = (
             links["edge_label_index"] if self._negatives is None else (links["src_index"], links["dst_pos_index"])
         )
-        positives, blocks = pairs(source, target), blocks_of(batch, types)
-        positives.edges[etype].data[dgl.EID] = tensor(self._eids[batch.input_id])
+        positives, blocks = pairs(source, target, tensor(self._eids[batch.input_id])), blocks_of(batch, types)
         if self._negatives is None:
             return inputs, positives, blocks
         others = links["dst_neg_index"].reshape(len(source), -1)
