@@ -129,6 +129,17 @@ def test_a_table_asked_for_all_vertices_is_not_asked_for_the_seeds_again() -> No
     assert wanted.state() == ({("node", "x"), ("node", "y")}, frozenset())
 
 
+def test_what_was_guessed_and_not_asked_for_is_left_out_after_the_first_epoch() -> None:
+    features, other, classes = ("paper", "x"), ("author", "x"), ("paper", "y")
+    wanted = Wanted([features, other], [classes])
+    assert wanted.state() == ({features, other}, {classes})
+    wanted.note(*features, whole=True)
+    wanted.note(*other, whole=False)
+    assert wanted.state() == ({features, other}, {classes})  # a session has both already, so none begins anew
+    wanted.settle()
+    assert wanted.state() == ({features}, {other})
+
+
 def test_a_file_of_addresses_is_that_of_dgl(tmp_path: Path) -> None:
     path = tmp_path / "ip_config.txt"
     path.write_text("10.0.0.1 7070\n\n10.0.0.2\n")

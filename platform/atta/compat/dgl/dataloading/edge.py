@@ -9,13 +9,14 @@ import numpy as np
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.dgl import pair_graph
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type, probably_wanted
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.negative_sampler import Uniform
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
@@ -83,13 +84,15 @@ class DistEdgeDataLoader(DistBatches):
         self._sampler, self._negatives, self._exclude = graph_sampler, negative_sampler, _EXCLUDE[exclude]
         self._options = loader_options("DistEdgeDataLoader", options)
         self._seed = drawing_seed()
-        super().__init__(g, len(self._opened(g, {})))
+        trains = bool(self._options.get("shuffle"))
+        wanted = probably_wanted(g, None) if trains else Wanted()
+        super().__init__(g, len(self._batches_with(g, {})), wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
         """See ``DistBatches.open``."""
-        return self._opened(self.g, tables)
+        return self._batches_with(self.g, tables)
 
-    def _opened(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
+    def _batches_with(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
         negatives = None if self._negatives is None else NegativeSampling("triplet", self._negatives.k)
         return LinkNeighborLoader(
             g.cluster, self._sampler.hops(g.types), (self._edge_type, self._ends), neg_sampling=negatives,
