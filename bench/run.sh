@@ -143,6 +143,9 @@ if [ "$(id -u)" -eq 0 ]; then
 fi
 say "quality of the examples beside plain PyG"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"
+
+say "embeddings learnt without labels beside plain PyG"
+[ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.unlabelled --data-root "$DATA_ROOT"
 say "balance of METIS partitions"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.partitioning.balance --data-root "$DATA_ROOT"
 say "see $results"
