@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "PartEdges", "Shard", "places", "without_edges"]
 
 DEGREE_SAMPLE = 2048
+_LAST_BITS = (1 << 16) - 1
+"""By these bits of an id edges are chosen that may be seed edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,15 +313,18 @@ def without_edges(
     counts = answer.counts[near].astype(np.int64)
     first = (np.cumsum(answer.counts) - answer.counts)[near]
     edges = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    # Most edges come from vertices whose last bits no source of a seed edge has. Looking up the others takes longer.
+    some = np.zeros(_LAST_BITS + 1, dtype=bool)
+    some[sources & _LAST_BITS] = True
+    likely = np.flatnonzero(some[answer.neighbors[edges] & _LAST_BITS])
+    edges, row = edges[likely], np.repeat(np.arange(len(near)), counts)[likely]
     found = answer.neighbors[edges].astype(np.int64)
     span = 1 + int(max(sources.max(), found.max(initial=0)))
-    unwanted = np.unique(number * span + sources)
-    keys = np.repeat(at, counts) * span + found
-    gone = unwanted[np.minimum(np.searchsorted(unwanted, keys), len(unwanted) - 1)] == keys
+    gone = np.isin(at[row] * span + found, number * span + sources)
     if not gone.any():
         return answer
     left = answer.counts.copy()
-    left[near] -= np.bincount(np.repeat(np.arange(len(near)), counts)[gone], minlength=len(near)).astype(left.dtype)
+    left[near] -= np.bincount(row[gone], minlength=len(near)).astype(left.dtype)
     kept = np.ones(len(answer.neighbors), dtype=bool)
     kept[edges[gone]] = False
     tables = {name: table[kept] for name, table in answer.tables.items()}

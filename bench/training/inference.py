@@ -261,7 +261,7 @@ class Comparison:
         print("minibatch", one, flush=True)
         self.found |= {"seeds": seeds, "measured": one["seconds"]}
         whole = {name: one[name] * self._vertices / seeds for name in ("seconds", "cpu_seconds")}
-        self._sampled = one | whole
+        self._sampled = {"peak_mib": one["peak_mib"], **whole}
 
     def kill(self, times: int) -> None:
         """Kill ``atta predict`` at random moments, and repeat it each time.

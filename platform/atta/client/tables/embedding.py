@@ -14,7 +14,7 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atta.client.cluster import Cluster
     from atta.client.tables.cluster import Ticket
@@ -73,6 +73,7 @@ class DistEmbedding(nn.Module):
         push: str = "backward",
         codec: str = "",
         lease_s: float | None = None,
+        locate: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         """Create or open the table ``name``.
 
@@ -90,6 +91,7 @@ class DistEmbedding(nn.Module):
                 is called, which sums the gradients of several backward passes.
             lease_s: the daemons drop the table when nobody has asked for it for so many seconds; None: never.
             codec: fp16, bf16 or int8: rows and gradients cross the network in fewer bytes, with less precision.
+            locate: gives the rows of ids, int64 [n]; None: the daemons are asked.
 
         Raises:
             ConfigError: the table exists with another specification, or an argument makes no sense.
@@ -111,6 +113,7 @@ class DistEmbedding(nn.Module):
         )
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
+        self._locate = locate or self._table.locate
         self._used: list[tuple[np.ndarray, np.ndarray, Tensor]] = []  # rows, uses of each, leaf: until they are pushed
         self._queued = False
         self._ticket: Ticket | None = None
@@ -129,7 +132,7 @@ class DistEmbedding(nn.Module):
         self.flush()
         flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
         distinct, inverse, uses = np.unique(flat, return_inverse=True, return_counts=True)
-        rows = self._table.locate(distinct)
+        rows = self._locate(distinct)
         values = self._table.pull(rows, codec=self._codec).values
         leaf = torch.from_numpy(values).to(ids.device)
         if torch.is_grad_enabled() and self.training:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class LearnedRows:
         assert spec.optimiser is not None
         return OnDaemons(
             self._job.open(None), spec.rows, self.width, name=spec.name, optimizer=spec.optimiser, policy=spec.policy,
-            init=spec.init, push="manual",
+            init=spec.init, push="manual", locate=partial(self._policy.partition_book.order, spec.policy),
         )  # fmt: skip
 
     def bind(self, optimiser: OptimiserSpec) -> None:
