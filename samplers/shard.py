@@ -320,7 +320,8 @@ def without_edges(
     edges, row = edges[likely], np.repeat(np.arange(len(near)), counts)[likely]
     found = answer.neighbors[edges].astype(np.int64)
     span = 1 + int(max(sources.max(), found.max(initial=0)))
-    gone = np.isin(at[row] * span + found, number * span + sources)
+    unwanted, keys = np.sort(number * span + sources), at[row] * span + found
+    gone = unwanted[np.minimum(np.searchsorted(unwanted, keys), len(unwanted) - 1)] == keys
     if not gone.any():
         return answer
     left = answer.counts.copy()
