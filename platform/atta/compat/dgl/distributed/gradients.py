@@ -17,11 +17,13 @@ __all__ = ["exchanged", "mean_of_uses"]
 
 def mean_of_uses(given: Sequence[Gradients]) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows int64 [n], and float32 [n, columns]: the mean of the gradients of all their uses."""
+    import torch
+
     rows, inverse = np.unique(np.concatenate([one.rows for one in given]), return_inverse=True)
-    sums = np.zeros((len(rows), given[0].sums.shape[1]), np.float32)
-    np.add.at(sums, inverse, np.concatenate([one.sums for one in given]))
+    gradients = torch.from_numpy(np.concatenate([one.sums for one in given]))
+    sums = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, torch.from_numpy(inverse), gradients)
     uses = np.bincount(inverse, np.concatenate([one.uses for one in given]), len(rows))
-    return rows, sums / uses[:, None].astype(np.float32)
+    return rows, sums.numpy() / uses[:, None].astype(np.float32)
 
 
 def exchanged(mine: Gradients, ranks: np.ndarray, world: int) -> list[Gradients]:
