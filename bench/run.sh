@@ -146,6 +146,9 @@ say "trainers that are killed, and all start again"
 python -m bench.training.killed
 say "quality of the examples beside plain PyG"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"
+
+say "embeddings learnt without labels beside plain PyG"
+[ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.unlabelled --data-root "$DATA_ROOT"
 say "balance of METIS partitions"
 [ ! -d "${DATA_ROOT:-}" ] || python -m bench.partitioning.balance --data-root "$DATA_ROOT"
 if [ -n "${BEFORE:-}" ]; then

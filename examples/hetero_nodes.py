@@ -204,6 +204,8 @@ def predictions(model: RelationalSage, cluster: atta.Cluster, split: str) -> Ite
         input_nodes=(target, split),
         batch_size=1024,
         pad=False,  # padding would count some vertices twice
+        rank=0,  # of several trainers, each evaluates everything
+        world_size=1,
         transform=atta.MiniBatch.to_pyg,
     )
     model.eval()

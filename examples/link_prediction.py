@@ -186,6 +186,8 @@ def embed(model: LinkSage, cluster: atta.Cluster, nodes: int, layers: int) -> Te
         input_nodes=np.arange(nodes),
         batch_size=4096,
         pad=False,
+        rank=0,  # of several trainers, each evaluates everything
+        world_size=1,
         transform=atta.MiniBatch.to_pyg,
     )
     model.eval()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "PartEdges", "Shard", "places", "without_edges"]
 
 DEGREE_SAMPLE = 2048
+_LAST_BITS = (1 << 16) - 1
+"""By these bits of an id edges are chosen that may be seed edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,27 +297,39 @@ class Shard:
         return edges
 
 
-def without_edges(answer: Answer, rows: np.ndarray, targets: np.ndarray, sources: np.ndarray) -> Answer:
-    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them. ``rows`` int64
-    are the internal ids that the answer is about."""
-    ends = np.unique(targets)
+def without_edges(
+    answer: Answer, near: np.ndarray, ids: np.ndarray, targets: np.ndarray, sources: np.ndarray
+) -> Answer:
+    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them.
+
+    ``near`` int64: which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are read.
+    """
+    ends, number = np.unique(targets, return_inverse=True)
     if not len(ends) or not len(answer.neighbors):
         return answer
-    at = np.searchsorted(ends, rows)
-    at[at == len(ends)] = 0
-    near = np.flatnonzero(np.repeat(ends[at] == rows, answer.counts))
-    of_row = np.repeat(np.arange(len(rows)), answer.counts)[near]
-    span = 1 + int(max(sources.max(), answer.neighbors.max()))
-    unwanted = np.searchsorted(ends, targets) * span + sources
-    gone = near[np.isin(at[of_row] * span + answer.neighbors[near].astype(np.int64), unwanted)]
-    if not len(gone):
+    at = np.minimum(np.searchsorted(ends, ids), len(ends) - 1)
+    asked = np.flatnonzero(ends[at] == ids)
+    near, at = near[asked], at[asked]
+    counts = answer.counts[near].astype(np.int64)
+    first = (np.cumsum(answer.counts) - answer.counts)[near]
+    edges = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    # Most edges come from vertices whose last bits no source of a seed edge has. Looking up the others takes longer.
+    some = np.zeros(_LAST_BITS + 1, dtype=bool)
+    some[sources & _LAST_BITS] = True
+    likely = np.flatnonzero(some[answer.neighbors[edges] & _LAST_BITS])
+    edges, row = edges[likely], np.repeat(np.arange(len(near)), counts)[likely]
+    found = answer.neighbors[edges].astype(np.int64)
+    span = 1 + int(max(sources.max(), found.max(initial=0)))
+    unwanted, keys = np.sort(number * span + sources), at[row] * span + found
+    gone = unwanted[np.minimum(np.searchsorted(unwanted, keys), len(unwanted) - 1)] == keys
+    if not gone.any():
         return answer
+    left = answer.counts.copy()
+    left[near] -= np.bincount(row[gone], minlength=len(near)).astype(left.dtype)
     kept = np.ones(len(answer.neighbors), dtype=bool)
-    kept[gone] = False
-    rows_of = np.repeat(np.arange(len(rows)), answer.counts)
-    counts = np.bincount(rows_of[kept], minlength=len(rows)).astype(np.int32)
+    kept[edges[gone]] = False
     tables = {name: table[kept] for name, table in answer.tables.items()}
-    return Answer(counts, answer.neighbors[kept], answer.edge_ids[kept], tables)
+    return Answer(left, answer.neighbors[kept], answer.edge_ids[kept], tables)
 
 
 def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> Iterator[tuple[np.ndarray, Answer]]:

@@ -1,6 +1,6 @@
 """Scores of all vertices: ``atta predict`` layer by layer, mini-batches of all neighbours, PyG's ``inference``.
 
-    python -m bench.training.inference [--graph DIR] [--data DIR] [--seeds 2048] [--rounds 2]
+    python -m bench.training.inference [--graph DIR] [--data DIR] [--seeds 10000] [--rounds 2] [--kills 10]
 
 The graph is that of ``bench/run.sh``, its dataset has two METIS partitions with a daemon each. All compute the same
 random weights. In each round ``atta predict`` runs layer by layer on running daemons, and PyG's own
@@ -9,15 +9,20 @@ sample: here it has a sampler that reads one hop of a CSR matrix with numpy. ``p
 comes; ``pyg-csr`` with the one-hop matrix in CSR, which PyG's SAGEConv multiplies at once. Once, ``atta predict --mode
 sampled --num-neighbors -1,-1,-1`` computes some seeds, and its time is extrapolated to all vertices.
 
+The daemons count the edges that they read in a run layer by layer. After the rounds ``atta predict`` is killed at random
+moments and repeated: its files must be whole at any moment, and have the rows of an undisturbed run at the end.
+
 Times are without the start of processes, daemons and the reading of the graph, and with the writing of a file of
 scores. Peaks are VmHWM of the predicting process. Writes inference.json and inference.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +44,8 @@ BOUNDS = {"minibatch": 3.0, "pyg": 1.0, "pyg-csr": 1.0}
 """How many times as fast layer by layer must be."""
 PEAK_MIB = 1536
 MIB = 1 << 20
+FILES = 8
+"""Of a run that is killed: some are there before its end."""
 _LOOK_S = 0.02
 _PYG_BATCH = 4096
 
@@ -51,8 +58,14 @@ ABOUT = (
     " in the process itself (`num_workers=0`), with batches of {pyg_batch:,} vertices.\n"
     "- `pyg`: `BasicGNN.inference` with a list of edges. `pyg-csr`: with a matrix in CSR. PyG's NeighborLoader has a"
     " one-hop sampler of this benchmark, for pyg-lib and torch-sparse are not there.\n"
+    "- `edges_per_layer`: edges that the daemons read, divided by those of the graph and the number of layers.\n"
     "- Scores of Atta and PyG differ by at most {difference:.1e}; the largest is {largest:.1f}.\n"
-    "- Asked and found: {verdicts}."
+    "- Asked and found: {verdicts}.\n"
+    "{kills}"
+)
+KILLS = (
+    "- Killed at {kills} random moments, {early} of them before its end, and repeated each time: the rows of an undisturbed"
+    " run. The {there} files that lay under a final name after a kill were whole.\n"
 )
 
 
@@ -82,16 +95,26 @@ def processor_s(pids: list[int]) -> float:
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
-def on_atta(cluster: atta.LocalCluster, checkpoint: Path, out: Path, *options: str) -> dict[str, float]:
-    """``atta predict`` on running daemons; files of scores are in ``out``."""
-    before = processor_s(cluster.pids)
-    report = out.with_suffix(".json")
+def predicting(cluster: atta.LocalCluster, checkpoint: Path, out: Path, *options: str) -> list[str]:
+    """The command ``atta predict`` on running daemons, which writes scores into ``out`` and a report beside it."""
     words = [sys.executable, "-m", "atta.cli.main", "predict", "--cluster", str(cluster.cluster_file), "--quiet"]
     words += ["--checkpoint", str(checkpoint), "--what", "scores", "--out", str(out), "--format", "npy"]
-    peak, used = watched([*words, "--device", "cpu", "--json", str(report), *options])
+    return [*words, "--device", "cpu", "--json", str(out.with_suffix(".json")), *options]
+
+
+def on_atta(cluster: atta.LocalCluster, checkpoint: Path, out: Path, *options: str) -> dict[str, float]:
+    """``atta predict`` on running daemons; files of scores are in ``out``."""
+    before, edges = processor_s(cluster.pids), edges_read(cluster)
+    peak, used = watched(predicting(cluster, checkpoint, out, *options))
     daemons = processor_s(cluster.pids) - before
-    seconds = json.loads(report.read_text())["seconds"]
-    return {"seconds": seconds, "peak_mib": peak, "cpu_seconds": used + daemons}
+    seconds = json.loads(out.with_suffix(".json").read_text())["seconds"]
+    read = (edges_read(cluster) - edges) / (LAYERS * sum(cluster.schema.edge_counts.values()))
+    return {"seconds": seconds, "peak_mib": peak, "cpu_seconds": used + daemons, "edges_per_layer": read}
+
+
+def edges_read(cluster: atta.LocalCluster) -> float:
+    """Edges that all daemons have read so far."""
+    return sum(stats.get("edges", 0.0) for stats in cluster.stats())
 
 
 def on_pyg(graph: Path, checkpoint: Path, out: Path, *, csr: bool) -> dict[str, float]:
@@ -195,13 +218,18 @@ def write_checkpoint(folder: Path, channels: int) -> None:
     save_best(folder, config, build_model(config, channels, CLASSES), epoch)
 
 
+def rows_of_files(files: Path) -> np.ndarray:
+    """The rows of all complete files, by ascending id."""
+    found = np.concatenate([np.load(path) for path in sorted(files.glob("part-*.npy"))])
+    return found[np.argsort(found["id"])]
+
+
 def difference(files: Path, scores: np.ndarray) -> tuple[float, float]:
     """The largest difference of Atta's scores and PyG's, which are in the order of ids, and the largest score."""
-    found = np.concatenate([np.load(path) for path in sorted(files.glob("part-*.npy"))])
-    order = np.argsort(found["id"])
-    if not np.array_equal(found["id"][order], np.arange(len(scores))):
+    found = rows_of_files(files)
+    if not np.array_equal(found["id"], np.arange(len(scores))):
         raise SystemExit("Atta has not written each vertex once")
-    return float(np.abs(found["score"][order] - scores).max()), float(np.abs(scores).max())
+    return float(np.abs(found["score"] - scores).max()), float(np.abs(scores).max())
 
 
 class Comparison:
@@ -233,7 +261,41 @@ class Comparison:
         print("minibatch", one, flush=True)
         self.found |= {"seeds": seeds, "measured": one["seconds"]}
         whole = {name: one[name] * self._vertices / seeds for name in ("seconds", "cpu_seconds")}
-        self._sampled = one | whole
+        self._sampled = {"peak_mib": one["peak_mib"], **whole}
+
+    def kill(self, times: int) -> None:
+        """Kill ``atta predict`` at random moments, and repeat it each time.
+
+        Raises:
+            SystemExit: a file under a final name was not whole, or repeated runs have other rows.
+        """
+        rng, whole = np.random.default_rng(1), self._folder / "undisturbed"
+        options = ("--files", str(FILES))
+        on_atta(self._cluster, self._checkpoint, whole, *options)
+        began = time.monotonic()
+        on_atta(self._cluster, self._checkpoint, self._folder / "timed", *options)
+        lasts, expected = time.monotonic() - began, rows_of_files(whole)
+        lengths = {path.name: len(np.load(path, mmap_mode="r")) for path in whole.glob("part-*.npy")}
+        early = there = 0
+        for number, moment in enumerate(lasts * rng.random(times)):
+            out = self._folder / f"killed-{number}"
+            with subprocess.Popen(
+                predicting(self._cluster, self._checkpoint, out, *options), start_new_session=True
+            ) as process:
+                time.sleep(moment)
+                early += process.poll() is None
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            files = {path.name: len(np.load(path, mmap_mode="r")) for path in out.glob("part-*.npy")}
+            if any(lengths[name] != length for name, length in files.items()):
+                raise SystemExit(f"killed after {moment:.1f} s of {lasts:.1f}: not whole: {files}")
+            there += len(files)
+            on_atta(self._cluster, self._checkpoint, out, *options)
+            if not np.array_equal(rows_of_files(out), expected):
+                raise SystemExit(f"killed after {moment:.1f} s of {lasts:.1f} and repeated: other rows")
+            print(f"killed after {moment:.1f} s of {lasts:.1f}, {len(files)} files: repeated, same rows", flush=True)
+            shutil.rmtree(out)
+        self.found |= {"kills": times, "early": early, "there": there}
 
     def round(self) -> None:
         """One measurement of each of the others."""
@@ -255,7 +317,8 @@ class Comparison:
     def about(self) -> str:
         """The settings and what has come out, in words."""
         sampled = "; of mini-batches (`minibatch`) extrapolated from {seeds:,} seeds, which took {measured:.0f} s"
-        peak = max(figures["peak_mib"] for figures in self.report.rounds["atta"])
+        rounds = self.report.rounds["atta"]
+        peak, read = (max(figures[name] for figures in rounds) for name in ("peak_mib", "edges_per_layer"))
         return ABOUT.format(
             layers=LAYERS,
             hidden=HIDDEN,
@@ -263,19 +326,21 @@ class Comparison:
             threads=len(os.sched_getaffinity(0)),
             pyg_batch=_PYG_BATCH,
             sampled=sampled.format(**self.found) if self._sampled else "",
-            verdicts=verdicts(self.report.ratios()["seconds"], peak),
-            **{name: value for name, value in self.found.items() if name not in ("seeds", "measured")},
+            verdicts=verdicts(self.report.ratios()["seconds"], peak, read),
+            kills=KILLS.format(**self.found) if "kills" in self.found else "",
+            **{name: self.found[name] for name in ("vertices", "edges", "features", "difference", "largest")},
         )
 
 
-def verdicts(ratios: dict[str, float], peak_mib: float) -> str:
+def verdicts(ratios: dict[str, float], peak_mib: float, edges_per_layer: float) -> str:
     """Which bounds hold."""
     said = [
         f"at least {bound:g} times as fast as `{system}`: {ratios[system]:.2f}, {_holds(ratios[system] >= bound)}"
         for system, bound in BOUNDS.items()
         if system in ratios
     ]
-    return "; ".join([*said, f"at most {PEAK_MIB:,} MiB: {peak_mib:,.0f}, {_holds(peak_mib <= PEAK_MIB)}"])
+    once = f"each edge read once per layer: {edges_per_layer:.6g}, {_holds(edges_per_layer == 1)}"
+    return "; ".join([*said, f"at most {PEAK_MIB:,} MiB: {peak_mib:,.0f}, {_holds(peak_mib <= PEAK_MIB)}", once])
 
 
 def _holds(reached: bool) -> str:
@@ -287,8 +352,9 @@ def main() -> None:
     parser = parser_of(__file__, __doc__)
     parser.add_argument("--graph", type=Path, default=ROOT / "data/powerlaw-245k")
     parser.add_argument("--data", type=Path, default=ROOT / "data/powerlaw-245k-2p")
-    parser.add_argument("--seeds", type=int, default=2048, help="of mini-batches; 0: none")
+    parser.add_argument("--seeds", type=int, default=10_000, help="of mini-batches; 0: none")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=10, help="of atta predict, after the rounds")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="atta-inference-") as folder,
@@ -297,8 +363,10 @@ def main() -> None:
         comparison = Comparison(cluster, arguments.graph, Path(folder))
         if arguments.seeds:
             comparison.sample(arguments.seeds)
-        for _ in range(arguments.rounds):
+        for number in range(arguments.rounds):
             comparison.round()
+            if number == arguments.rounds - 1 and arguments.kills:
+                comparison.kill(arguments.kills)
             about = comparison.about()
             document = comparison.report.to_json() | {"title": "Inference layer by layer", "about": about}
             document["found"] = comparison.found

@@ -324,9 +324,10 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
         first = {system: statistics.median(r["first_epoch_s"] for r in runs) for system, runs in of.items()}
         test = {system: 100 * statistics.mean(r["test"] for r in runs) for system, runs in of.items()}
         rate, points = epoch["dgl"] / epoch["atta"], test["atta"] - test["dgl"]
+        error = 100 * sum(_variance_of_mean([r["test"] for r in runs]) for runs in of.values()) ** 0.5
         rows.append((
             name, f"{epoch['atta']:.2f} ({first['atta']:.2f})", f"{epoch['dgl']:.2f} ({first['dgl']:.2f})", f"{rate:.2f}",
-            "yes" if rate >= FASTER else "**no**", f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f}",
+            "yes" if rate >= FASTER else "**no**", f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f} ± {error:.1f}",
             "yes" if points >= -TOLERANCE else "**no**",
         ))  # fmt: skip
     titles = (
@@ -336,10 +337,15 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
     return [
         *head("DGL's published examples on Atta and on DistDGL", about),
         "Medians over the runs of an epoch's seconds, of the slower trainer, without the first epoch (in brackets); means of the last",
-        "test accuracy. Two hosts (namespaces on one machine), on each a server or daemon and a trainer with one thread.",
+        "test accuracy, and the standard error of their difference. Two hosts (namespaces on one machine), on each a server or",
+        "daemon and a trainer with one thread.",
         "",
         *rows_of(titles, *rows),
     ]
+
+
+def _variance_of_mean(values: list[float]) -> float:
+    return statistics.variance(values) / len(values) if len(values) > 1 else float("nan")
 
 
 if __name__ == "__main__":

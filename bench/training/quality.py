@@ -2,7 +2,8 @@
 
     python -m bench.training.quality --data-root DIR [--work DIR] [--only hetero/acm_heco,...] [--seeds 0,1,2]
 
-``--data-root`` holds the graphs in the neutral npz layout. Atta runs with 2 METIS parts, one daemon each. Plain PyG has
+``--data-root`` holds the graphs in the neutral npz layout. Atta runs with 2 METIS parts, one daemon each, and 2 trainers,
+which average their gradients and each have half of a batch. Plain PyG has
 the model, splits, learning rate and dropout of the example, and makes as many optimiser steps. It reads the npz files
 itself, so that a mistake in importing or sampling shows as a difference. Writes quality.json and quality.md; the
 results of other graphs in them are kept.
@@ -14,8 +15,11 @@ import argparse
 import copy
 import json
 import os
+import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +43,7 @@ import hetero_nodes
 import link_prediction
 
 TOLERANCE = 1.0  # points
+TRAINERS = 2
 
 # Options of the example that differ from its defaults, and the metric.
 RUNS: dict[str, tuple[list[str], str]] = {
@@ -61,8 +66,8 @@ def run(name: str, data: Path, work: Path, seeds: list[int]) -> dict[str, Any]:
     entry: dict[str, Any] = {"metric": metric, "atta": [], "pyg": []}
     entry["settings"] = {
         k: v for k, v in vars(arguments).items() if not isinstance(v, Path) and k not in ("seeds", "json")
-    }
-    with Pair(task, arguments) as pair:
+    } | {"trainers": TRAINERS}
+    with Pair(task, arguments, [*options, "--batch-size", str(arguments.batch_size // TRAINERS)]) as pair:
         for seed in seeds:
             for system, measure in (("atta", pair.atta), ("pyg", pair.pyg)):
                 found = measure(seed)
@@ -74,20 +79,44 @@ def run(name: str, data: Path, work: Path, seeds: list[int]) -> dict[str, Any]:
 class Pair:
     """One task: ``atta`` and ``pyg`` solve it with a seed."""
 
-    def __init__(self, task: str, arguments: argparse.Namespace) -> None:
-        self.arguments = arguments
+    def __init__(self, task: str, arguments: argparse.Namespace, options: list[str]) -> None:
+        """``options``: of each trainer, besides those that name the graph."""
+        self.arguments, self._task = arguments, task
+        self._options = ["--data", str(arguments.data.absolute()), *options]
         if task == "hetero":
             dataset = hetero_nodes.prepare(arguments.data, arguments.work, arguments.parts)
             self.cluster = atta.local(dataset)
             graph = whole_graph(arguments.data)
-            self.atta: Callable[[int], dict[str, Any]] = lambda seed: hetero_nodes.train(self.cluster, arguments, seed)
             self.pyg: Callable[[int], dict[str, Any]] = lambda seed: classify(graph, self.cluster, arguments, seed)
         else:
             links, x = link_prediction.read(arguments.data, arguments.dimensions)
             dataset = link_prediction.prepare(links, x, arguments.data.name, arguments.work, arguments.parts)
             self.cluster = atta.local(dataset)
-            self.atta = lambda seed: link_prediction.train(self.cluster, links, arguments, seed)
             self.pyg = lambda seed: predict_links(torch.from_numpy(x), links, arguments, seed)
+
+    def atta(self, seed: int) -> dict[str, Any]:
+        """Train with all trainers; returns what the first one has found."""
+        with (
+            tempfile.TemporaryDirectory(prefix="atta-quality-") as folder,
+            socket.create_server(("127.0.0.1", 0)) as free,
+        ):
+            port, out = free.getsockname()[1], Path(folder) / "found.json"
+            free.close()
+            words = [sys.executable, "-m", "bench.training.quality_worker", self._task, str(self.cluster.cluster_file)]
+            words += [str(seed), str(out), "--", *self._options]
+            common = {**os.environ, "WORLD_SIZE": str(TRAINERS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            trainers = [
+                subprocess.Popen(words, env={**common, "RANK": str(rank)}, cwd=ROOT) for rank in range(TRAINERS)
+            ]
+            try:
+                if any(trainer.wait() for trainer in trainers):
+                    raise SystemExit(f"{self._task}: a trainer has failed")
+            finally:
+                for trainer in trainers:
+                    trainer.kill()
+                    trainer.wait()
+            found: dict[str, Any] = json.loads(out.read_text())
+        return found
 
     def __enter__(self) -> Pair:
         return self
@@ -221,6 +250,7 @@ def row(name: str, entry: dict[str, Any]) -> list[str]:
         *(f"{difference:+.1f}", "yes" if difference >= -TOLERANCE else "**no**"),
         *(", ".join(f"{t:.1f}" for t in values) for values in tests.values()),
         f"{settings['epochs']}, {','.join(map(str, settings['num_neighbors']))}, {settings['batch_size']}",
+        str(settings.get("trainers", 1)),
         " / ".join(f"{statistics.median(r['seconds'] for r in entry[system]):.0f}" for system in tests),
     ]
 
@@ -231,7 +261,7 @@ def record(results: dict[str, Any], typed: str, target: Path) -> None:
     load = ", ".join(format(e["load"], ".1f") for e in results.values())
     columns = (
         *("task, metric", "graph", "Atta", "plain PyG", "difference", "reached", "Atta per seed", "PyG per seed"),
-        *("epochs, fan-out, batch", "s per run, Atta / PyG"),
+        *("epochs, fan-out, batch of all trainers", "trainers", "s per run, Atta / PyG"),
     )
     lines = [
         *head(
@@ -241,9 +271,10 @@ def record(results: dict[str, Any], typed: str, target: Path) -> None:
             f"Seeds: {', '.join(map(str, seeds))}; all figures and curves: [quality.json](quality.json)",
         ),
         "Percent on the test split at the epoch that was best on the validation split, mean ± sample sd over the seeds. Atta: the",
-        "examples, 2 METIS parts, sampled neighbourhoods in training, all neighbours in validation and test. Plain PyG: the same",
-        "model, splits, learning rate, dropout and number of optimiser steps in one process without sampling. Reached: at most",
-        f"{TOLERANCE:g} point below. The seconds are those of one run, daemons already started.",
+        "examples, 2 METIS parts, the trainers of the last column but one, sampled neighbourhoods in training, all neighbours in",
+        "validation and test. Plain PyG: the same model, splits, learning rate, dropout and number of optimiser steps in one",
+        f"process without sampling. Reached: at most {TOLERANCE:g} point below. The seconds are those of one run, daemons already",
+        "started.",
         "",
         *rows_of(columns, *(row(name, entry) for name, entry in results.items())),
     ]

@@ -286,9 +286,13 @@ class BatchState:
             targets, sources = ends[::-1] if reverse else ends
             assert targets is not None
             assert sources is not None
-            known = self._known[self.dataset.schema.endpoints(edge_type)[1]]
-            rows, _ = known.internal(0, known.size)
-            answer = without_edges(answer, rows[positions], targets, sources)
+            target = self.dataset.schema.endpoints(edge_type)[1]
+            known, seeds = self._known[target], self._growth[self.plan.seed.id].get(target)
+            # Seeds come first, so only the first vertices are ends of seed edges. In trees any vertex may be one again.
+            stop = known.size if known.in_trees or seeds is None else seeds.stop
+            near = np.flatnonzero(positions < stop)
+            ids, _ = known.internal(0, stop)
+            answer = without_edges(answer, near, ids[positions[near]], targets, sources)
         return answer
 
     # -- features ------------------------------------------------------------------------------------------------------

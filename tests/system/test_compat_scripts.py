@@ -78,3 +78,52 @@ def test_two_trainers_run_the_example(tmp_path: Path, options: list[str]) -> Non
         if not options:
             val, test = map(float, re.findall(r"val ([\d.]+), test ([\d.]+)", out)[0])
             assert min(val, test) > 0.7
+
+
+SHARED_ROWS = """
+import sys
+import torch
+from atta.compat import dgl
+
+dgl.distributed.initialize(sys.argv[1])
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+g = dgl.distributed.DistGraph("toy")
+rows = dgl.distributed.DistEmbedding(g.num_nodes(), 2, name="shared")
+sparse = dgl.distributed.optim.SparseAdam([rows], lr=0.1)
+for step in range(3):
+    ids = torch.arange(0, 40, 2) if rank == 0 else torch.arange(0, 40, 3)
+    (rows(ids) * (1 + ids[:, None] + 7 * rank + step)).sum().backward()
+    sparse.step()
+torch.save(rows.weight[torch.arange(40)], f"rows{rank}.pt")
+torch.distributed.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_a_row_that_two_trainers_use_makes_one_step_with_the_mean_gradient(tmp_path: Path) -> None:
+    import torch
+
+    from atta.compat.dgl.dataset import dataset_of
+
+    (tmp_path / "shared.py").write_text(SHARED_ROWS)
+    port = str(free_port())
+    with atta.local(dataset_of(plain(tmp_path / "toy").config), threads=1) as cluster:
+        command = [sys.executable, "shared.py", str(cluster.cluster_file)]
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        started = [
+            subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **place, "RANK": str(rank)}) for rank in range(2)
+        ]
+        assert [process.wait(150) for process in started] == [0, 0]
+    expected = torch.nn.Parameter(torch.zeros(40, 2))
+    ids = torch.arange(40)[:, None]
+    used = [ids % 2 == 0, ids % 3 == 0]
+    optimiser = torch.optim.SparseAdam([expected], lr=0.1)
+    for step in range(3):
+        total = sum(torch.where(of, 1 + ids + 7 * rank + step, 0) for rank, of in enumerate(used))
+        touched = (used[0] | used[1]).flatten().nonzero().flatten()
+        mean = (total / (used[0].int() + used[1].int()).clamp(min=1))[touched].expand(-1, 2)
+        expected.grad = torch.sparse_coo_tensor(touched[None], mean, (40, 2))
+        optimiser.step()
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / f"rows{rank}.pt"), expected.detach(), rtol=1e-5, atol=1e-6)

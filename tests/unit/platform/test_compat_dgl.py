@@ -129,6 +129,35 @@ def test_a_table_asked_for_all_vertices_is_not_asked_for_the_seeds_again() -> No
     assert wanted.state() == ({("node", "x"), ("node", "y")}, frozenset())
 
 
+def test_what_was_guessed_and_not_asked_for_is_left_out_after_the_first_epoch() -> None:
+    features, other, classes = ("paper", "x"), ("author", "x"), ("paper", "y")
+    wanted = Wanted([features, other], [classes])
+    assert wanted.state() == ({features, other}, {classes})
+    wanted.note(*features, whole=True)
+    wanted.note(*other, whole=False)
+    assert wanted.state() == ({features, other}, {classes})  # a session has both already, so none begins anew
+    wanted.settle()
+    assert wanted.state() == ({features}, {other})
+
+
+def test_the_gradient_of_a_row_is_the_mean_over_all_its_uses_as_in_dgl(rng: np.random.Generator) -> None:
+    pytest.importorskip("torch")
+    from atta.client.tables.embedding import Gradients
+    from atta.compat.dgl.distributed.gradients import mean_of_uses
+
+    uses = [(row, rng.standard_normal(3).astype(np.float32)) for row in rng.integers(0, 6, 40).tolist()]
+    given = []
+    for mine in (uses[:15], uses[15:]):  # of two trainers, each of which has added up the uses of a row
+        rows = sorted({row for row, _ in mine})
+        of_row = [[gradient for other, gradient in mine if other == row] for row in rows]
+        sums = np.array([np.sum(some, axis=0) for some in of_row], np.float32)
+        given.append(Gradients(np.array(rows), sums, np.array([len(some) for some in of_row])))
+    rows, means = mean_of_uses(given)
+    assert rows.tolist() == sorted({row for row, _ in uses})
+    for row, mean in zip(rows, means, strict=True):
+        np.testing.assert_allclose(mean, np.mean([g for other, g in uses if other == row], axis=0), rtol=1e-5)
+
+
 def test_a_file_of_addresses_is_that_of_dgl(tmp_path: Path) -> None:
     path = tmp_path / "ip_config.txt"
     path.write_text("10.0.0.1 7070\n\n10.0.0.2\n")

@@ -1,7 +1,9 @@
-"""Makes DGL blocks from local ids, without the checks of ``dgl.create_block``, which read every edge again."""
+"""Makes DGL's blocks and graphs from local ids, without the checks of ``dgl.create_block`` and ``dgl.graph``: they read
+every edge again, and take longer than all else that a trainer does to get a batch."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from atta.errors import ConfigError
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["block", "to_blocks"]
+__all__ = ["block", "pair_graph", "to_blocks"]
 
 
 def to_blocks(batch: SampledBatch) -> list[Any]:
@@ -20,7 +22,6 @@ def to_blocks(batch: SampledBatch) -> list[Any]:
     The block of hop h leads from the vertices known after the hop to those known before it. If the hop draws only for
     vertices that the hop before has reached, the edges of the other vertices are those of the block before.
     """
-    import dgl
     import torch
 
     schema, origin = batch.schema, batch.origin
@@ -43,26 +44,74 @@ def to_blocks(batch: SampledBatch) -> list[Any]:
         if origin.redrawn[hop : hop + 1] == (True,):
             first = edges[hop]
         part = slice(first, edges[hop + 1])
-        made = block(row[part], col[part], int(nodes[hop + 1]), int(nodes[hop]))
-        made.srcdata[dgl.NID], made.dstdata[dgl.NID] = ids[: nodes[hop + 1]], ids[: nodes[hop]]
-        if e_id is not None:
-            made.edata[dgl.EID] = torch.from_numpy(e_id[part])
-        blocks.insert(0, made)
+        known, before = int(nodes[hop + 1]), int(nodes[hop])
+        edge_ids = None if e_id is None else torch.from_numpy(e_id[part])
+        blocks.insert(0, block(row[part], col[part], ids[:known], ids[:before], edge_ids))
     return blocks
 
 
-def block(row: np.ndarray, col: np.ndarray, num_src: int, num_dst: int) -> Any:
-    """A homogeneous ``DGLBlock`` over ``row`` and ``col``: int64 local ids of the edges' ends, not checked."""
-    import torch
-    from dgl import graph_index, heterograph_index
+def block(row: np.ndarray, col: np.ndarray, sources: Any, targets: Any, e_id: Any = None) -> Any:
+    """A homogeneous ``DGLBlock``.
+
+    Args:
+        row, col: int64 [edges], local ids of the ends, not checked.
+        sources, targets: int64 tensors [vertices], user ids on both sides, which become ``dgl.NID``.
+        e_id: int64 tensor [edges], which becomes ``dgl.EID``; None: there are none.
+    """
+    from dgl import heterograph_index
     from dgl.heterograph import DGLBlock
     from dgl.utils import toindex
 
-    edges = heterograph_index.create_unitgraph_from_coo(
-        2, num_src, num_dst, torch.from_numpy(row), torch.from_numpy(col), ["coo", "csr", "csc"], False, False
-    )
-    metagraph = graph_index.from_coo(2, [0], [1], True)
+    counts = len(sources), len(targets)
     index = heterograph_index.create_heterograph_from_relations(
-        metagraph, [edges], toindex([num_src, num_dst], "int64")
+        _two_sides(), [_edges(2, *counts, row, col)], toindex([*counts], "int64")
     )
-    return DGLBlock(index, (["_N"], ["_N"]), ["_E"])
+    return DGLBlock(index, (["_N"], ["_N"]), ["_E"], [_nodes(sources), _nodes(targets)], [_edge_frame(e_id)])
+
+
+def pair_graph(
+    source: np.ndarray, target: np.ndarray, ids: Any, e_id: Any = None, names: tuple[str, str] = ("_N", "_E")
+) -> Any:
+    """A homogeneous ``DGLGraph``.
+
+    Args:
+        source, target: int64 [pairs], places in ``ids``, not checked.
+        ids, e_id: int64 tensors, which become ``dgl.NID`` and ``dgl.EID``; no ``e_id``: edges have none.
+        names: of the node type and the edge type.
+    """
+    from dgl.heterograph import DGLGraph
+
+    index = _edges(1, len(ids), len(ids), source, target)
+    return DGLGraph(index, [names[0]], [names[1]], [_nodes(ids)], [_edge_frame(e_id)])
+
+
+def _edges(node_types: int, num_src: int, num_dst: int, row: np.ndarray, col: np.ndarray) -> Any:
+    import torch
+    from dgl import heterograph_index
+
+    return heterograph_index.create_unitgraph_from_coo(
+        node_types, num_src, num_dst, torch.from_numpy(row), torch.from_numpy(col), ["coo", "csr", "csc"], False, False
+    )
+
+
+@cache
+def _two_sides() -> Any:
+    """The graph of a block's types: from sources to destinations."""
+    from dgl import graph_index
+
+    return graph_index.from_coo(2, [0], [1], True)
+
+
+def _nodes(ids: Any) -> Any:
+    import dgl
+    from dgl.frame import Frame
+
+    return Frame({dgl.NID: ids})
+
+
+def _edge_frame(e_id: Any) -> Any:
+    """None: DGL makes an empty one."""
+    import dgl
+    from dgl.frame import Frame
+
+    return None if e_id is None else Frame({dgl.EID: e_id})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +14,13 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.samplers.arguments import integers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atta.client.cluster import Cluster
     from atta.client.tables.cluster import Ticket
     from atta.kvstore.initial import Initialiser
 
-__all__ = ["DistEmbedding"]
+__all__ = ["DistEmbedding", "Gradients"]
 
 _KINDS = {
     "sgd": OptimiserSpec.sgd,
@@ -29,6 +29,20 @@ _KINDS = {
     "row_adam": OptimiserSpec.row_adam,
 }
 _ROWS = 1 << 16
+
+
+class Gradients(NamedTuple):
+    """Gradients of rows of a table.
+
+    Attributes:
+        rows: int64 [n].
+        sums: float32 [n, columns], over all uses of a row in a forward pass.
+        uses: int64 [n], their number.
+    """
+
+    rows: np.ndarray
+    sums: np.ndarray
+    uses: np.ndarray
 
 
 class DistEmbedding(nn.Module):
@@ -59,6 +73,7 @@ class DistEmbedding(nn.Module):
         push: str = "backward",
         codec: str = "",
         lease_s: float | None = None,
+        locate: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         """Create or open the table ``name``.
 
@@ -76,6 +91,7 @@ class DistEmbedding(nn.Module):
                 is called, which sums the gradients of several backward passes.
             lease_s: the daemons drop the table when nobody has asked for it for so many seconds; None: never.
             codec: fp16, bf16 or int8: rows and gradients cross the network in fewer bytes, with less precision.
+            locate: gives the rows of ids, int64 [n]; None: the daemons are asked.
 
         Raises:
             ConfigError: the table exists with another specification, or an argument makes no sense.
@@ -97,7 +113,8 @@ class DistEmbedding(nn.Module):
         )
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
-        self._used: list[tuple[np.ndarray, Tensor]] = []  # rows and their leaf tensor, until its gradient is pushed
+        self._locate = locate or self._table.locate
+        self._used: list[tuple[np.ndarray, np.ndarray, Tensor]] = []  # rows, uses of each, leaf: until they are pushed
         self._queued = False
         self._ticket: Ticket | None = None
 
@@ -114,13 +131,13 @@ class DistEmbedding(nn.Module):
         """
         self.flush()
         flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
-        distinct, inverse = np.unique(flat, return_inverse=True)
-        rows = self._table.locate(distinct)
+        distinct, inverse, uses = np.unique(flat, return_inverse=True, return_counts=True)
+        rows = self._locate(distinct)
         values = self._table.pull(rows, codec=self._codec).values
         leaf = torch.from_numpy(values).to(ids.device)
         if torch.is_grad_enabled() and self.training:
             leaf.requires_grad_()
-            self._used.append((rows, leaf))
+            self._used.append((rows, uses, leaf))
             if self._push == "backward":
                 leaf.register_post_accumulate_grad_hook(self._after_gradient)
         found = nn.functional.embedding(torch.from_numpy(inverse).to(ids.device), leaf)
@@ -128,14 +145,25 @@ class DistEmbedding(nn.Module):
 
     def step(self) -> None:
         """Begin to push the gradients since the last push; do nothing if there are none."""
-        ready = [(rows, leaf.grad) for rows, leaf in self._used if leaf.grad is not None]
+        found = self.gradients()
+        if len(found.rows):
+            self.push(found.rows, found.sums)
+
+    def gradients(self) -> Gradients:
+        """The gradients since the last push, in place of pushing them. A row may come several times."""
+        ready = [(rows, leaf.grad, uses) for rows, uses, leaf in self._used if leaf.grad is not None]
         self._used = []
         if not ready:
-            return
+            none = np.empty(0, np.int64)
+            return Gradients(none, np.empty((0, self.embedding_dim), np.float32), none)
+        rows, sums, uses = zip(*ready, strict=True)
+        values = np.concatenate([grad.detach().cpu().numpy() for grad in sums])
+        return Gradients(np.concatenate(rows), values, np.concatenate(uses))
+
+    def push(self, rows: np.ndarray, gradients: np.ndarray) -> None:
+        """Begin a step with ``gradients`` (float32 [n, embedding_dim]) of rows of the table (int64 [n])."""
         self.flush()
-        rows = np.concatenate([rows for rows, _ in ready])
-        grads = np.concatenate([grad.detach().cpu().numpy() for _, grad in ready])
-        self._ticket = self._table.push(rows, grads, "step", step=None, codec=self._codec)
+        self._ticket = self._table.push(rows, gradients, "step", step=None, codec=self._codec)
 
     def flush(self) -> None:
         """Wait until the owners have applied what was pushed; raises their errors."""

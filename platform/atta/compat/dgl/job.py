@@ -14,7 +14,7 @@ from atta.client.local import local
 from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
 
-__all__ = ["Job", "barrier", "exit_client", "initialize", "is_initialized", "present"]
+__all__ = ["Job", "barrier", "exit_client", "initialize", "is_initialized", "meeting", "present"]
 
 PORT = 30_050
 """Port of a line without one in DGL's file of addresses."""
@@ -119,19 +119,23 @@ def present() -> Job:
     return _jobs[-1]
 
 
+def meeting() -> Any:
+    """``torch.distributed``, where the trainers meet; raises ConfigError without a process group."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise ConfigError("trainers meet in torch's process group: call torch.distributed.init_process_group first")
+    return dist
+
+
 def barrier() -> None:
     """Wait for the other trainers, in the process group of torch.
 
     Raises:
         ConfigError: there are others and no process group.
     """
-    if present().world == 1:
-        return
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        raise ConfigError("trainers meet in torch's process group: call torch.distributed.init_process_group first")
-    dist.barrier()
+    if present().world > 1:
+        meeting().barrier()
 
 
 def _target(ip_config: str | Path) -> str | Path | list[str]:

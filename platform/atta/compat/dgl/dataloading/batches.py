@@ -11,7 +11,7 @@ from atta.compat.dgl.distributed.recent import Wanted
 from atta.errors import ConfigError
 from atta.observe.extras import need
 
-__all__ = ["DistBatches", "check_device", "loader_options", "one_type"]
+__all__ = ["DistBatches", "check_device", "loader_options", "one_type", "probably_wanted"]
 
 _MEANINGLESS = {
     "num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "queue_size", "use_ddp", "use_uva", "g_sampling",
@@ -19,13 +19,19 @@ _MEANINGLESS = {
 }  # fmt: skip
 
 
+_State = tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
+"""What comes along: see ``Wanted.state``."""
+
+
 class DistBatches:
     """An epoch of batches per iteration. ``make`` turns one into what DGL's loader gives."""
 
-    def __init__(self, g: DistGraph, length: int) -> None:
+    def __init__(self, g: DistGraph, length: int, wanted: Wanted, *, trains: bool) -> None:
+        """``wanted``: rows that come along from the start. ``trains``: the loader shuffles, so it is for training."""
         need(type(self).__name__, "dgl", "torch")
         self.g, self._length = g, length
-        self._wanted, self._epoch = Wanted(), 0
+        self._wanted, self._epoch, self._trains = wanted, 0, trains
+        self._opened: tuple[_State, DagLoader] | None = None
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -38,16 +44,27 @@ class DistBatches:
     def _batches(self, epoch: int) -> Iterator[Any]:
         done = 0
         while done < len(self):
-            wanted = self._wanted.state()
-            batches: Any = self.open(self._tables(wanted[0]), [name for _, name in sorted(wanted[1])]).resume(
-                epoch, done
-            )
+            wanted, loader = self._loader(epoch)
+            batches: Any = loader.resume(epoch, done)
             for batch in batches:
                 done += 1
                 yield self.made(batch)
-                if self._wanted.state() != wanted:  # go on with a session whose batches have these rows, too
-                    break
+                if self._wanted.state() != wanted and done < len(self):
+                    break  # go on with a session whose batches have these rows, too
             batches.close()
+        self._wanted.settle()
+
+    def _loader(self, epoch: int) -> tuple[_State, DagLoader]:
+        """What comes along, and the loader of such batches.
+
+        A script that trains for a second epoch will go on. So a third one is begun while the second ends, and so forth.
+        """
+        wanted = self._wanted.state()
+        if self._opened is None or self._opened[0] != wanted:
+            whole, seeds = wanted
+            self._opened = wanted, self.open(self._tables(whole), [name for _, name in sorted(seeds)])
+        self._opened[1].epochs = epoch + 2 if self._trains and epoch else None
+        return self._opened
 
     def _tables(self, whole: frozenset[tuple[str, str]]) -> dict[str, list[str]]:
         tables: dict[str, list[str]] = {node_type: [] for node_type in self.g.cluster.schema.node_types}
@@ -62,6 +79,15 @@ class DistBatches:
     def made(self, batch: Any) -> Any:
         """What the script gets."""
         raise NotImplementedError
+
+
+def probably_wanted(g: DistGraph, seed_type: str | None) -> Wanted:
+    """What a script that trains will ask for: rows of numbers, such as features, of all vertices, and single numbers,
+    such as classes, of the seeds. ``seed_type``: None: the seeds are edges.
+    """
+    tables = [(t, name, spec) for t, specs in g.cluster.schema.node_tables.items() for name, spec in specs.items()]
+    wide = [(t, name) for t, name, spec in tables if spec.row_shape]
+    return Wanted(wide, [(t, name) for t, name, spec in tables if not spec.row_shape and t == seed_type])
 
 
 def loader_options(loader: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.dgl import pair_graph
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type, probably_wanted
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.negative_sampler import Uniform
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
@@ -82,13 +84,15 @@ class DistEdgeDataLoader(DistBatches):
         self._sampler, self._negatives, self._exclude = graph_sampler, negative_sampler, _EXCLUDE[exclude]
         self._options = loader_options("DistEdgeDataLoader", options)
         self._seed = drawing_seed()
-        super().__init__(g, len(self._opened(g, {})))
+        trains = bool(self._options.get("shuffle"))
+        wanted = probably_wanted(g, None) if trains else Wanted()
+        super().__init__(g, len(self._batches_with(g, {})), wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
         """See ``DistBatches.open``."""
-        return self._opened(self.g, tables)
+        return self._batches_with(self.g, tables)
 
-    def _opened(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
+    def _batches_with(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
         negatives = None if self._negatives is None else NegativeSampling("triplet", self._negatives.k)
         return LinkNeighborLoader(
             g.cluster, self._sampler.hops(g.types), (self._edge_type, self._ends), neg_sampling=negatives,
@@ -108,18 +112,21 @@ class DistEdgeDataLoader(DistBatches):
         inputs = next(iter(known.values())) if plain(types) else {types.ntype(t): ids for t, ids in known.items()}
         etype, links = types.canonical(self._edge_type), batch.links()
 
-        def pairs(source: np.ndarray, target: np.ndarray) -> Any:
+        def pairs(source: np.ndarray, target: np.ndarray, e_id: Any = None) -> Any:
+            if plain(types):
+                return pair_graph(source, target, next(iter(seeds.values())), e_id, etype[:2])
             counts = {ntype: len(ids) for ntype, ids in seeds.items()}
             made = dgl.heterograph({etype: (tensor(source), tensor(target))}, num_nodes_dict=counts)
             for ntype, ids in seeds.items():
                 made.nodes[ntype].data[dgl.NID] = ids
+            if e_id is not None:
+                made.edges[etype].data[dgl.EID] = e_id
             return made
 
         source, target = (
             links["edge_label_index"] if self._negatives is None else (links["src_index"], links["dst_pos_index"])
         )
-        positives, blocks = pairs(source, target), blocks_of(batch, types)
-        positives.edges[etype].data[dgl.EID] = tensor(self._eids[batch.input_id])
+        positives, blocks = pairs(source, target, tensor(self._eids[batch.input_id])), blocks_of(batch, types)
         if self._negatives is None:
             return inputs, positives, blocks
         others = links["dst_neg_index"].reshape(len(source), -1)

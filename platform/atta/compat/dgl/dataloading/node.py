@@ -6,11 +6,12 @@ from typing import Any
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type
+from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type, probably_wanted
 from atta.compat.dgl.dataloading.blocks import blocks_of, plain
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.samplers.arguments import integers
@@ -50,13 +51,15 @@ class DistNodeDataLoader(DistBatches):
         self._ids, self._sampler = integers("nids", ids), graph_sampler
         self._options = loader_options("DistNodeDataLoader", options)
         self._seed = drawing_seed()
-        super().__init__(g, len(self._opened(g, {}, [])))
+        trains = bool(self._options.get("shuffle"))
+        wanted = probably_wanted(g, self._type) if trains else Wanted()
+        super().__init__(g, len(self._batches_with(g, {}, [])), wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
         """See ``DistBatches.open``."""
-        return self._opened(self.g, tables, seed_tables)
+        return self._batches_with(self.g, tables, seed_tables)
 
-    def _opened(self, g: DistGraph, tables: dict[str, list[str]], seed_tables: list[str]) -> NeighborLoader:
+    def _batches_with(self, g: DistGraph, tables: dict[str, list[str]], seed_tables: list[str]) -> NeighborLoader:
         return NeighborLoader(
             g.cluster, self._sampler.hops(g.types), (self._type, self._ids), tables=tables, seed_tables=seed_tables,
             rank=0, world_size=1, home=g.home, seed=self._seed, **self._sampler.options, **self._options,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["GraphPartitionBook", "PartitionPolicy", "tensor"]
 
 _LEASE_S = 60.0
+_KEPT = 1 << 22
+"""Most vertices of a type whose places a trainer keeps, 8 bytes each."""
 _POLICY = re.compile(r"(node|edge)(?:[:~](.+))?")
 
 
@@ -106,6 +108,7 @@ class GraphPartitionBook:
         self.partid = home_of(job.rank, job.world, self.num_partitions())
         """The part of this trainer."""
         self.bounds = lru_cache(maxsize=None)(self._bounds)
+        self.places = lru_cache(maxsize=None)(self._places)
 
     def num_partitions(self) -> int:
         """Number of daemons."""
@@ -140,12 +143,15 @@ class GraphPartitionBook:
             ConfigError: a vertex or edge does not exist.
         """
         given = integers("ids", ids)
+        places = self.places(policy)
+        if places is not None and (not len(given) or (given.min() >= 0 and given.max() < len(places))):
+            found: np.ndarray = places[given]
+            return found
         try:
             return self._cluster.tables.locate(policy, given)
         except ConfigError as error:
-            kind, _, name = policy.partition(":")
-            counts = self.types.schema.node_counts if kind == "nodes" else self.types.schema.edge_counts
-            hint = f"; DGL numbers the {kind} of a type from 0 to {counts[name] - 1}" if kind == "nodes" else ""
+            kind = policy.partition(":")[0]
+            hint = f"; DGL numbers the {kind} of a type from 0 to {self._count(policy) - 1}" if kind == "nodes" else ""
             raise ConfigError(f"{error}{hint}") from None
 
     def part_of(self, policy: str, ids: Any) -> np.ndarray:
@@ -159,11 +165,27 @@ class GraphPartitionBook:
         found: np.ndarray = everything[self.part_of(policy, everything) == part]
         return found
 
+    def _count(self, policy: str) -> int:
+        kind, _, name = policy.partition(":")
+        schema = self.types.schema
+        return (schema.node_counts if kind == "nodes" else schema.edge_counts)[name]
+
+    def _places(self, policy: str) -> np.ndarray | None:
+        """``order`` of all vertices of a type, so that no request is needed for some of them; None: of edges, of too many
+        vertices, or where ids are other numbers than 0, 1, 2, ...
+        """
+        count = self._count(policy)
+        if not policy.startswith("nodes:") or count > _KEPT:
+            return None
+        try:
+            return self._cluster.tables.locate(policy, np.arange(count))
+        except ConfigError:
+            return None
+
     def _bounds(self, policy: str) -> np.ndarray:
         """int64 [parts + 1]: where the parts begin in ``order``, then the end."""
         kind, _, name = policy.partition(":")
-        schema = self.types.schema
-        count = (schema.node_counts if kind == "nodes" else schema.edge_counts)[name]
+        count = self._count(policy)
         # Daemons tell where their rows begin when a table is created. This one has a byte a row, and goes by itself.
         spec = MutableSpec(f"dgl.book.{kind}.{name.replace('__', '.')}", count, "|b1", policy=policy, lease_s=_LEASE_S)
         return np.append(self._cluster.tables.create(spec).first_rows, count)

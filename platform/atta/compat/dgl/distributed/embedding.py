@@ -66,12 +66,10 @@ class DistEmbedding:
         return rows if device is None else rows.to(device)
 
     def step(self) -> None:
-        """Push the gradients since the last step, and wait until the owners have applied them.
+        """Step the rows that any trainer has used since the last step, once, with the mean of the gradients of all uses.
+        All trainers call it.
 
         Raises:
             ConfigError: there is no optimiser.
         """
-        if self.rows.optimiser is None:
-            raise ConfigError("DistEmbedding: no optimiser steps it")
-        self.rows.module.step()
-        self.rows.module.flush()
+        self.rows.step()

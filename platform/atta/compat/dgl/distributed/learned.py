@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from atta.client.tables.remote import RemoteTable
 from atta.compat.dgl.distributed.book import PartitionPolicy
+from atta.compat.dgl.distributed.gradients import exchanged, mean_of_uses
 from atta.compat.dgl.distributed.tensor import InitFunc, create, drop
 from atta.compat.dgl.job import Job, barrier
 from atta.errors import ConfigError
@@ -58,7 +59,7 @@ class LearnedRows:
         assert spec.optimiser is not None
         return OnDaemons(
             self._job.open(None), spec.rows, self.width, name=spec.name, optimizer=spec.optimiser, policy=spec.policy,
-            init=spec.init, push="manual",
+            init=spec.init, push="manual", locate=partial(self._policy.partition_book.order, spec.policy),
         )  # fmt: skip
 
     def bind(self, optimiser: OptimiserSpec) -> None:
@@ -89,6 +90,32 @@ class LearnedRows:
         barrier()
         self.__dict__["table"] = tables.create(new)
         self.__dict__.pop("module", None)
+
+    def step(self) -> None:
+        """Step each row that any trainer has used, once, and return when all are stepped. All trainers call it.
+
+        As in DGL, the gradient of a row is the mean over its uses by all trainers. The trainers of the part that owns a row
+        push it.
+        """
+        if self.optimiser is None:
+            raise ConfigError("DistEmbedding: no optimiser steps it")
+        given, world = [self.module.gradients()], self._job.world
+        if world > 1:
+            given = exchanged(given[0], self._trainers(given[0].rows), world)
+        rows, gradients = mean_of_uses(given)
+        if len(rows):
+            self.module.push(rows, gradients)
+            self.module.flush()
+
+    def _trainers(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: the trainer that pushes each row."""
+        book = self._policy.partition_book
+        parts = np.searchsorted(self.table.first_rows, rows, side="right") - 1
+        found = np.empty(len(rows), np.int64)
+        for part in np.unique(parts):
+            mine, trainers = parts == part, np.array(book.trainers(int(part)))
+            found[mine] = trainers[rows[mine] % len(trainers)]
+        return found
 
     def state(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """The optimiser's arrays of ``ids`` (int64 [n]): float32 [n, width] each, by name."""

@@ -32,9 +32,13 @@ class _SparseOptimiser:
         return self._spec
 
     def step(self) -> None:
-        """Apply the gradients. They are summed over all uses of a row."""
+        """Apply the gradients. All trainers call it, and go on when all rows are stepped.
+
+        As in DGL, a row that several trainers have used makes one step, with the mean of the gradients of all uses.
+        """
         for embedding in self._params:
             embedding.step()
+        barrier()
 
     def zero_grad(self) -> None:
         """Do nothing: every step begins with no gradients."""

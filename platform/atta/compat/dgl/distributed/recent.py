@@ -2,12 +2,14 @@
 
 A DistDGL script fetches rows after it has got a batch: ``g.ndata["feat"][inputs]``. Atta's daemons send them with the
 batch. So the ids that a loader hands out are remembered, with the batch that they belong to. What a script asks for by
-such ids is noted, and the loader has it sent along from then on.
+such ids is noted, and the loader has it sent along from then on. A loader that shuffles is one for training, so what its
+script will ask for can be guessed: then the first epoch need not begin twice.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,24 +26,32 @@ __all__ = ["BatchRows", "Wanted"]
 
 
 class Wanted:
-    """The tables that a script has asked for by the ids of a loader's batches.
+    """The tables whose rows come along with a loader's batches: those that a script has asked for by their ids, and in
+    its first epoch those that it will probably ask for.
 
     Attributes:
         whole: (node type, table) asked for all vertices of a batch.
         seeds: asked for the seeds alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Iterable[tuple[str, str]] = (), seeds: Iterable[tuple[str, str]] = ()) -> None:
+        """``whole``, ``seeds``: what the script will probably ask for."""
         self.whole: set[tuple[str, str]] = set()
         self.seeds: set[tuple[str, str]] = set()
+        self._guessed = frozenset(whole), frozenset(seeds)
 
     def note(self, node_type: str, table: str, *, whole: bool) -> None:
-        """Have rows of ``table`` sent along from now on."""
+        """The script has asked for rows of ``table``: they are sent along from now on."""
         (self.whole if whole else self.seeds).add((node_type, table))
 
+    def settle(self) -> None:
+        """An epoch has ended: send nothing any more that the script has not asked for."""
+        self._guessed = frozenset(), frozenset()
+
     def state(self) -> tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]:
-        """What is asked for now: of all vertices, and of the seeds alone."""
-        return frozenset(self.whole), frozenset(self.seeds - self.whole)
+        """What is sent along now: of all vertices, and of the seeds alone."""
+        whole = self._guessed[0] | self.whole
+        return whole, (self._guessed[1] | self.seeds) - whole
 
 
 @dataclass(frozen=True)
@@ -77,10 +87,10 @@ class BatchRows:
         known = self._ids.get(id(ids))
         there = None if known is None else known.tensor()
         if known is not None and there is not None and known.node_type == node_type:
+            known.wanted.note(node_type, table, whole=known.whole)
             found = known.batch.tables.get(node_type, {}).get(table)
             if found is not None and len(found) >= len(ids):
                 return found[: len(ids)]
-            known.wanted.note(node_type, table, whole=known.whole)
         if isinstance(ids, slice):
             ids = np.arange(*ids.indices(self._cluster.schema.node_counts[node_type]))
         given = ids.detach().cpu().numpy() if hasattr(ids, "detach") else np.asarray(ids)
