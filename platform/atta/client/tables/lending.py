@@ -1,0 +1,119 @@
+"""Memory that this process lends to daemons on its machine, so that they write pulled rows where it reads them.
+
+All loans are ranges of one sealed memory file (``atta.wire.memfiles``), which both sides keep mapped: touching fresh
+pages costs more than the rows. A loan that does not end well is never used again, and its file neither, because the
+daemon may still write to it: a later pull never reads what an earlier one was answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import threading
+import weakref
+
+import numpy as np
+
+from atta.daemon.engine.arenas import Gaps
+from atta.protos.v1 import table_pb2
+from atta.wire import memfiles
+
+__all__ = ["LENT_BYTES", "Lender", "Loan"]
+
+LENT_BYTES = 128 << 20
+"""At most this many bytes are lent at a time. Daemons take no more from one connection than twice of it."""
+KEPT_BYTES = 32 << 20
+"""So many bytes keep their pages for the next pull; pages behind them are given back after each."""
+
+
+class _File:
+    """A sealed memory file of which ranges are lent."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.fd = memfiles.create(memfiles.LENT_NAME, memfiles.PAGE + LENT_BYTES)
+        weakref.finalize(self, os.close, self.fd).atexit = False
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_NORESERVE", 0)
+        self.bytes = np.frombuffer(mmap.mmap(self.fd, memfiles.PAGE + LENT_BYTES, flags=flags), dtype=np.uint8)
+        self.secret = secrets.token_bytes(memfiles.SECRET_BYTES)
+        self.bytes[: memfiles.SECRET_BYTES] = np.frombuffer(self.secret, dtype=np.uint8)
+        self.inode = os.fstat(self.fd).st_ino
+        self.gaps = Gaps(LENT_BYTES)
+        self._touched = 0  # where ranges have had pages up to here, they keep them
+
+    def touch(self, start: int, nbytes: int) -> bool:
+        """Have pages made for a range; False: there is no memory for them.
+
+        They are of this process's control group then, and not of the daemon's, which is the first to write to them.
+        """
+        first = max(start, self._touched)
+        address = self.bytes.ctypes.data + memfiles.PAGE + first
+        if first < start + nbytes and not memfiles.populate(address, start + nbytes - first):
+            return False
+        if start <= self._touched:
+            self._touched = min(max(self._touched, start + _pages(nbytes)), KEPT_BYTES)
+        return True
+
+    def give(self, start: int, nbytes: int) -> None:
+        """A range is free again. Pages that are not kept go back to the system."""
+        self.gaps.give(start, _pages(nbytes))
+        first = max(start, KEPT_BYTES)
+        if first < start + nbytes:
+            memfiles.punch(self.fd, memfiles.PAGE + first, _pages(start + nbytes - first))
+
+
+class Loan:
+    """A range that is lent: ``memory`` uint8 [nbytes], and the ``message`` that tells a daemon of it."""
+
+    def __init__(self, lender: Lender, file: _File, start: int, nbytes: int) -> None:
+        offset = memfiles.PAGE + start
+        self.memory = file.bytes[offset : offset + nbytes]
+        self.message = table_pb2.LentMemory(
+            pid=os.getpid(), descriptor=file.fd, inode=file.inode, secret=file.secret, offset=offset, nbytes=nbytes
+        )
+        self._lender, self._file, self._start = lender, file, start
+
+    def end(self, *, over: bool) -> None:
+        """Take the memory back. ``over``: the daemon writes to it no more, so it may be lent again."""
+        self._lender._end(self._file, self._start, len(self.memory), over=over)
+
+
+class Lender:
+    """The memory that a client lends. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: _File | None = None
+
+    def lend(self, nbytes: int) -> Loan | None:
+        """Memory for an answer; None: so much is lent already, or the system gives none."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._file is None:
+                self._file = _File()
+            start = self._file.gaps.take(_pages(nbytes))
+            if start is None:
+                return None
+            loan = Loan(self, self._file, start, nbytes)
+            if self._file.touch(start, nbytes):
+                return loan
+            self._file.gaps.give(start, _pages(nbytes))
+        return None
+
+    def close(self) -> None:
+        """Let go of the memory, once nothing is lent."""
+        with self._lock:
+            self._file = None
+
+    def _end(self, file: _File, start: int, nbytes: int, *, over: bool) -> None:
+        with self._lock:
+            if not over and self._file is file:
+                self._file = None
+            if self._file is not file:
+                return  # it goes when its last loan is forgotten
+            file.give(start, nbytes)
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // memfiles.PAGE) * memfiles.PAGE
