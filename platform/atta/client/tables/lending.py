@@ -22,10 +22,8 @@ from atta.wire import memfiles
 
 __all__ = ["LENT_BYTES", "Lender", "Loan"]
 
-LENT_BYTES = 128 << 20
-"""At most this many bytes are lent at a time. Daemons take no more from one connection than twice of it."""
-KEPT_BYTES = 32 << 20
-"""So many bytes keep their pages for the next pull; pages behind them are given back after each."""
+LENT_BYTES = 64 << 20
+"""At most this many bytes are lent at a time. Pages that a loan has touched are kept for the next one."""
 
 
 class _File:
@@ -41,7 +39,7 @@ class _File:
         self.bytes[: memfiles.SECRET_BYTES] = np.frombuffer(self.secret, dtype=np.uint8)
         self.inode = os.fstat(self.fd).st_ino
         self.gaps = Gaps(LENT_BYTES)
-        self._touched = 0  # where ranges have had pages up to here, they keep them
+        self._touched = 0  # ranges up to here have their pages
 
     def touch(self, start: int, nbytes: int) -> bool:
         """Have pages made for a range; False: there is no memory for them.
@@ -49,19 +47,14 @@ class _File:
         They are of this process's control group then, and not of the daemon's, which is the first to write to them.
         """
         first = max(start, self._touched)
+        if first >= start + nbytes:
+            return True
         address = self.bytes.ctypes.data + memfiles.PAGE + first
-        if first < start + nbytes and not memfiles.populate(address, start + nbytes - first):
+        if not memfiles.populate(address, start + nbytes - first):
             return False
         if start <= self._touched:
-            self._touched = min(max(self._touched, start + _pages(nbytes)), KEPT_BYTES)
+            self._touched = start + _pages(nbytes)
         return True
-
-    def give(self, start: int, nbytes: int) -> None:
-        """A range is free again. Pages that are not kept go back to the system."""
-        self.gaps.give(start, _pages(nbytes))
-        first = max(start, KEPT_BYTES)
-        if first < start + nbytes:
-            memfiles.punch(self.fd, memfiles.PAGE + first, _pages(start + nbytes - first))
 
 
 class Loan:
@@ -112,7 +105,7 @@ class Lender:
                 self._file = None
             if self._file is not file:
                 return  # it goes when its last loan is forgotten
-            file.give(start, nbytes)
+            file.gaps.give(start, _pages(nbytes))
 
 
 def _pages(nbytes: int) -> int:
