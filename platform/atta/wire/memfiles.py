@@ -31,6 +31,7 @@ _POPULATE_WRITE = 23  # Linux 5.14
 _TMPFS = 0x01021994  # of statfs(2)
 _PATH = re.compile(r"/proc/[1-9][0-9]*/fd/[0-9]+")
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_STATFS = ctypes.c_long * 32  # longer than the structure
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _LIBC.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -103,7 +104,7 @@ def open_lent(pid: int, number: int, inode: int) -> int:
 
 def _kind_of(fd: int) -> int:
     """The type of the file system (``f_type`` of statfs(2)). Raises OSError."""
-    status = (ctypes.c_long * 32)()  # longer than the structure
+    status = _STATFS()
     if _LIBC.fstatfs(fd, status):
         raise OSError(ctypes.get_errno(), "fstatfs")
     return int(status[0])
