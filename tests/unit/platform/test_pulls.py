@@ -290,7 +290,7 @@ def test_a_daemon_that_runs_out_of_memory_answers_in_messages(
 ) -> None:
     wanted = owner.table.pull(ROWS)
     monkeypatch.setattr(table_rows.memfiles, "populate", lambda *_: False)
-    monkeypatch.setattr(lending._File, "touch", lambda *_: True)
+    monkeypatch.setattr(lending._LoanFile, "touch", lambda *_: True)
     assert same_bits(table.pull(ROWS, versions=True), wanted)
     assert owner.takes_lent
 

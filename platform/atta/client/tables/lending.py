@@ -26,7 +26,7 @@ LENT_BYTES = 64 << 20
 """At most this many bytes are lent at a time. Pages that a loan has touched are kept for the next one."""
 
 
-class _File:
+class _LoanFile:
     """A sealed memory file of which ranges are lent."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _File:
 class Loan:
     """A range that is lent: ``memory`` uint8 [nbytes], and the ``message`` that tells a daemon of it."""
 
-    def __init__(self, lender: Lender, file: _File, start: int, nbytes: int) -> None:
+    def __init__(self, lender: Lender, file: _LoanFile, start: int, nbytes: int) -> None:
         offset = memfiles.PAGE + start
         self.memory = file.bytes[offset : offset + nbytes]
         self.message = table_pb2.LentMemory(
@@ -78,13 +78,13 @@ class Lender:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._file: _File | None = None
+        self._file: _LoanFile | None = None
 
     def lend(self, nbytes: int) -> Loan | None:
         """Memory for an answer; None: so much is lent already, or the system gives none."""
         with self._lock, contextlib.suppress(OSError):
             if self._file is None:
-                self._file = _File()
+                self._file = _LoanFile()
             start = self._file.gaps.take(_pages(nbytes))
             if start is None:
                 return None
@@ -99,7 +99,7 @@ class Lender:
         with self._lock:
             self._file = None
 
-    def _end(self, file: _File, start: int, nbytes: int, *, over: bool) -> None:
+    def _end(self, file: _LoanFile, start: int, nbytes: int, *, over: bool) -> None:
         with self._lock:
             if not over and self._file is file:
                 self._file = None

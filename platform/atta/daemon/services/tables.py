@@ -100,7 +100,7 @@ class TableService(DataService):
             "table_bytes": float(self._tables.used_bytes),
             "table_rows_pulled": self._pulled,
             "table_rows_lent": self._put_rows,
-            "lent_bytes": float(self._lent.lent_bytes),
+            "table_lent_bytes": float(self._lent.lent_bytes),
             "table_rows_pushed": self._pushed,
             "table_clients": float(self._tables.clients),
             **({} if self.journal is None else self.journal.stats()),
