@@ -53,7 +53,7 @@ class ReadsConfig:
 
 
 @dataclass
-class _Way:
+class _ReadWay:
     """A way to read, its seconds per read, and the processor seconds of both processes in all reads."""
 
     read: Callable[[np.ndarray], np.ndarray]
@@ -95,8 +95,8 @@ def measure(config: ReadsConfig) -> dict[str, dict[str, float]]:
             connection.takes_lent = False
         table.push(everything, values).wait()
         ways = {
-            "atta": _Way(lambda rows: table.pull(rows).values),
-            "messages": _Way(lambda rows: far.pull(rows).values),
+            "atta": _ReadWay(lambda rows: table.pull(rows).values),
+            "messages": _ReadWay(lambda rows: far.pull(rows).values),
             **_limits(local, values, config.batch),
         }
         names = list(ways)
@@ -113,7 +113,7 @@ def measure(config: ReadsConfig) -> dict[str, dict[str, float]]:
     return {name: _figures(way, config, nbytes) for name, way in ways.items()}
 
 
-def _limits(table: MutableTable, values: np.ndarray, batch: int) -> dict[str, _Way]:
+def _limits(table: MutableTable, values: np.ndarray, batch: int) -> dict[str, _ReadWay]:
     """A gather in this process, and a copy of as many bytes that lie together, both into memory that has its pages."""
     out = np.ones((batch, values.shape[1]), dtype=np.float32)
 
@@ -121,10 +121,10 @@ def _limits(table: MutableTable, values: np.ndarray, batch: int) -> dict[str, _W
         np.copyto(out, values[:batch])
         return out
 
-    return {"loop": _Way(lambda rows: table.pull(rows, out=Pulled(out, None)).values), "copy": _Way(copy)}
+    return {"loop": _ReadWay(lambda rows: table.pull(rows, out=Pulled(out, None)).values), "copy": _ReadWay(copy)}
 
 
-def _figures(way: _Way, config: ReadsConfig, nbytes: int) -> dict[str, float]:
+def _figures(way: _ReadWay, config: ReadsConfig, nbytes: int) -> dict[str, float]:
     seconds = statistics.median(way.seconds[1:])  # the first one warms up
     return {
         "rows_per_s": config.batch / seconds,
