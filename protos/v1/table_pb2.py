@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/table.proto\x12\x07\x61tta.v1\"W\n\x12\x43reateTableRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\x12\x0c\n\x04spec\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\x06\x12\r\n\x05whole\x18\x04 \x01(\x08\"\x89\x01\n\tTableInfo\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tfirst_row\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0c\n\x04step\x18\x05 \x01(\x04\x12\x10\n\x08table_id\x18\x06 \x01(\x06\x12\r\n\x05whole\x18\x07 \x01(\x08\x12\x0f\n\x07load_id\x18\x08 \x01(\x06\"$\n\x14\x44\x65scribeTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\"\n\x12\x44\x65leteTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x10\x44\x65leteTableReply\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\"\x14\n\x12ListMutableRequest\"_\n\x10ListMutableReply\x12\"\n\x06tables\x18\x01 \x03(\x0b\x32\x12.atta.v1.TableInfo\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x13\n\x0bquota_bytes\x18\x03 \x01(\x04\"@\n\x10GrowTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x10\n\x08table_id\x18\x03 \x01(\x06\"@\n\rLocateRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\"\x1b\n\x0bLocateReply\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\"\x94\x01\n\x0fPullRowsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\x12\r\n\x05\x63odec\x18\x03 \x01(\t\x12\x10\n\x08table_id\x18\x04 \x01(\x06\x12\x13\n\x0bnarrow_rows\x18\x05 \x01(\x08\x12\x14\n\x07version\x18\x06 \x01(\x12H\x00\x88\x01\x01\x12\r\n\x05\x61rray\x18\x07 \x01(\tB\n\n\x08_version\"N\n\tRowsChunk\x12\x11\n\tfirst_row\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x10\n\x08versions\x18\x03 \x01(\x0c\x12\x0e\n\x06values\x18\x04 \x01(\x0c\"1\n\x0fRegisterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\x06\"B\n\rRegisterReply\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x06\x12!\n\x05table\x18\x02 \x01(\x0b\x32\x12.atta.v1.TableInfo\"\xde\x01\n\x0fPushRowsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\x12\n\n\x02op\x18\x03 \x01(\t\x12\x0e\n\x06\x63lient\x18\x04 \x01(\x06\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x11\n\tversioned\x18\x06 \x01(\x08\x12\x0f\n\x07version\x18\x07 \x01(\x04\x12\x0c\n\x04step\x18\x08 \x01(\x04\x12\r\n\x05\x63odec\x18\t \x01(\t\x12\x0e\n\x06values\x18\n \x01(\x0c\x12\x0f\n\x07settled\x18\x0b \x01(\x04\x12\x10\n\x08table_id\x18\x0c \x01(\x06\x12\r\n\x05\x61rray\x18\r \x01(\t\" \n\rPushRowsReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\"&\n\x13\x46orgetClientRequest\x12\x0f\n\x07\x63lients\x18\x01 \x03(\x06\"\x13\n\x11\x46orgetClientReply\" \n\x10SnapshotsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1d\n\x0eSnapshotsReply\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\xa8\x02\n\x0fSnapshotRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x05phase\x18\x02 \x01(\x0e\x32\x1e.atta.v1.SnapshotRequest.Phase\x12\x10\n\x08snapshot\x18\x03 \x01(\t\x12\x0f\n\x07load_id\x18\x04 \x01(\x06\x12\x0e\n\x06hold_s\x18\x05 \x01(\x01\x12\x32\n\x05steps\x18\x06 \x03(\x0b\x32#.atta.v1.SnapshotRequest.StepsEntry\x12\x0c\n\x04held\x18\x07 \x01(\x08\x1a,\n\nStepsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"5\n\x05Phase\x12\x0b\n\x07PREPARE\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\t\n\x05\x41\x42ORT\x10\x02\x12\x08\n\x04HOLD\x10\x03\"B\n\rSnapshotReply\x12\"\n\x06tables\x18\x01 \x03(\x0b\x32\x12.atta.v1.TableInfo\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x32\xa2\x06\n\x0cTableService\x12\x39\n\x06\x43reate\x12\x1b.atta.v1.CreateTableRequest\x1a\x12.atta.v1.TableInfo\x12@\n\x06\x44\x65lete\x12\x1b.atta.v1.DeleteTableRequest\x1a\x19.atta.v1.DeleteTableReply\x12>\n\x04List\x12\x1b.atta.v1.ListMutableRequest\x1a\x19.atta.v1.ListMutableReply\x12=\n\x08\x44\x65scribe\x12\x1d.atta.v1.DescribeTableRequest\x1a\x12.atta.v1.TableInfo\x12\x35\n\x04Grow\x12\x19.atta.v1.GrowTableRequest\x1a\x12.atta.v1.TableInfo\x12\x36\n\x06Locate\x12\x16.atta.v1.LocateRequest\x1a\x14.atta.v1.LocateReply\x12\x36\n\x04Pull\x12\x18.atta.v1.PullRowsRequest\x1a\x12.atta.v1.RowsChunk0\x01\x12<\n\x08Register\x12\x18.atta.v1.RegisterRequest\x1a\x16.atta.v1.RegisterReply\x12\x38\n\x04Push\x12\x18.atta.v1.PushRowsRequest\x1a\x16.atta.v1.PushRowsReply\x12\x42\n\x06\x46orget\x12\x1c.atta.v1.ForgetClientRequest\x1a\x1a.atta.v1.ForgetClientReply\x12?\n\tSnapshots\x12\x19.atta.v1.SnapshotsRequest\x1a\x17.atta.v1.SnapshotsReply\x12\x38\n\x04Save\x12\x18.atta.v1.SnapshotRequest\x1a\x16.atta.v1.SnapshotReply\x12\x38\n\x04Load\x12\x18.atta.v1.SnapshotRequest\x1a\x16.atta.v1.SnapshotReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x61tta/v1/table.proto\x12\x07\x61tta.v1\"W\n\x12\x43reateTableRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\x12\x0c\n\x04spec\x18\x02 \x01(\t\x12\x10\n\x08table_id\x18\x03 \x01(\x06\x12\r\n\x05whole\x18\x04 \x01(\x08\"\x89\x01\n\tTableInfo\x12\x0c\n\x04spec\x18\x01 \x01(\t\x12\x11\n\tfirst_row\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0c\n\x04step\x18\x05 \x01(\x04\x12\x10\n\x08table_id\x18\x06 \x01(\x06\x12\r\n\x05whole\x18\x07 \x01(\x08\x12\x0f\n\x07load_id\x18\x08 \x01(\x06\"$\n\x14\x44\x65scribeTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\"\n\x12\x44\x65leteTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x10\x44\x65leteTableReply\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\"\x14\n\x12ListMutableRequest\"_\n\x10ListMutableReply\x12\"\n\x06tables\x18\x01 \x03(\x0b\x32\x12.atta.v1.TableInfo\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x13\n\x0bquota_bytes\x18\x03 \x01(\x04\"@\n\x10GrowTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x10\n\x08table_id\x18\x03 \x01(\x06\"@\n\rLocateRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\"\x1b\n\x0bLocateReply\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\"\xb9\x01\n\x0fPullRowsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\x12\r\n\x05\x63odec\x18\x03 \x01(\t\x12\x10\n\x08table_id\x18\x04 \x01(\x06\x12\x13\n\x0bnarrow_rows\x18\x05 \x01(\x08\x12\x14\n\x07version\x18\x06 \x01(\x12H\x00\x88\x01\x01\x12\r\n\x05\x61rray\x18\x07 \x01(\t\x12#\n\x06memory\x18\x08 \x01(\x0b\x32\x13.atta.v1.LentMemoryB\n\n\x08_version\"l\n\nLentMemory\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\x12\n\ndescriptor\x18\x02 \x01(\r\x12\r\n\x05inode\x18\x03 \x01(\x04\x12\x0e\n\x06secret\x18\x04 \x01(\x0c\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0e\n\x06nbytes\x18\x06 \x01(\x04\"n\n\tRowsChunk\x12\x11\n\tfirst_row\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x10\n\x08versions\x18\x03 \x01(\x0c\x12\x0e\n\x06values\x18\x04 \x01(\x0c\x12\x0c\n\x04lent\x18\x05 \x01(\x08\x12\x10\n\x08unusable\x18\x06 \x01(\x08\"1\n\x0fRegisterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\x06\"B\n\rRegisterReply\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x06\x12!\n\x05table\x18\x02 \x01(\x0b\x32\x12.atta.v1.TableInfo\"\xde\x01\n\x0fPushRowsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\x12\n\n\x02op\x18\x03 \x01(\t\x12\x0e\n\x06\x63lient\x18\x04 \x01(\x06\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x11\n\tversioned\x18\x06 \x01(\x08\x12\x0f\n\x07version\x18\x07 \x01(\x04\x12\x0c\n\x04step\x18\x08 \x01(\x04\x12\r\n\x05\x63odec\x18\t \x01(\t\x12\x0e\n\x06values\x18\n \x01(\x0c\x12\x0f\n\x07settled\x18\x0b \x01(\x04\x12\x10\n\x08table_id\x18\x0c \x01(\x06\x12\r\n\x05\x61rray\x18\r \x01(\t\" \n\rPushRowsReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\"&\n\x13\x46orgetClientRequest\x12\x0f\n\x07\x63lients\x18\x01 \x03(\x06\"\x13\n\x11\x46orgetClientReply\" \n\x10SnapshotsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1d\n\x0eSnapshotsReply\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\xa8\x02\n\x0fSnapshotRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x05phase\x18\x02 \x01(\x0e\x32\x1e.atta.v1.SnapshotRequest.Phase\x12\x10\n\x08snapshot\x18\x03 \x01(\t\x12\x0f\n\x07load_id\x18\x04 \x01(\x06\x12\x0e\n\x06hold_s\x18\x05 \x01(\x01\x12\x32\n\x05steps\x18\x06 \x03(\x0b\x32#.atta.v1.SnapshotRequest.StepsEntry\x12\x0c\n\x04held\x18\x07 \x01(\x08\x1a,\n\nStepsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"5\n\x05Phase\x12\x0b\n\x07PREPARE\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\t\n\x05\x41\x42ORT\x10\x02\x12\x08\n\x04HOLD\x10\x03\"B\n\rSnapshotReply\x12\"\n\x06tables\x18\x01 \x03(\x0b\x32\x12.atta.v1.TableInfo\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x32\xa2\x06\n\x0cTableService\x12\x39\n\x06\x43reate\x12\x1b.atta.v1.CreateTableRequest\x1a\x12.atta.v1.TableInfo\x12@\n\x06\x44\x65lete\x12\x1b.atta.v1.DeleteTableRequest\x1a\x19.atta.v1.DeleteTableReply\x12>\n\x04List\x12\x1b.atta.v1.ListMutableRequest\x1a\x19.atta.v1.ListMutableReply\x12=\n\x08\x44\x65scribe\x12\x1d.atta.v1.DescribeTableRequest\x1a\x12.atta.v1.TableInfo\x12\x35\n\x04Grow\x12\x19.atta.v1.GrowTableRequest\x1a\x12.atta.v1.TableInfo\x12\x36\n\x06Locate\x12\x16.atta.v1.LocateRequest\x1a\x14.atta.v1.LocateReply\x12\x36\n\x04Pull\x12\x18.atta.v1.PullRowsRequest\x1a\x12.atta.v1.RowsChunk0\x01\x12<\n\x08Register\x12\x18.atta.v1.RegisterRequest\x1a\x16.atta.v1.RegisterReply\x12\x38\n\x04Push\x12\x18.atta.v1.PushRowsRequest\x1a\x16.atta.v1.PushRowsReply\x12\x42\n\x06\x46orget\x12\x1c.atta.v1.ForgetClientRequest\x1a\x1a.atta.v1.ForgetClientReply\x12?\n\tSnapshots\x12\x19.atta.v1.SnapshotsRequest\x1a\x17.atta.v1.SnapshotsReply\x12\x38\n\x04Save\x12\x18.atta.v1.SnapshotRequest\x1a\x16.atta.v1.SnapshotReply\x12\x38\n\x04Load\x12\x18.atta.v1.SnapshotRequest\x1a\x16.atta.v1.SnapshotReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,33 +54,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOCATEREPLY']._serialized_start=623
   _globals['_LOCATEREPLY']._serialized_end=650
   _globals['_PULLROWSREQUEST']._serialized_start=653
-  _globals['_PULLROWSREQUEST']._serialized_end=801
-  _globals['_ROWSCHUNK']._serialized_start=803
-  _globals['_ROWSCHUNK']._serialized_end=881
-  _globals['_REGISTERREQUEST']._serialized_start=883
-  _globals['_REGISTERREQUEST']._serialized_end=932
-  _globals['_REGISTERREPLY']._serialized_start=934
-  _globals['_REGISTERREPLY']._serialized_end=1000
-  _globals['_PUSHROWSREQUEST']._serialized_start=1003
-  _globals['_PUSHROWSREQUEST']._serialized_end=1225
-  _globals['_PUSHROWSREPLY']._serialized_start=1227
-  _globals['_PUSHROWSREPLY']._serialized_end=1259
-  _globals['_FORGETCLIENTREQUEST']._serialized_start=1261
-  _globals['_FORGETCLIENTREQUEST']._serialized_end=1299
-  _globals['_FORGETCLIENTREPLY']._serialized_start=1301
-  _globals['_FORGETCLIENTREPLY']._serialized_end=1320
-  _globals['_SNAPSHOTSREQUEST']._serialized_start=1322
-  _globals['_SNAPSHOTSREQUEST']._serialized_end=1354
-  _globals['_SNAPSHOTSREPLY']._serialized_start=1356
-  _globals['_SNAPSHOTSREPLY']._serialized_end=1385
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1388
-  _globals['_SNAPSHOTREQUEST']._serialized_end=1684
-  _globals['_SNAPSHOTREQUEST_STEPSENTRY']._serialized_start=1585
-  _globals['_SNAPSHOTREQUEST_STEPSENTRY']._serialized_end=1629
-  _globals['_SNAPSHOTREQUEST_PHASE']._serialized_start=1631
-  _globals['_SNAPSHOTREQUEST_PHASE']._serialized_end=1684
-  _globals['_SNAPSHOTREPLY']._serialized_start=1686
-  _globals['_SNAPSHOTREPLY']._serialized_end=1752
-  _globals['_TABLESERVICE']._serialized_start=1755
-  _globals['_TABLESERVICE']._serialized_end=2557
+  _globals['_PULLROWSREQUEST']._serialized_end=838
+  _globals['_LENTMEMORY']._serialized_start=840
+  _globals['_LENTMEMORY']._serialized_end=948
+  _globals['_ROWSCHUNK']._serialized_start=950
+  _globals['_ROWSCHUNK']._serialized_end=1060
+  _globals['_REGISTERREQUEST']._serialized_start=1062
+  _globals['_REGISTERREQUEST']._serialized_end=1111
+  _globals['_REGISTERREPLY']._serialized_start=1113
+  _globals['_REGISTERREPLY']._serialized_end=1179
+  _globals['_PUSHROWSREQUEST']._serialized_start=1182
+  _globals['_PUSHROWSREQUEST']._serialized_end=1404
+  _globals['_PUSHROWSREPLY']._serialized_start=1406
+  _globals['_PUSHROWSREPLY']._serialized_end=1438
+  _globals['_FORGETCLIENTREQUEST']._serialized_start=1440
+  _globals['_FORGETCLIENTREQUEST']._serialized_end=1478
+  _globals['_FORGETCLIENTREPLY']._serialized_start=1480
+  _globals['_FORGETCLIENTREPLY']._serialized_end=1499
+  _globals['_SNAPSHOTSREQUEST']._serialized_start=1501
+  _globals['_SNAPSHOTSREQUEST']._serialized_end=1533
+  _globals['_SNAPSHOTSREPLY']._serialized_start=1535
+  _globals['_SNAPSHOTSREPLY']._serialized_end=1564
+  _globals['_SNAPSHOTREQUEST']._serialized_start=1567
+  _globals['_SNAPSHOTREQUEST']._serialized_end=1863
+  _globals['_SNAPSHOTREQUEST_STEPSENTRY']._serialized_start=1764
+  _globals['_SNAPSHOTREQUEST_STEPSENTRY']._serialized_end=1808
+  _globals['_SNAPSHOTREQUEST_PHASE']._serialized_start=1810
+  _globals['_SNAPSHOTREQUEST_PHASE']._serialized_end=1863
+  _globals['_SNAPSHOTREPLY']._serialized_start=1865
+  _globals['_SNAPSHOTREPLY']._serialized_end=1931
+  _globals['_TABLESERVICE']._serialized_start=1934
+  _globals['_TABLESERVICE']._serialized_end=2736
 # @@protoc_insertion_point(module_scope)

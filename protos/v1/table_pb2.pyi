@@ -98,7 +98,7 @@ class LocateReply(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ...) -> None: ...
 
 class PullRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "codec", "table_id", "narrow_rows", "version", "array")
+    __slots__ = ("name", "rows", "codec", "table_id", "narrow_rows", "version", "array", "memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class PullRowsRequest(_message.Message):
     NARROW_ROWS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ARRAY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     codec: str
@@ -113,19 +114,40 @@ class PullRowsRequest(_message.Message):
     narrow_rows: bool
     version: int
     array: str
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ..., narrow_rows: _Optional[bool] = ..., version: _Optional[int] = ..., array: _Optional[str] = ...) -> None: ...
+    memory: LentMemory
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., codec: _Optional[str] = ..., table_id: _Optional[int] = ..., narrow_rows: _Optional[bool] = ..., version: _Optional[int] = ..., array: _Optional[str] = ..., memory: _Optional[_Union[LentMemory, _Mapping]] = ...) -> None: ...
+
+class LentMemory(_message.Message):
+    __slots__ = ("pid", "descriptor", "inode", "secret", "offset", "nbytes")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    INODE_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    descriptor: int
+    inode: int
+    secret: bytes
+    offset: int
+    nbytes: int
+    def __init__(self, pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., inode: _Optional[int] = ..., secret: _Optional[bytes] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class RowsChunk(_message.Message):
-    __slots__ = ("first_row", "rows", "versions", "values")
+    __slots__ = ("first_row", "rows", "versions", "values", "lent", "unusable")
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    LENT_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_FIELD_NUMBER: _ClassVar[int]
     first_row: int
     rows: int
     versions: bytes
     values: bytes
-    def __init__(self, first_row: _Optional[int] = ..., rows: _Optional[int] = ..., versions: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    lent: bool
+    unusable: bool
+    def __init__(self, first_row: _Optional[int] = ..., rows: _Optional[int] = ..., versions: _Optional[bytes] = ..., values: _Optional[bytes] = ..., lent: _Optional[bool] = ..., unusable: _Optional[bool] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("name", "table_id")

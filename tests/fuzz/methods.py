@@ -17,6 +17,7 @@ import numpy as np
 
 import atta
 from atta.client.control import Connection
+from atta.client.tables.lending import Lender
 from atta.errors import AttaError
 from atta.kvstore.durable.frames import LogPosition, frame
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
@@ -59,6 +60,8 @@ REFRESH = 300
 """After so many messages the tables and the session are made anew, which messages may have ended."""
 GIVEN_UP_S = 20
 """How long a message that hangs is waited for."""
+LENDER = Lender()
+"""Its memory is mapped as long as this process lives."""
 
 
 def tables(cluster: atta.LocalCluster) -> int:
@@ -97,6 +100,8 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     weights = ParameterSpec("w", (10,), 2, "arrival", VectorStep("sgd", 0.1), lease_s=1.0)
     vector, of_member = values[:40], {"name": "w", "member": 0}
     push = table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, values=values)
+    loan = LENDER.lend(5 * (16 + 8))
+    assert loan is not None, "there is room for all that is drawn"
     return {
         "SessionService.Open": [loader._request for loader in loaders],
         "GraphService.Sample": [graph_pb2.SampleRequest(edge_types=[edge])],
@@ -110,7 +115,10 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "IdService.Strings": [ids_pb2.StringsRequest(node_type="node", numbers=rows)],
         "TableService.Create": [table_pb2.CreateTableRequest(dataset_id=dataset, spec=spec)],
         "TableService.Push": [push],
-        "TableService.Pull": [table_pb2.PullRowsRequest(name="plain", rows=rows)],
+        "TableService.Pull": [
+            table_pb2.PullRowsRequest(name="plain", rows=rows),
+            table_pb2.PullRowsRequest(name="plain", rows=rows, memory=loan.message),
+        ],
         "TableService.Locate": [table_pb2.LocateRequest(dataset_id=dataset, policy="edges:node__to__node", ids=rows)],
         "TableService.Save": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1)],
         "TableService.Load": [table_pb2.SnapshotRequest(name="s", snapshot="0" * 16, hold_s=1, load_id=3)],

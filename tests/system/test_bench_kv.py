@@ -54,6 +54,8 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
         assert {"loop", "copy"} <= ratios[f"{section}/bytes_per_s"].keys()
     for figure in ("bytes_per_s", "client_cpu_s_per_gb", "server_cpu_s_per_gb"):
         assert ratios[f"pull/{figure}"].keys() == {"grpc", "grpc-small"}
+    for figure in ("rows_per_s", "bytes_per_s", "cpu_s_per_gb"):
+        assert ratios[f"reads/{figure}"].keys() == {"messages", "loop", "copy"}
     for name in TABLES:
         assert "local" in ratios[f"{name}_per_s"]
     if importlib.util.find_spec("torch"):

@@ -268,7 +268,7 @@ class Cluster:
         if address in ("", connection.address):
             return connection
         first = Connection(address, connection.deadline_s, part=description.parts.start, credentials=self.credentials)
-        first.meet(replace(description, incarnation=""))
+        first.meet(replace(description, incarnation="", machine=""))  # nobody has asked it
         self._left.append(first)
         return first
 

@@ -14,13 +14,14 @@ import grpc
 from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import AttaError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
+from atta.observe.machine.host import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.release import UNTOLD, Release, check_release, release_of
+from atta.wire.release import LENT, UNTOLD, Release, check_release, release_of
 from atta.wire.retries import RetryBudget
 from atta.wire.security.credentials import Credentials, open_channel
 
@@ -86,6 +87,8 @@ class Connection:
         self._budget = RetryBudget()
         self._meant = Identity(part)
         self._pinned: Connection | None = None
+        self.takes_lent = False
+        """Whether the daemon may write answers into memory of this process."""
         self._reporting: Any = None  # gRPC gives up a call that nobody holds
 
     def meet(self, found: Description) -> None:
@@ -95,6 +98,7 @@ class Connection:
             WrongDatasetError: it contradicts what is known of the daemon so far.
         """
         check(found.identity, self._meant, Bound.NAMED, self.address)
+        self.takes_lent = LENT in found.release.features and found.machine == machine_id()
         if found.identity != self._meant:
             self._meant, self._pinned = found.identity, None
 

@@ -14,15 +14,26 @@ import os
 import re
 import struct
 
-__all__ = ["SEALS", "create", "exclude", "open_sealed", "populate", "punch", "share", "unlock"]
+__all__ = [
+    "LENT_NAME", "PAGE", "SEALS", "SECRET_BYTES", "create", "exclude", "open_lent", "open_sealed", "populate", "punch",
+    "share", "unlock",
+]  # fmt: skip
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Seals of every memory file: its size never changes."""
+LENT_NAME = "atta-lent"
+"""Name of the files that processes lend to a daemon, and of no others: a daemon writes into no file of another name."""
+SECRET_BYTES = 32
+"""A file that is lent begins with a random secret of this many bytes. Whoever names it can read the file."""
+PAGE = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _POPULATE_WRITE = 23  # Linux 5.14
+_TMPFS = 0x01021994  # of statfs(2)
 _PATH = re.compile(r"/proc/[1-9][0-9]*/fd/[0-9]+")
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_STATFS = ctypes.c_long * 32  # longer than the structure
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_LIBC.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -65,6 +76,40 @@ def open_sealed(path: str, pid: int, stop: int) -> int:
     return fd
 
 
+def open_lent(pid: int, number: int, inode: int) -> int:
+    """Open the memory file that process ``pid`` lends as its descriptor ``number``.
+
+    Raises:
+        FileNotFoundError: the process or its descriptor is gone, or leads to another file by now.
+        ValueError: it is no sealed memory file of this user that was made to be lent.
+        OSError: it cannot be opened.
+    """
+    fd = open_sealed(f"/proc/{pid}/fd/{number}", pid, PAGE)
+    try:
+        status = os.fstat(fd)
+        if status.st_ino != inode:
+            raise FileNotFoundError("another file")
+        if os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)") != f"/memfd:{LENT_NAME}":
+            raise ValueError("not a file that is lent")
+        if status.st_uid != os.geteuid():
+            raise ValueError(f"a file of user {status.st_uid}")
+        # Writing to a mapping of huge pages ends in SIGBUS where the machine has none left.
+        if _kind_of(fd) != _TMPFS:
+            raise ValueError("a file of huge pages")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _kind_of(fd: int) -> int:
+    """The type of the file system (``f_type`` of statfs(2)). Raises OSError."""
+    status = _STATFS()
+    if _LIBC.fstatfs(fd, status):
+        raise OSError(ctypes.get_errno(), "fstatfs")
+    return int(status[0])
+
+
 def share(fd: int, start: int, nbytes: int) -> bool:
     """Lock the range for reading; False while somebody excludes readers."""
     return _lock(fd, fcntl.F_RDLCK, start, nbytes)
@@ -100,6 +145,7 @@ def punch(fd: int, start: int, nbytes: int) -> None:
 def populate(address: int, nbytes: int) -> bool:
     """Have the kernel make the pages of a mapped range, as writing to them would. What they hold stays as it is.
 
-    False: the kernel is too old, or it has no memory for them. ``address`` is that of a page.
+    False: the kernel is too old, or it has no memory for them.
     """
-    return not _LIBC.madvise(address, nbytes, _POPULATE_WRITE)
+    start = address // PAGE * PAGE
+    return not _LIBC.madvise(start, address - start + nbytes, _POPULATE_WRITE)

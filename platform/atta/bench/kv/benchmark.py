@@ -1,6 +1,7 @@
 """``atta bench kv``: how fast table rows move, beside the limits of the machine and other libraries.
 
-Rows are gathered in memory, pulled from a daemon, read from mutable tables and pushed to them. Each of these has a
+Rows are gathered in memory, pulled from a daemon, read from mutable tables (by memory and in messages) and pushed to
+them. Each of these has a
 measuring process of its own, so that libraries do not disturb each other. Within a process the ways to do it alternate.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from atta.bench.kv.gather import GatherConfig
 from atta.bench.kv.pull import PullConfig
+from atta.bench.kv.reads import ReadsConfig
 from atta.bench.kv.tables import TablesConfig
 from atta.bench.lab.flow import flow_bytes_per_s
 from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback
@@ -224,8 +226,18 @@ def _served(bench: KvBench, dataset: Path, hosts: Sequence[Host], say: Callable[
         say("mutable tables")
         config = TablesConfig(address=addresses[0], rows=bench.table_rows, dim=bench.dim, **common)
         tables = _ask(hosts[1], "tables", [_json(config)], threads)
+        reads = ReadsConfig(
+            address=addresses[0],
+            daemon_pid=daemon.pid,
+            rows=bench.table_rows,
+            dim=bench.dim,
+            batch=bench.batch,
+            repeats=bench.repeats,
+            seed=bench.seed,
+        )
         result = figures("pull", found)
         _merge(result, figures("tables", tables))
+        _merge(result, figures("reads", _ask(hosts[1], "reads", [_json(reads)], threads)))
         return result
 
 

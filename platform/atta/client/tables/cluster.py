@@ -17,6 +17,7 @@ import grpc
 import numpy as np
 
 from atta.client.control import Connection
+from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import Registration, TableShard, Ticket
 from atta.client.tables.remote import RemoteTable, located
 from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
@@ -45,6 +46,7 @@ class ClusterTables:
         self._connections, self._dataset_id = connections, dataset_id
         self._parts = [*map(parts_text, parts)]
         self._registrations: dict[str, list[Registration]] = {}
+        self._lender = Lender()
 
     def create(self, spec: MutableSpec) -> RemoteTable:
         """Create the table on all daemons, or open it if it exists with the same specification.
@@ -140,6 +142,7 @@ class ClusterTables:
 
     def close(self) -> None:
         """Tell the daemons that this client will not push again."""
+        self._lender.close()
         for part, connection in enumerate(self._connections):
             numbers = [of_table[part].client for of_table in self._registrations.values()]
             clients = [number for number in numbers if number is not None]
@@ -215,7 +218,7 @@ class ClusterTables:
             TableShard(connection, info.first_row, info.rows, registration)
             for connection, info, registration in zip(self._connections, infos, known, strict=True)
         ]
-        return RemoteTable(spec, shards, self._dataset_id, table_id=table_id, infos=infos)
+        return RemoteTable(spec, shards, self._dataset_id, table_id=table_id, infos=infos, lender=self._lender)
 
     # -- all tables ----------------------------------------------------------------------------------------------------
 

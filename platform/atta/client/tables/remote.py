@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import grpc
 import numpy as np
 
 from atta.client.control import Connection
+from atta.client.tables.lending import Lender
+from atta.client.tables.pulls import RowsPull
 from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket
-from atta.errors import ConfigError, RemoteError, UnavailableError
+from atta.errors import ConfigError, RemoteError
 from atta.kvstore import codecs
 from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
-from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 
 __all__ = ["RemoteTable", "located"]
 
@@ -41,12 +41,14 @@ class RemoteTable:
         *,
         table_id: int,
         infos: Sequence[table_pb2.TableInfo],
+        lender: Lender,
     ) -> None:
-        """``infos``: what the owners say of it (``TableInfo``), in the order of ``shards``."""
+        """``infos``: what the owners say of it (``TableInfo``), in the order of ``shards``. ``lender``: of memory for
+        what owners on this machine answer."""
         self.spec, self.table_id = spec, table_id
         self.step = max(info.step for info in infos)
         """Number of the optimiser's steps so far, as this client knows it. Loading a snapshot sets it back."""
-        self._shards, self._dataset_id = list(shards), dataset_id
+        self._shards, self._dataset_id, self._lender = list(shards), dataset_id, lender
         self._loads = {info.load_id for info in infos}
         self._counting = threading.Lock()
 
@@ -123,56 +125,12 @@ class RemoteTable:
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         values = np.empty((len(rows), *self.spec.row_shape), dtype=self.spec.dtype)
         found = np.full(len(rows), -1 if version is None else version, dtype=np.int64) if versions else None
-        narrow = not len(rows) or int(rows.max()) < 1 << 31
-        calls = []
-        for shard, at in self._by_owner(rows):
-            for first in range(0, len(at), PIECE_ROWS):
-                piece = at[first : first + PIECE_ROWS]
-                asked = rows[piece].astype(np.int32) if narrow else rows[piece]
-                request = table_pb2.PullRowsRequest(
-                    name=self.spec.name,
-                    table_id=self.table_id,
-                    rows=asked.tobytes(),
-                    narrow_rows=narrow,
-                    codec=codec,
-                    version=version,
-                    array=array,
-                )
-                calls.append((shard, piece, request, shard.connection.start("TableService.Pull", request)))
-        for shard, piece, request, call in calls:
-            patience = shard.connection.patience()
-            while True:
-                try:
-                    with rpc.understanding(shard.connection.address):
-                        self._receive(call, piece, codec, values, found)
-                    break
-                except grpc.RpcError as failure:
-                    error = shard.connection.error_from(failure)
-                    if not isinstance(error, UnavailableError) or not patience.lasts():
-                        raise error from failure
-                call = shard.connection.start("TableService.Pull", request)  # noqa: PLW2901 - the same request again
-        return Pulled(values, found)
-
-    def _receive(
-        self, call: Any, piece: np.ndarray, codec: str, values: np.ndarray, versions: np.ndarray | None
-    ) -> None:
-        done = 0
-        for bulk in call:
-            where = piece[bulk.message.first_row : bulk.message.first_row + bulk.message.rows]
-            self._place(bulk, codec, values, where)
-            if versions is not None and ROWS_VERSIONS in bulk.payloads:
-                versions[where] = np.frombuffer(bulk.payloads[ROWS_VERSIONS], dtype=np.int64)
-            done += len(where)
-        if done != len(piece):
-            raise RemoteError(f"table {self.spec.name}", f"{done} rows of {len(piece)} are answered")
-
-    def _place(self, bulk: rpc.Bulk, codec: str, values: np.ndarray, where: np.ndarray) -> None:
-        raw = np.frombuffer(bulk.payloads.get(ROWS_VALUES, b""), dtype=np.uint8)
-        if codec:
-            flat = values.reshape(len(values), -1)
-            codecs.decode(codec, raw.reshape(len(where), -1), flat, positions=where)
-        else:
-            values[where] = raw.view(self.spec.dtype).reshape(len(where), *self.spec.row_shape)
+        like = table_pb2.PullRowsRequest(
+            name=self.spec.name, table_id=self.table_id, codec=codec, version=version, array=array
+        )
+        pull = RowsPull(self.spec, like, Pulled(values, found), self._lender)
+        pull.run(self._by_owner(rows), rows)
+        return pull.found
 
     def push(
         self,

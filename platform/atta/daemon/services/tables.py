@@ -19,6 +19,8 @@ import numpy as np
 import structlog
 
 from atta.daemon.durable.journal import Journal
+from atta.daemon.engine.lent import LentFiles, UnusableError
+from atta.daemon.engine.table_rows import LENT_STEP_BYTES, check_codec, message_of, plain_values, put
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
@@ -27,16 +29,16 @@ from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
 from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
-from atta.kvstore import codecs
+from atta.kvstore.mutable.lent import LentLayout
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
-from atta.kvstore.mutable.requests import Push
+from atta.kvstore.mutable.requests import Pulled, Push
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import table_pb2
-from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES, ROWS_VERSIONS, prefix
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk
 
@@ -78,7 +80,8 @@ class TableService(DataService):
         self._snapshots = TableSnapshots(tables, dataset.groups[part].start, snapshots, limit_bytes=snapshot_bytes)
         self._edges: dict[str, EdgeIndex] = {}
         self._indexing = threading.Lock()
-        self._pulled = self._pushed = 0.0
+        self._lent = LentFiles()
+        self._pulled = self._put_rows = self._pushed = 0.0
         self._pushing = 0  # pushes under way that do not wait
         self.journal = journal
 
@@ -96,6 +99,8 @@ class TableService(DataService):
             "tables": float(len(self._tables.list())),
             "table_bytes": float(self._tables.used_bytes),
             "table_rows_pulled": self._pulled,
+            "table_rows_lent": self._put_rows,
+            "table_lent_bytes": float(self._lent.lent_bytes),
             "table_rows_pushed": self._pushed,
             "table_clients": float(self._tables.clients),
             **({} if self.journal is None else self.journal.stats()),
@@ -175,14 +180,43 @@ class TableService(DataService):
         table = self._table(request.name, request.table_id)
         rows = as_array(request.rows, wide=not request.narrow_rows)
         check_codec(table.spec, request.codec)
-        version = request.version if request.HasField("version") else None
+        if request.HasField("memory"):
+            try:
+                versioned = not request.HasField("version") and not request.array
+                layout = LentLayout.of(table.spec, len(rows), request.codec, versioned=versioned)
+                now = asyncio.get_running_loop().time()
+                with self._lent.taken(request.memory, layout.nbytes, context.peer(), now) as memory:
+                    if memory is not None:
+                        async for answer in self._put(table, rows, request, memory, layout):
+                            yield answer
+                        self._pulled += len(rows)
+                        return
+            except UnusableError:
+                yield Bulk(table_pb2.RowsChunk(unusable=True))
         step = max(1, CHUNK_BYTES // max(1, table.spec.row_bytes))
         row_bytes = table.spec.row_bytes
         parts = ((first, rows[first : first + step]) for first in range(0, len(rows), step))
-        jobs = ((len(part) * row_bytes, _answer, table, first, part, request, version) for first, part in parts)
+        jobs = ((len(part) * row_bytes, message_of, table, first, part, request) for first, part in parts)
         async for answer in self.in_turn(jobs, context.peer(), len(rows) * row_bytes):
             yield answer
         self._pulled += len(rows)
+
+    async def _put(
+        self,
+        table: MutableTable,
+        rows: np.ndarray,
+        request: table_pb2.PullRowsRequest,
+        memory: np.ndarray,
+        layout: LentLayout,
+    ) -> AsyncIterator[Bulk | bytes]:
+        """Write rows into the caller's memory. When it ends with an error, no thread writes any more: the caller may
+        use the memory again."""
+        step = max(1, LENT_STEP_BYTES // max(1, table.spec.row_bytes))
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            lent = Pulled(layout.values(memory, first, len(part)), layout.versions(memory, first, len(part)))
+            yield await self.run(len(part) * table.spec.row_bytes, put, table, first, part, request, lent)
+            self._put_rows += len(part)
 
     async def register(self, request: table_pb2.RegisterRequest, context: Context) -> table_pb2.RegisterReply:
         """``TableService.Register``: the client gets a random number, so that no other client ever has the same."""
@@ -224,10 +258,13 @@ class TableService(DataService):
         return table_pb2.ForgetClientReply()
 
     async def forget_idle(self, *, idle_s: float = CLIENT_IDLE_S, every_s: float = 60.0) -> None:
-        """Until cancelled: forget clients that have died, and saves and loads that they did not finish."""
+        """Until cancelled: forget clients that have died, the memory that they lent, and saves and loads that they did not
+        finish."""
         while True:
             await asyncio.sleep(every_s)
-            self._tables.expire(asyncio.get_running_loop().time(), idle_s)
+            now = asyncio.get_running_loop().time()
+            self._tables.expire(now, idle_s)
+            self._lent.expire(now)
             self._snapshots.expire()
 
     async def end_leases(self, *, every_s: float = LEASE_LOOK_S) -> None:
@@ -318,42 +355,10 @@ def _check_phase(phase: int) -> None:
         raise ConfigError(f"phase {phase} of a snapshot: there is none of this number")
 
 
-def check_codec(spec: MutableSpec, codec: str) -> None:
-    """Raise ConfigError unless values of the table can travel in ``codec``."""
-    if codec and (codec not in codecs.CODECS or spec.dtype != "<f4"):
-        raise ConfigError(
-            f"table {spec.name} ({spec.dtype}): codec {codec!r} is none of {', '.join(codecs.CODECS)} for float32"
-        )
-
-
-def _answer(
-    table: MutableTable, first: int, rows: np.ndarray, request: table_pb2.PullRowsRequest, version: int | None
-) -> Bulk | bytes:
-    message, codec = table_pb2.RowsChunk(first_row=first, rows=len(rows)), request.codec
-    if request.array:
-        return Bulk(message, {ROWS_VALUES: _encoded(codec, table.pull(rows, request.array).values)})
-    if version is not None:
-        values = table.pull_version(rows, version)
-        return Bulk(message, {ROWS_VALUES: _encoded(codec, values)})
-    if not codec:
-        head = prefix(message, ROWS_VALUES, len(rows) * table.spec.row_bytes)
-        middle = prefix(table_pb2.RowsChunk(), ROWS_VERSIONS, 8 * len(rows))
-        return table.pack(rows, head, middle)
-    found = table.pull(rows)
-    payloads: dict[int, Any] = {} if found.versions is None else {ROWS_VERSIONS: found.versions}
-    payloads[ROWS_VALUES] = _encoded(codec, found.values)
-    return Bulk(message, payloads)
-
-
-def _encoded(codec: str, values: np.ndarray) -> np.ndarray:
-    flat = values.reshape(len(values), -1)
-    return codecs.encode(codec, flat) if codec else flat.view(np.uint8)
-
-
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
     return table.push(
         as_array(rows, wide=True),
-        _plain(table.spec, message, rows, values),
+        plain_values(table.spec, message, rows, values),
         message.op,
         client=message.client,
         sequence=message.sequence,
@@ -365,27 +370,11 @@ def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, v
 
 
 def _checked(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Push:
-    plain = _plain(table.spec, message, rows, values)
+    plain = plain_values(table.spec, message, rows, values)
     version = message.version if message.versioned else None
     return table.checked(
         as_array(rows, wide=True), plain, message.op, version=version, step=message.step or None, array=message.array
     )
-
-
-def _plain(spec: MutableSpec, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Any:
-    """The values of a push without their codec."""
-    return _decoded(spec, len(as_array(rows, wide=True)), message.codec, values) if message.codec else values
-
-
-def _decoded(spec: MutableSpec, rows: int, codec: str, values: Any) -> np.ndarray:
-    check_codec(spec, codec)
-    columns = spec.row_bytes // 4
-    encoded = np.frombuffer(values, dtype=np.uint8)
-    if len(encoded) != rows * codecs.encoded_bytes(codec, columns):
-        raise ConfigError(f"table {spec.name}: {len(encoded)} bytes are not {rows} rows in {codec}")
-    out = np.empty((rows, columns), dtype=np.float32)
-    codecs.decode(codec, encoded.reshape(rows, codecs.encoded_bytes(codec, columns)), out)
-    return out.reshape(rows, *spec.row_shape)
 
 
 def _info(table: MutableTable) -> table_pb2.TableInfo:

@@ -26,6 +26,12 @@ class Pulled:
     values: np.ndarray
     versions: np.ndarray | None
 
+    @classmethod
+    def empty(cls, spec: MutableSpec, rows: int) -> Pulled:
+        """Memory for so many rows of a table."""
+        versions = np.empty(rows, dtype=np.int64) if spec.versioned else None
+        return cls(np.empty((rows, *spec.row_shape), dtype=spec.dtype), versions)
+
 
 @dataclass(frozen=True, slots=True)
 class Push:

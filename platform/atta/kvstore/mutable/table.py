@@ -143,10 +143,11 @@ class MutableTable:
         with self._step_lock:
             self.load_id, self._step = load_id, max(self._step, step)
 
-    def pull(self, rows: np.ndarray, array: str = "") -> Pulled:
+    def pull(self, rows: np.ndarray, array: str = "", *, out: Pulled | None = None) -> Pulled:
         """A copy of the rows with these global numbers (integers [n], may repeat), each with its version.
 
-        ``array``: of the optimiser's state, to read instead of the values.
+        ``array``: of the optimiser's state, to read instead of the values. ``out``: where the copy goes; None: into
+        memory of its own.
 
         Raises:
             ConfigError: a row outside the shard, or the optimiser keeps no such array.
@@ -155,21 +156,22 @@ class MutableTable:
         contents = self._contents
         span = range(self.first_row, self.first_row + len(contents.values))
         local = local_rows(self.spec, span, rows)
-        values = np.empty((len(local), *self.spec.row_shape), dtype=self.spec.dtype)
-        versions = None if contents.versions is None else np.empty(len(local), dtype=np.int64)
+        out = Pulled.empty(self.spec, len(local)) if out is None else out
+        versions = None if out.versions is None else contents.versions
         kernels.read_rows(
-            contents.named(array), local, values, self._locks, versions=contents.versions, out_versions=versions
+            contents.named(array), local, out.values, self._locks, versions=versions, out_versions=out.versions
         )
-        return Pulled(values, versions)
+        return out
 
-    def pull_version(self, rows: np.ndarray, version: int) -> np.ndarray:
+    def pull_version(self, rows: np.ndarray, version: int, *, out: np.ndarray | None = None) -> np.ndarray:
         """As ``pull``, the values alone: all rows have ``version``.
 
         Raises:
             StaleRowError: a row has another version, which it names.
             ConfigError: a row outside the shard, or the table has no versions.
         """
-        found = self.pull(rows)
+        versions = np.empty(len(rows), dtype=np.int64) if self.spec.versioned else None
+        found = self.pull(rows, out=None if out is None else Pulled(out, versions))
         if found.versions is None:
             raise ConfigError(f"table {self.spec.name}: its rows have no versions")
         other = found.versions != version
