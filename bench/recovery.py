@@ -26,7 +26,6 @@ from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from bench.record import command, head, parser_of, rows_of, write
 from tests.system.durable import Durable, durable
-from tests.waiting import eventually
 
 BOUND_S = 5.0
 COLUMNS = 100
@@ -78,7 +77,7 @@ def measured(data: Path, kept: Path, mode: str, *, table: int, log: int, seed: i
                 push(first)
             while log_bytes() >= log:  # until the next checkpoint has begun the log anew
                 push(int(rng.integers(rows)))
-                eventually(lambda: log_bytes() < log, 0.2)
+                time.sleep(0.2)
             while log_bytes() < log:
                 push(int(rng.integers(rows)))
             figures = {"log_bytes": log_bytes(), "table_bytes": float(expected.nbytes)}

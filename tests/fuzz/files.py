@@ -211,7 +211,7 @@ def kept_tables(folder: Path) -> dict[str, Kind]:
     table.register(7)
     table.push(np.arange(3), np.ones((3, 2), np.float32), "step", client=7, sequence=1)
 
-    def write(into: Path) -> None:
+    def write(into: Path, _: Path) -> None:
         (into / "t").mkdir()
         table.write_snapshot(into / "t")
         write_contents(into, "0" * 16, ["t"])

@@ -1,8 +1,9 @@
 """A simulated disk below the log of tables: it fills up, and a power cut loses or tears what was not forced to it.
 
 The files are real, and what a process has written stays there when it is killed, as in the page cache of a system that
-goes on. It is lost by a later power cut, unless a process has forced it meanwhile. What a failed attempt to force has
-left behind is never forced, as in Linux. ``DiskModule`` stands for ``os`` in the modules that write the log,
+goes on. A process may be killed within a write: the system has copied the beginning, and what was there stays behind it.
+What was written is lost by a later power cut, unless a process has forced it meanwhile. What a failed attempt to force
+has left behind is never forced, as in Linux. ``DiskModule`` stands for ``os`` in the modules that write the log,
 checkpoints and votes, ``FoldersModule`` for ``shutil``. A thread that forces a file waits for the disk: it can be
 killed there. Names of files are never lost: a file system that keeps a journal writes them in order. The files of a
 checkpoint are on the disk at once.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,9 @@ from tests.sim.loop import NODE, Node, VirtualLoop
 from tests.sim.threads import waiting_thread
 
 __all__ = ["Disk", "DiskModule", "FilesModule", "FoldersModule"]
+
+PIECE_BYTES = 64
+"""A power cut leaves such pieces of a write, in any order. Those of a disk are larger, and would tear less."""
 
 _Write = tuple[int, bytes | None]
 """Where, and what; None: the file ends there from now on."""
@@ -48,6 +52,9 @@ class Disk:
         """How likely it is that a write finds no room, and that forcing it to the disk fails."""
         self.force_s = 0.02
         """Longest time that forcing a file takes a thread."""
+        self.tearing: set[Node] = set()
+        """Processes that will be killed within their next write."""
+        self.kill: Callable[[Node], None] = lambda _: None
         self.open: dict[int, tuple[Node | None, _File]] = {}
         self._files: dict[int, _File] = {}
 
@@ -90,7 +97,7 @@ class Disk:
             if kept and kept[-1][1] is not None:
                 at, data = kept.pop()
                 assert data is not None
-                kept.append((at, data[: self.rng.randrange(len(data) + 1)]))
+                kept += self._torn(at, data)
             file.forced, file.since, file.doubtful = _applied(file.forced, kept), [], []
             path = os.readlink(f"/proc/self/fd/{file.fd}")
             if os.path.exists(path):
@@ -99,6 +106,13 @@ class Disk:
                     real.truncate(len(file.forced))
             name = os.path.basename(path)
             self.loop.event(f"{node.name}: the power fails, {name} has {len(file.forced)} bytes")
+
+    def _torn(self, at: int, data: bytes) -> list[_Write]:
+        """What is left of a write: its beginning, or pieces of it."""
+        if self.rng.random() < 0.5:
+            return [(at, data[: self.rng.randrange(len(data) + 1)])]
+        pieces = [(first, data[first : first + PIECE_BYTES]) for first in range(0, len(data), PIECE_BYTES)]
+        return [(at + first, piece) for first, piece in pieces if self.rng.random() < 0.5]
 
     def flip(self, path: str, at: int) -> None:
         """One bit of a file changes."""
@@ -152,12 +166,22 @@ class DiskModule:
         os.close(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Any], at: int) -> int:
-        """As ``os.pwritev``; some writes find no room for all of it."""
+        """As ``os.pwritev``; some writes find no room for all of it. What is written over has its room."""
         self._check()
         data = b"".join(bytes(buffer) for buffer in buffers)
-        disk = self._disk
-        if disk.full and disk.rng.random() < disk.full:
-            some = data[: disk.rng.randrange(len(data))] if disk.rng.random() < 0.5 else b""
+        disk, node = self._disk, NODE.get()
+        if node in disk.tearing:
+            assert node is not None
+            data = data[: disk.rng.randrange(len(data) + 1)]
+            disk.open[fd][1].since.append((at, data))
+            os.pwrite(fd, data, at)
+            disk.tearing.discard(node)
+            disk.loop.event(f"{node.name}: is killed within a write, after {len(data)} bytes")
+            disk.kill(node)
+            self._check()
+        has = min(len(data), max(0, os.fstat(fd).st_size - at))
+        if has < len(data) and disk.full and disk.rng.random() < disk.full:
+            some = data[: disk.rng.randrange(has, len(data))] if disk.rng.random() < 0.5 else data[:has]
             if not some:
                 raise OSError(errno.ENOSPC, "No space left on device")
             data = some

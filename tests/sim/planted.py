@@ -127,8 +127,8 @@ def _pretended(original: Any) -> Any:
 
 
 def _never_forced(original: Any) -> Any:
-    def begin(self: Any, *args: Any) -> None:
-        original(self, *args)
+    def begin(self: Any, *args: Any, **named: Any) -> None:
+        original(self, *args, **named)
         self._forced = False
 
     return begin

@@ -30,6 +30,7 @@ class World:
         self.seed, self.data, self.rng = seed, data, random.Random(seed)
         self.loop = VirtualLoop(self.rng, until_s=until_s)
         self.network, self.disk = Network(self.loop), Disk(self.loop)
+        self.disk.kill = self._kill
         self.nodes: dict[str, Node] = {}
         self.daemons: dict[str, Daemon] = {}
         self._configs: dict[str, DaemonConfig] = {}

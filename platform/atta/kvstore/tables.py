@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import secrets
+import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -16,7 +17,8 @@ from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Gro
 from atta.kvstore.durable.recorder import TableRecorder
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.files import read_saved, write_saved, writing
+from atta.kvstore.snapshots.arrays import writing
+from atta.kvstore.snapshots.files import read_saved, write_saved
 from atta.kvstore.snapshots.parts import MANIFEST, read_contents, write_contents
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
@@ -271,13 +273,24 @@ class Tables:
                 write_saved(table_folder(staging.path, name, make=True), saved, arrays)
             write_contents(staging.path, snapshot_id, [name for name, _ in copies])
 
-    def write(self, folder: Path, tables: Sequence[MutableTable], *, snapshot_id: str = "") -> None:
-        """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError."""
+    def write(
+        self, folder: Path, tables: Sequence[MutableTable], *, snapshot_id: str = "", over: Path | None = None
+    ) -> None:
+        """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError.
+
+        ``over``: a folder like it, whose files may be taken and written over.
+        """
+        names = {table.spec.name for table in tables}
+        for old in () if over is None else (over / "tables").glob("*"):
+            if old.name not in names:  # else it would take room beside a new table
+                shutil.rmtree(old, ignore_errors=True)
         for table in tables:
             # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
             # it cannot be copied either.
             copy = not self._closed and table.nbytes <= self._room()
-            table.write_snapshot(table_folder(folder, table.spec.name, make=True), copy=copy)
+            name = table.spec.name
+            former = None if over is None else table_folder(over, name)
+            table.write_snapshot(table_folder(folder, name, make=True), copy=copy, over=former)
         write_contents(folder, snapshot_id, [table.spec.name for table in tables])
 
     def prepare(self, folder: str | Path, *, resume: bool = False) -> dict[str, MutableTable]:

@@ -53,6 +53,11 @@ async def outage(world: World, address: str, kind: str, callers: Sequence[str], 
         world.kill(address, power=kind == "power")
         await asyncio.sleep(lasts_s)
         await back(world, address)
+    elif kind == "torn" and not consumer:
+        world.disk.tearing.add(world.nodes[address])
+        await asyncio.sleep(lasts_s)
+        world.kill(address)  # it may have written nothing
+        await back(world, address)
     elif kind == "pause" or (consumer and kind != "clock"):
         await world.pause(address, lasts_s)
     elif kind == "clock":

@@ -78,7 +78,7 @@ async def tables(world: World) -> None:
         world.disk.force_s = rng.choice([0.01, 0.3])
         pushed = Pushed()
         clients = {f"client-{n}": world.client(f"client-{n}", _worker(world, n, pushed)) for n in range(CLIENTS)}
-        kinds = ["kill", "pause", "cut", *(["power", "power"] if durability == "disk" else [])]
+        kinds = ["kill", "torn", "pause", "cut", *(["power", "power"] if durability == "disk" else [])]
         busy = _busy(clients)
         await outages(world, addresses, list(clients), busy=busy, every_s=rng.choice([0.1, 1.0, 5.0]), kinds=kinds)
         await world.ended(clients)

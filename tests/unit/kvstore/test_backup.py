@@ -151,7 +151,7 @@ def test_a_checkpoint_replaces_what_is_older(primary: TableStore, copy: BackupFo
     table.register(1)
     table.push(np.array([1]), np.full((1, 2), 1.0, np.float32), "write", client=1, sequence=1)
     at = primary.rotate()
-    primary.checkpoint(at, lambda folder: tables.write(folder, [table]))
+    primary.checkpoint(at, lambda folder, _: tables.write(folder, [table]))
     primary.append([pushed(2)])
     here = copy.follow(name, ABOUT)
     assert here == LogPosition(0, 0)

@@ -22,11 +22,13 @@ from atta.kvstore.durable.entries import (
     decode_entry,
 )
 from atta.kvstore.durable.frames import (
+    END_BYTES,
     FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     LogHeader,
     LogPosition,
     LogReader,
+    end_mark,
     frame,
 )
 from atta.kvstore.mutable.requests import OPERATIONS, Push
@@ -35,19 +37,31 @@ from atta.kvstore.spec import STATE_NAMES, MutableSpec
 BEFORE = LogPosition(41, 12345)
 
 
-def header(*, forced: bool = False) -> LogHeader:
-    return LogHeader(b"0123456789abcdef", 3, BEFORE, forced)
+def header(*, forced: bool = False, before: LogPosition = BEFORE) -> LogHeader:
+    return LogHeader(b"0123456789abcdef", 3, before, forced)
+
+
+def lives(groups: list[list[bytes]], *, forced: bool = False, before: LogPosition = BEFORE) -> list[bytes]:
+    """A file before and after each group of bodies is written."""
+    start, position = header(forced=forced, before=before).encode(), before
+    found = [start + end_mark(before, forced=forced)]
+    for group in groups:
+        out, stable = [found[-1][:-END_BYTES]], position.lsn
+        for body in group:
+            head, position = frame([body[:8], body[8:]], position, stable)
+            out += [head, body]
+        found.append(b"".join(out) + end_mark(position, forced=forced))
+    return found
 
 
 def written(groups: list[list[bytes]], *, forced: bool = False) -> bytes:
     """A file with these groups of bodies."""
-    out, position = [header(forced=forced).encode()], BEFORE
-    for group in groups:
-        stable = position.lsn
-        for body in group:
-            head, position = frame([body[:8], body[8:]], position, stable)
-            out += [head, body]
-    return b"".join(out)
+    return lives(groups, forced=forced)[-1]
+
+
+def over(new: bytes, old: bytes) -> bytes:
+    """What a file has where ``new`` was written over ``old``."""
+    return new + old[len(new) :]
 
 
 def read(data: bytes) -> tuple[list[tuple[int, bytes]], LogReader]:
@@ -59,13 +73,15 @@ GROUPS = [[b"a" * 8], [b"b" * 16, b"", b"c" * 24], [b"d" * 8, b"e" * 40]]
 BODIES = [body for group in GROUPS for body in group]
 NUMBERED = list(enumerate(BODIES, 42))
 DATA = written(GROUPS)
+END = len(DATA) - END_BYTES
+"""Of the last record."""
 
 
 def test_records_come_back_in_order() -> None:
     assert LogHeader.decode(DATA) == header()
     records, reader = read(DATA)
     assert records == NUMBERED
-    assert (reader.end, reader.torn_bytes, reader.damage, reader.position.lsn) == (len(DATA), 0, "", 47)
+    assert (reader.end, reader.torn_bytes, reader.damage, reader.position.lsn) == (END, 0, "", 47)
     assert read(written([]))[0] == []
 
 
@@ -96,29 +112,36 @@ def test_every_flipped_bit_is_damage(bit: int) -> None:
             continue
         records, reader = read(bytes(altered))
         assert records == NUMBERED[: len(records)]
-        assert len(records) < len(NUMBERED)
-        assert reader.damage
+        assert (len(records) < len(NUMBERED)) == bool(reader.damage) == (at < END)
 
 
 @pytest.mark.parametrize("bit", [0, 7])
 def test_in_a_log_forced_to_the_disk_only_the_last_group_may_be_cut_off(bit: int) -> None:
     """A crash of the machine may leave anything of a group that was never acknowledged."""
     data = written(GROUPS, forced=True)
-    last = len(data) - sum(RECORD_HEADER_BYTES + len(body) for body in GROUPS[-1])
+    last = END - sum(RECORD_HEADER_BYTES + len(body) for body in GROUPS[-1])
     for at in range(FILE_HEADER_BYTES, len(data)):
         altered = bytearray(data)
         altered[at] ^= 1 << bit
         records, reader = read(bytes(altered))
         assert records == NUMBERED[: len(records)]
-        assert len(records) < len(NUMBERED)
+        assert (len(records) < len(NUMBERED)) == (at < END)
         assert bool(reader.damage) == (at < last)
 
 
 def test_zeros_at_the_end_are_a_torn_tail() -> None:
     for zeros in (1, RECORD_HEADER_BYTES, 5000):
-        records, reader = read(DATA + bytes(zeros))
+        records, reader = read(DATA[:END] + bytes(zeros))
         assert records == NUMBERED
         assert (reader.damage, reader.torn_bytes) == ("", zeros)
+
+
+def test_what_follows_the_end_mark_is_of_no_account() -> None:
+    for rest in (b"x", bytes(5000), DATA, DATA[FILE_HEADER_BYTES:]):
+        records, reader = read(DATA + rest)
+        assert (records, reader.end, reader.torn_bytes, reader.damage) == (NUMBERED, END, 0, "")
+    records, reader = read(DATA[:END] + end_mark(LogPosition(47, 1), forced=False))  # of another record
+    assert (records, reader.torn_bytes) == (NUMBERED, END_BYTES)
 
 
 def test_records_left_out_repeated_or_moved_are_noticed() -> None:
@@ -130,15 +153,15 @@ def test_records_left_out_repeated_or_moved_are_noticed() -> None:
         records, reader = read(data)
         assert records == NUMBERED[: len(records)]
         assert reader.damage == f"record {wrong} follows record {41 + len(records)}"
-    other = LogHeader(b"0123456789abcdef", 3, LogPosition(41, 54321), False).encode()
+    other = header(before=LogPosition(41, 54321)).encode()
     records, reader = read(other + one + rest)  # the same numbers, but behind another record
     assert (records, reader.damage) == ([], "record 42 is altered: its checksum differs")
 
 
-@given(
-    st.lists(st.lists(st.binary(max_size=5).map(lambda b: b * 8), max_size=4), max_size=4),
-    st.data(),
-)
+BODY = st.binary(max_size=5).map(lambda b: b * 8)
+
+
+@given(st.lists(st.lists(BODY, max_size=4), max_size=4), st.data())
 def test_any_log_cut_or_altered_is_a_beginning_of_itself(groups: list[list[bytes]], data: st.DataObject) -> None:
     bodies = list(enumerate((body for group in groups for body in group), 42))
     whole = written(groups)
@@ -150,8 +173,40 @@ def test_any_log_cut_or_altered_is_a_beginning_of_itself(groups: list[list[bytes
         altered = whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :]
         found, reader = read(altered)
         assert found == bodies[: len(found)]
-        assert len(found) < len(bodies)
-        assert reader.damage
+        assert (len(found) < len(bodies)) == bool(reader.damage) == (at < len(whole) - END_BYTES)
+
+
+@given(st.lists(st.lists(BODY, max_size=4), max_size=4), st.lists(st.lists(BODY, min_size=1, max_size=3), min_size=1, max_size=3),
+       st.booleans(), st.booleans(), st.integers(0, 1 << 32))  # fmt: skip
+def test_a_file_written_over_has_nothing_of_its_former_life(
+    before: list[list[bytes]], groups: list[list[bytes]], forced: bool, follows: bool, seed: int
+) -> None:
+    """Wherever a kill stops the writer, and whatever a power cut leaves of a group that was being forced."""
+    rng, old = np.random.default_rng(seed), written(before, forced=forced)
+    # Numbers may go on where the former life ended.
+    position = read(old)[1].position if follows else LogPosition(1000, 5)
+    files = [over(new, old) for new in lives(groups, forced=forced, before=position)]
+    bodies = list(enumerate((body for group in groups for body in group), position.lsn + 1))
+    found, reader = read(files[-1])
+    assert (found, reader.torn_bytes, reader.damage) == (bodies, 0, "")
+    start, size = read(files[-2])[1].end, reader.end + END_BYTES
+    cut = int(rng.integers(start, size + 1))
+    was = np.frombuffer(files[-2].ljust(size, b"\0"), np.uint8)
+    now = np.frombuffer(files[-1][:size].ljust(len(was), b"\0"), np.uint8)
+    written_bytes = np.arange(len(was)) < cut
+    if forced:  # in any order
+        written_bytes &= np.repeat(rng.random(len(was) // 8 + 1) < 0.7, 8)[: len(was)]
+    found, reader = read(np.where(written_bytes, now, was).tobytes())
+    assert found == bodies[: len(found)]
+    assert len(found) >= len(bodies) - len(groups[-1])
+    assert not reader.damage
+    at = int(rng.integers(FILE_HEADER_BYTES, size - END_BYTES))
+    altered = bytearray(files[-1])
+    altered[at] ^= 1 << int(rng.integers(8))
+    found, reader = read(bytes(altered))
+    assert found == bodies[: len(found)]
+    assert len(found) < len(bodies)
+    assert reader.damage or (forced and at >= start)
 
 
 def test_a_body_of_odd_size_is_refused() -> None:

@@ -134,12 +134,15 @@ def test_a_full_disk_leaves_nothing_and_names_the_snapshot(tmp_path: Path, monke
     table.snapshot(tmp_path / "kept")
     before = everything(table)
 
-    def full(path: Path, array: np.ndarray) -> None:
-        path.write_bytes(b"a part of it")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    written = os.pwrite
+
+    def full(fd: int, data: Any, at: int) -> int:
+        if at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(fd, data[:12], at)
 
     table.push(np.array([45]), np.ones((1, 3), np.float32), "write", client=1, sequence=0)
-    monkeypatch.setattr("atta.kvstore.snapshots.files.write_array", full)
+    monkeypatch.setattr(os, "pwrite", full)
     for name in ("kept", "new"):
         with pytest.raises(DataError, match=f"{name}: no space left on the disk"):
             table.snapshot(tmp_path / name, overwrite=True)

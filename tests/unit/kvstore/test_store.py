@@ -44,15 +44,17 @@ class Direct:
 
     def replace(self, tables: Any, apply: Callable[[int], None]) -> None:
         at = self.store.rotate()
-        self.store.checkpoint(at, lambda folder: self.tables.write(folder, list(tables.values())))
+        self.store.checkpoint(at, lambda folder, over: self.tables.write(folder, list(tables.values()), over=over))
         apply(at.lsn)
 
 
 class Kept:
     """Tables with their store."""
 
-    def __init__(self, folder: Path, *, forced: bool = False, about: dict[str, Any] = ABOUT) -> None:
-        self.store = TableStore(folder, about, forced=forced)
+    def __init__(
+        self, folder: Path, *, forced: bool = False, about: dict[str, Any] = ABOUT, keep_bytes: int = 0
+    ) -> None:
+        self.store = TableStore(folder, about, forced=forced, keep_bytes=keep_bytes)
         self.tables = Tables(1 << 20)
         self.found: Recovered = self.store.open(partial(self.tables.prepare, resume=True))
         self.tables.recovered(self.found.tables)
@@ -81,7 +83,7 @@ class Kept:
     def checkpoint(self, between: Callable[[], object] = lambda: None) -> None:
         at, tables = self.store.rotate(), self.tables.lasting()
         between()
-        self.store.checkpoint(at, lambda folder: self.tables.write(folder, tables))
+        self.store.checkpoint(at, lambda folder, over: self.tables.write(folder, tables, over=over))
 
     def state(self) -> dict[str, Any]:
         """Everything that counts, comparable."""
@@ -394,7 +396,120 @@ def test_a_checkpoint_that_cannot_be_forced_changes_nothing(tmp_path: Path, monk
     with monkeypatch.context() as failing:
         failing.setattr(os, "fsync", failing_os)
         with pytest.raises(DataError, match=r"checkpoint-.*: cannot be written: Input/output error"):
-            kept.store.checkpoint(at, lambda folder: kept.tables.write(folder, kept.tables.lasting()))
+            kept.store.checkpoint(at, lambda folder, _: kept.tables.write(folder, kept.tables.lasting()))
     assert not list(tmp_path.glob("checkpoint-*"))
     kept.store.close()
     assert Kept(tmp_path).state() == before
+
+
+KEPT = 16_000
+"""Files of 1,000 bytes: a round of pushes fills one to two."""
+
+
+def log_files(folder: Path) -> set[int]:
+    return {path.stat().st_ino for path in folder.glob("log-*")}
+
+
+def size_of(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(pattern))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_needless_files_are_written_over(tmp_path: Path, forced: bool) -> None:
+    """Killed after any push, at any age of the files, the tables come back; and the files stay the same few."""
+    rng, kept = np.random.default_rng(9), Kept(tmp_path / "a", forced=forced, keep_bytes=KEPT)
+    kept.create()
+    known: set[int] = set()
+    for number in range(60):
+        kept.push(rng, 2 * number)
+        if number % 6 == 5:
+            kept.checkpoint(partial(kept.push, rng, 2 * number + 1))
+        assert kept.store.disk_bytes == size_of(tmp_path / "a", "log-*")
+        if number == 30:
+            known = log_files(tmp_path / "a") | {kept.store._present.path.stat().st_ino}
+        if number % 7 == 0:
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            again = Kept(tmp_path / "b", forced=forced, keep_bytes=KEPT)
+            assert (again.state(), again.found.torn_bytes) == (kept.state(), 0)
+            again.push(rng, 1000)
+            state = again.state()
+            again.store.close()
+            assert Kept(tmp_path / "b", forced=forced).state() == state
+            shutil.rmtree(tmp_path / "b")
+    assert log_files(tmp_path / "a") == known
+    assert kept.store.disk_bytes < KEPT + 4000
+    kept.store.close()
+
+
+def test_a_write_over_an_old_file_that_fails_leaves_nothing_of_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, kept, written = np.random.default_rng(10), Kept(tmp_path / "a", keep_bytes=KEPT), os.pwritev
+    kept.create()
+    for number in range(12):
+        kept.push(rng, number)
+        if number % 4 == 3:
+            kept.checkpoint()
+    before, calls = kept.state(), 0
+
+    def full(fd: int, buffers: Any, at: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the first record of the group is there
+            raise OSError(28, "No space left on device")
+        return written(fd, buffers[:2] if calls == 1 else buffers, at)
+
+    group = [Registered(kept.tables.get("added").key, client).encode() for client in (20, 21)]
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwritev", full)
+        with pytest.raises(OSError, match="No space left"):
+            kept.store.append(group)
+    assert kept.store._present.broken is None
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert Kept(tmp_path / "b").state() == before
+    kept.push(rng, 12)
+    before = kept.state()
+    kept.store.close()
+    assert Kept(tmp_path / "a").state() == before
+
+
+def test_a_file_that_never_got_its_new_header_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    """After a power cut with ``process``: the name is new, and what the file has is from before the checkpoint."""
+    rng, kept = np.random.default_rng(11), Kept(tmp_path, keep_bytes=KEPT)
+    kept.create()
+    for number in range(4):
+        kept.push(rng, number)
+    old = kept.store._present.path.read_bytes()
+    kept.checkpoint()
+    before = kept.state()
+    kept.push(rng, 4)
+    path = kept.store._present.path
+    kept.store.close()
+    path.write_bytes(old)
+    again = Kept(tmp_path)
+    assert again.state() == before
+    again.store.close()
+
+
+def test_a_checkpoint_is_written_over_the_last_but_one(tmp_path: Path) -> None:
+    rng, kept = np.random.default_rng(12), Kept(tmp_path / "a", keep_bytes=KEPT)
+    kept.create()
+    files: list[set[int]] = []
+    for number in range(6):
+        kept.push(rng, number)
+        if number == 3:
+            kept.tables.grow("added", 16)
+        if number == 4:
+            kept.tables.delete("learnt")
+        kept.checkpoint()
+        (newest,) = kept.store._checkpoints()
+        files.append({path.stat().st_ino for path in newest.rglob("*.npy")})
+        state = kept.state()
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        again = Kept(tmp_path / "b")
+        assert again.state() == state
+        assert not list((tmp_path / "b").glob("*needless"))
+        shutil.rmtree(tmp_path / "b")
+    assert files[0] == files[2]
+    assert files[0].isdisjoint(files[1])
+    assert files[4] < files[2]

@@ -5,9 +5,10 @@ for the disk. Changes are made in the order of their records. So a replay of the
 that cannot be written has changed nothing.
 
 A thread writes and applies large groups, and forces them to the disk. The event loop itself writes and applies small
-ones that are not forced: the system only copies them, which costs less than handing them over. A small push that finds
-nothing under way is made at once. If the system has too much to write back it stops whoever writes; after a write that
-took long, the thread writes for a while.
+ones that are not forced: the system only copies them, which costs less than handing them over. (With one worker the
+event loop moves larger ones, too, as it does without a log.) Such a push that finds nothing under way is made at once.
+If the system has too much to write back it stops whoever writes; after a write that took long, the thread writes for a
+while.
 
 With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes wait.
 When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
@@ -19,10 +20,12 @@ meanwhile, and wait if the log has grown to four times that length.
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -49,7 +52,7 @@ POLL_S = 0.002
 AGAIN_S = 5.0
 """How long the daemon waits after a checkpoint has failed."""
 SLOW_S, SLOW_FOR_S = 0.002, 1.0
-"""A write that took so long on the event loop, and how long the thread writes then."""
+"""A write that waited so long on the event loop, and how long the thread writes then."""
 MOST_LOGS = 4
 
 
@@ -69,11 +72,19 @@ class _Change:
 class Journal:
     """Writes and makes the changes of ``tables``, which has it as its recorder. ``run`` it on the event loop."""
 
-    def __init__(self, store: TableStore, tables: Tables, *, log_bytes: int, shipping: Shipping | None = None) -> None:
+    def __init__(
+        self,
+        store: TableStore,
+        tables: Tables,
+        *,
+        log_bytes: int,
+        at_once: int = SMALL_BYTES,
+        shipping: Shipping | None = None,
+    ) -> None:
         """On the event loop. ``store``: opened. ``log_bytes``: a log of this size is followed by a checkpoint.
-        ``shipping``: to a backup.
+        ``at_once``: so many bytes of rows are moved on the event loop itself. ``shipping``: to a backup.
         """
-        self._shipping = shipping
+        self._shipping, self._at_once = shipping, at_once
         self._stale: StalePrimaryError | None = None
         self._store, self._tables, self._log_bytes = store, tables, log_bytes
         self._waiting: deque[_Change] = deque()
@@ -206,10 +217,10 @@ class Journal:
         Raises:
             QuotaExceededError: it will stay so, because the tables cannot be written.
         """
-        while self._store.log_bytes >= MOST_LOGS * self._log_bytes:
+        while self._store.disk_bytes >= MOST_LOGS * self._log_bytes:
             if self._failed is not None and self._saving is None:
                 raise QuotaExceededError(
-                    f"the log of tables has {self._store.log_bytes} bytes, and the tables cannot be written beside it: "
+                    f"the log of tables has {self._store.disk_bytes} bytes, and the tables cannot be written beside it: "
                     f"{self._failed[0]}; the push has changed nothing"
                 )
             self._come.set()
@@ -262,19 +273,23 @@ class Journal:
     async def _commit(self, group: Sequence[_Change]) -> None:
         nbytes = sum(change.nbytes for change in group)
         bodies = [change.entry.encode() for change in group]
+        handed_over = self._shipping is None and nbytes > self._at_once and _take_pushes(group)
         try:
             if self._writes_here(nbytes):
                 before = self._write_here(bodies)
             else:
-                before = await self._loop.run_in_executor(self._writer, self._store.append, bodies)
+                work = partial(self._write_and_apply, group) if handed_over else self._store.append
+                before = await self._loop.run_in_executor(self._writer, work, bodies)
         except OSError as error:
             refused = self._unwritten(error, len(group))
             for change in group:
                 _refuse(change, refused)
             return
         self._groups, self._records = self._groups + 1, self._records + len(group)
-        if await self._is_copied(group, bodies, before):
-            await self._make(group, before.lsn + 1, small=nbytes <= SMALL_BYTES)
+        if handed_over:
+            _answer(group)
+        elif await self._is_copied(group, bodies, before):
+            await self._make(group, before.lsn + 1, here=nbytes <= self._at_once)
 
     async def _is_copied(
         self, group: Sequence[_Change], bodies: Sequence[Sequence[Buffer]], before: LogPosition
@@ -292,22 +307,26 @@ class Journal:
             _refuse(change, self._stale)
         return False
 
-    async def _make(self, group: Sequence[_Change], first: int, *, small: bool) -> None:
+    def _write_and_apply(self, group: Sequence[_Change], bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
+        """On the thread: both, as to hand a group over costs as much as a small push."""
+        before = self._store.append(bodies)
+        _apply(group, before.lsn + 1)
+        return before
+
+    async def _make(self, group: Sequence[_Change], first: int, *, here: bool) -> None:
         """Make the changes whose records begin at number ``first``, and answer them."""
         # A thread that waits for a copy of a table would occupy the writer; here nothing waits with it.
-        while not all(change.table is None or change.table.takes_pushes for change in group):
+        while not _take_pushes(group):
             await asyncio.sleep(POLL_S)
-        if small:
+        if here:
             _apply(group, first)
         else:
             await self._loop.run_in_executor(self._writer, _apply, group, first)
-        for change in group:
-            if not change.done.done():
-                change.done.set_result(None)
+        _answer(group)
 
     def _writes_here(self, nbytes: int) -> bool:
         """Whether the event loop itself writes so many bytes."""
-        return nbytes <= SMALL_BYTES and not self._store.forced and self._loop.time() >= self._slow_until
+        return nbytes <= self._at_once and not self._store.forced and self._loop.time() >= self._slow_until
 
     def _unwritten(self, error: OSError, changes: int) -> QuotaExceededError:
         """Why changes are refused, which the log of the daemon has, too."""
@@ -316,9 +335,9 @@ class Journal:
         return QuotaExceededError(f"{cause}; nothing was changed")
 
     def _write_here(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
-        began = self._loop.time()
+        began, waits = self._loop.time(), _waits()
         before = self._store.append(bodies)
-        if self._loop.time() - began > SLOW_S:
+        if self._loop.time() - began > SLOW_S and _waits() > waits:
             self._slow_until = self._loop.time() + SLOW_FOR_S
         return before
 
@@ -355,8 +374,11 @@ class Journal:
             self._shipping.rotated()
         # All changes up to here have been made. The tables of now are written, even if they are deleted meanwhile.
         tables = [table for table in self._tables.lasting() if table.key]
-        write = partial(self._store.checkpoint, at, lambda folder: self._tables.write(folder, tables))
+        write = partial(self._store.checkpoint, at, partial(self._write, tables))
         self._saving = asyncio.create_task(self._checkpoint(write), name="checkpoint")
+
+    def _write(self, tables: Sequence[MutableTable], folder: Path, over: Path) -> None:
+        self._tables.write(folder, tables, over=over)
 
     async def _checkpoint(self, write: Callable[[], None]) -> None:
         try:
@@ -381,16 +403,32 @@ class Journal:
                 await asyncio.wait([self._saving])
             at = await aside(self._store.rotate)
             loaded = [table for table in tables.values() if table.key]
-            await aside(self._store.checkpoint, at, lambda folder: self._tables.write(folder, loaded))
+            await aside(self._store.checkpoint, at, partial(self._write, loaded))
             if self._shipping is not None:
                 self._shipping.rotated()
                 await self._shipping.reach_checkpoint()
             apply(at.lsn)
 
 
+def _waits() -> int:
+    """How often this thread has waited for something, not counting that others had their turn on its processor."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
 def _apply(group: Sequence[_Change], first: int) -> None:
     for lsn, change in enumerate(group, first):
         change.apply(lsn)
+
+
+def _take_pushes(group: Sequence[_Change]) -> bool:
+    """Whether no table of the group is being copied."""
+    return all(change.table is None or change.table.takes_pushes for change in group)
+
+
+def _answer(group: Sequence[_Change]) -> None:
+    for change in group:
+        if not change.done.done():
+            change.done.set_result(None)
 
 
 def _refuse(change: _Change, error: AttaError) -> None:

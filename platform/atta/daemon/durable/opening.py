@@ -11,6 +11,7 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.durable.journal import Journal
 from atta.daemon.durable.shipping import Shipping
+from atta.daemon.peers.chunks import moved_at_once
 from atta.kvstore.durable.files import STORE_FILE
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.tables import Tables
@@ -60,7 +61,10 @@ def open_store(config: DaemonConfig, dataset: Dataset, tables: Tables) -> TableS
         DataError: a file is damaged, is missing or cannot be written; names it.
         QuotaExceededError: there is no room in memory.
     """
-    store = TableStore(tables_folder(config), tables_about(config, dataset), forced=config.durability == "disk")
+    # A backup reads files of the store while it is written, so they must stay as they are.
+    keep_bytes = 0 if config.durability == "replica" else config.log_bytes
+    forced = config.durability == "disk"
+    store = TableStore(tables_folder(config), tables_about(config, dataset), forced=forced, keep_bytes=keep_bytes)
     try:
         found = store.open(partial(tables.prepare, resume=True))
         tables.recovered(found.tables)
@@ -81,5 +85,6 @@ def journal_of(
     if config.durability == "replica":
         meant = Identity(config.parts.start, dataset.dataset_id)
         shipping = Shipping(store, config.backup, meant, credentials)
-    tables.recorder = journal = Journal(store, tables, log_bytes=config.log_bytes, shipping=shipping)
+    at_once = moved_at_once(config.threads)
+    tables.recorder = journal = Journal(store, tables, log_bytes=config.log_bytes, at_once=at_once, shipping=shipping)
     return journal

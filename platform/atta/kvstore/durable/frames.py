@@ -24,9 +24,16 @@ A record is numbered one more than the record before it. It is
 | 8 | xxh3_64 of the 32 bytes before |
 | n | body |
 
-So no record can be altered, left out, repeated or moved without being noticed. What a writer that was killed has left
-is the beginning of a record at the end of the file: a *torn tail*, which was never acknowledged and is cut off.
-Everything else that does not fit is *damage*: it may have been acknowledged, so it is never cut off silently.
+Behind the last record lies an *end mark*: a header of 40 bytes that begins with ``ATLE``, with the number that the next
+record will have, the size 0, and the chain of the last record. Every group of records is written together with its end
+mark, over the mark before. What follows the mark is of no account: a file may have been part of the log before, and is
+*written over*. A record of that time has a lower number, and another chain, than the record that is missing.
+
+So no record can be altered, left out, repeated or moved without being noticed. A writer that is killed leaves the
+beginning of what it was writing, without the mark at its end: a *torn tail*, which was never acknowledged and is cut off.
+If a record does not fit and the mark, or a later record, says that it had been written, it is *damage*: it may have been
+acknowledged, so it is never cut off silently. If groups are forced to the disk, a mark proves nothing: a power cut may
+have left it without its group.
 """
 
 from __future__ import annotations
@@ -36,17 +43,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import xxhash
 
-__all__ = ["FILE_HEADER_BYTES", "RECORD_HEADER_BYTES", "LogHeader", "LogPosition", "LogReader", "Record", "frame"]
+__all__ = [
+    "END_BYTES",
+    "FILE_HEADER_BYTES",
+    "RECORD_HEADER_BYTES",
+    "LogHeader",
+    "LogPosition",
+    "LogReader",
+    "Record",
+    "end_mark",
+    "frame",
+]
 
-VERSION = 1
+VERSION = 2
 _FILE = struct.Struct("<8sII16sQQQ")
 _RECORD = struct.Struct("<4sIQQQ")
 _SUM = struct.Struct("<Q")
-_FILE_MAGIC, _MAGIC = b"ATTALOG\0", b"ATLR"
+_FILE_MAGIC, _MAGIC, _END_MAGIC = b"ATTALOG\0", b"ATLR", b"ATLE"
 FILE_HEADER_BYTES = _FILE.size + _SUM.size
-RECORD_HEADER_BYTES = _RECORD.size + _SUM.size
+RECORD_HEADER_BYTES = END_BYTES = _RECORD.size + _SUM.size
 
 Buffer = Any
 """What has the buffer protocol: bytes, a memoryview, a contiguous array."""
@@ -105,8 +123,17 @@ def frame(parts: Sequence[Buffer], after: LogPosition, stable: int) -> tuple[byt
     if size % 8:
         raise ValueError(f"a body of {size} bytes is not a multiple of 8")
     position = LogPosition(after.lsn + 1, digest.intdigest())
-    head = _RECORD.pack(_MAGIC, size, position.lsn, stable, position.chain)
-    return head + _SUM.pack(xxhash.xxh3_64_intdigest(head)), position
+    return _head(_MAGIC, size, position.lsn, stable, position.chain), position
+
+
+def end_mark(last: LogPosition, *, forced: bool) -> bytes:
+    """What lies behind the record ``last``."""
+    return _head(_END_MAGIC, 0, last.lsn + 1, 0 if forced else last.lsn, last.chain)
+
+
+def _head(magic: bytes, size: int, lsn: int, stable: int, chain: int) -> bytes:
+    head = _RECORD.pack(magic, size, lsn, stable, chain)
+    return head + _SUM.pack(xxhash.xxh3_64_intdigest(head))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +148,26 @@ class LogReader:
     """Reads the records of one file.
 
     Iterating yields the whole records in order. Then ``end`` is where they end in the file, ``position`` is the last
-    record, and ``damage`` says what is wrong behind it: "" if nothing follows but, perhaps, a torn tail.
+    record, and ``damage`` says what is wrong behind it: "" if there is the end mark, the end of the file, or a torn tail.
     """
 
     def __init__(self, data: Buffer, header: LogHeader) -> None:
         """``data``: the whole file, header included."""
-        self._data, self._header = memoryview(data), header
+        self._data = memoryview(data)
         self.end, self.position, self.damage = FILE_HEADER_BYTES, header.before, ""
+        self._marked = False
 
     @property
     def torn_bytes(self) -> int:
-        """Bytes behind the last whole record."""
-        return len(self._data) - self.end
+        """Bytes behind the last whole record, unless the end mark is there."""
+        return 0 if self._marked else len(self._data) - self.end
 
     def __iter__(self) -> Iterator[Record]:
         while self.end < len(self._data):
             cause, size = self._next()
             if cause:
-                self.damage = self._judge(cause, size)
+                self._marked = self._is_end()
+                self.damage = cause if not self._marked and self._was_written() else ""
                 return
             start = self.end + RECORD_HEADER_BYTES
             self.end = start + size
@@ -159,30 +188,25 @@ class LogReader:
         self.position = LogPosition(lsn, chain)
         return "", size
 
-    def _judge(self, cause: str, size: int) -> str:
-        """``cause``, or "" if the bytes from ``end`` on are what a writer has left that was killed."""
-        rest = self._data[self.end :]
-        whole = RECORD_HEADER_BYTES + max(0, size)
-        if self._followed():
-            return cause
-        if len(rest) < whole or self._header.forced:
-            return ""  # forced to the disk together with all before it, or else never acknowledged
-        return cause if _any(rest) else ""  # a file system that crashed leaves zeros
+    def _is_end(self) -> bool:
+        """Whether the end mark lies at ``end``."""
+        head = _header_at(self._data, self.end, _END_MAGIC)
+        return head is not None and (head[1], head[3]) == (self.position.lsn + 1, self.position.chain)
 
-    def _followed(self) -> bool:
-        """Whether a record comes later that was begun when the next one had been written: that one is damaged."""
-        missing, data, at = self.position.lsn + 1, self._data, self.end
-        while (at := _find(data, at + 1)) >= 0:
-            head = _header_at(data, at)
-            if head is not None and head[2] >= missing and head[1] > missing:
+    def _was_written(self) -> bool:
+        """Whether a later record, or the end mark, says that the record at ``end`` had been written: it is damaged."""
+        missing = self.position.lsn + 1
+        for at in _later(self._data, self.end + 8, missing):
+            head = _header_at(self._data, at) or _header_at(self._data, at, _END_MAGIC)
+            if head is not None and head[2] >= missing:
                 return True
         return False
 
 
-def _header_at(data: memoryview, at: int) -> tuple[int, int, int, int] | None:
+def _header_at(data: memoryview, at: int, magic: bytes = _MAGIC) -> tuple[int, int, int, int] | None:
     """(size of the body, number, stable, chain) of the record at ``at``; None: no intact header lies there."""
     head = bytes(data[at : at + RECORD_HEADER_BYTES])
-    if len(head) < RECORD_HEADER_BYTES or head[:4] != _MAGIC:
+    if len(head) < RECORD_HEADER_BYTES or head[:4] != magic:
         return None
     if _SUM.unpack_from(head, _RECORD.size)[0] != xxhash.xxh3_64_intdigest(head[: _RECORD.size]):
         return None
@@ -190,18 +214,18 @@ def _header_at(data: memoryview, at: int) -> tuple[int, int, int, int] | None:
     return size, lsn, stable, chain
 
 
-_WINDOW = 1 << 20
+_WINDOW = 1 << 17
 
 
-def _find(data: memoryview, start: int) -> int:
-    """Where a record's first bytes come next, from ``start`` on; -1: nowhere."""
-    for at in range(start, len(data), _WINDOW):
-        found = bytes(data[at : at + _WINDOW + len(_MAGIC) - 1]).find(_MAGIC)
-        if found >= 0:
-            return at + found
-    return -1
+def _later(data: memoryview, start: int, number: int) -> Iterator[int]:
+    """Where what looks like a header with a number above ``number`` lies, from ``start`` on. All lie at multiples of 8.
 
-
-def _any(data: memoryview) -> bool:
-    """Whether any byte is not zero."""
-    return any(any(data[at : at + _WINDOW]) for at in range(0, len(data), _WINDOW))
+    In a file that is written over, most of what looks like a header has a lower number.
+    """
+    words = np.frombuffer(data[start : start + max(0, len(data) - start) // 8 * 8], "<u8")
+    magics = [int.from_bytes(magic, "little") for magic in (_MAGIC, _END_MAGIC)]
+    for first in range(0, len(words) - 1, _WINDOW):
+        window = words[first : first + _WINDOW + 1]
+        begins = window[:-1] & 0xFFFFFFFF
+        found = ((begins == magics[0]) | (begins == magics[1])) & (window[1:] > number)
+        yield from (start + 8 * (first + np.flatnonzero(found))).tolist()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from atta.errors import DataError
-from atta.kvstore.durable.frames import FILE_HEADER_BYTES, Buffer, LogHeader, LogPosition, LogReader, Record, frame
+from atta.kvstore.durable.frames import (
+    END_BYTES,
+    FILE_HEADER_BYTES,
+    Buffer,
+    LogHeader,
+    LogPosition,
+    LogReader,
+    Record,
+    end_mark,
+    frame,
+)
 from atta.partition.disk.files import check_regular
 
 __all__ = ["LogFile", "LogRead", "cut_off", "force", "write_again"]
@@ -21,25 +32,47 @@ _BLOCK_BYTES = 4 << 20
 class LogFile:
     """The file that grows. One thread uses it at a time."""
 
-    def __init__(self, path: Path, header: LogHeader) -> None:
-        """Make a file without records, on the disk; raises OSError. A file of that name without records is replaced."""
+    def __init__(self, path: Path, header: LogHeader, *, over: Path | None = None, on_disk: bool = True) -> None:
+        """Make a file without records. A file of that name without records is replaced.
+
+        Args:
+            over: a file that nobody needs any more. It gets the new name and is written over, so that the pages which the
+                system has for it are used again: to take fresh ones costs several times the copy into them.
+            on_disk: force the header and the name to the disk.
+
+        Raises:
+            OSError: it cannot be made. Then ``over`` is gone.
+        """
         self.path, self.position, self.nbytes = path, header.before, FILE_HEADER_BYTES
         self.first_lsn, self._forced = header.before.lsn + 1, header.forced
         self._broken: OSError | None = None
         begun, is_new, renamed = path.with_name(f"{path.name}.begun"), not path.exists(), False
-        self._fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        if over is not None:
+            over.rename(begun)
+        self._fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if over else os.O_TRUNC), 0o644)
         try:
-            _write(self._fd, [header.encode()], 0)
-            os.fsync(self._fd)
+            self._size = os.fstat(self._fd).st_size
+            _write(self._fd, [header.encode(), self._end_mark(header.before)], 0)
+            if on_disk:
+                os.fsync(self._fd)
             begun.rename(path)
             renamed = True
-            force(path.parent)
+            if on_disk:
+                force(path.parent)
         except BaseException:
             os.close(self._fd)
             begun.unlink(missing_ok=True)
             if renamed and is_new:  # the file before goes on, and must stay the last one
                 path.unlink(missing_ok=True)
             raise
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of the file on the disk. ``nbytes`` ends with the last record."""
+        return max(self._size, self.nbytes + END_BYTES)
+
+    def _end_mark(self, last: LogPosition) -> bytes:
+        return end_mark(last, forced=self._forced)
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         """Write a group of records, each with the buffers of its body, and return the position before it.
@@ -56,7 +89,7 @@ class LogFile:
             head, position = frame(parts, position, before.lsn)
             buffers += [head, *parts]
         try:
-            size = _write(self._fd, buffers, self.nbytes)
+            size = _write(self._fd, [*buffers, self._end_mark(position)], self.nbytes)
         except OSError:
             self._undo()
             raise
@@ -67,7 +100,7 @@ class LogFile:
                 self._undo()
                 self._broken = error
                 raise
-        self.position, self.nbytes = position, self.nbytes + size
+        self.position, self.nbytes = position, self.nbytes + size - END_BYTES
         return before
 
     @property
@@ -82,8 +115,15 @@ class LogFile:
             self._fd = -1
 
     def _undo(self) -> None:
+        """Put the end mark back, and cut off what follows: a part of it may look like records."""
+        size = self.nbytes
+        with contextlib.suppress(OSError):  # the file may end without a mark; then a later group proves what is there
+            size += _write(self._fd, [self._end_mark(self.position)], self.nbytes)
         try:
-            os.ftruncate(self._fd, self.nbytes)
+            os.ftruncate(self._fd, size)
+            self._size = size
+            if self._forced:  # the next file may say on the disk that this one ends here
+                os.fsync(self._fd)
         except OSError as error:
             self._broken = error
 
@@ -128,7 +168,7 @@ class LogRead:
 
     @property
     def torn_bytes(self) -> int:
-        """After iterating: bytes of a torn tail."""
+        """After iterating: bytes of a torn tail, and what a file that is written over has behind it."""
         return self._reader.torn_bytes
 
 

@@ -8,6 +8,10 @@
 
 To open the store is to load the newest checkpoint and to replay the records behind it. A new file of the log begins
 whenever the store is opened, and with every checkpoint.
+
+A store that *writes over* begins more, smaller files of the log. What a checkpoint has made needless stays, within
+bounds: a needless file of the log becomes the next file, and the arrays of the last checkpoint but one become those of
+the next checkpoint. Fresh pages for files are what large pushes would wait for (docs/decisions/018-written-over.md).
 """
 
 from __future__ import annotations
@@ -44,6 +48,9 @@ from atta.partition.disk.staging import Staging, disk_full
 __all__ = ["Recovered", "TableStore"]
 
 ID_BYTES = 16
+FILES = 16
+"""A log that is written over has about so many files: a checkpoint makes all but the last needless at once, and few more
+are filled meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +66,15 @@ class TableStore:
     """The store of one daemon. ``open`` it first. ``append`` and ``rotate`` are for one thread at a time; so is
     ``checkpoint``, but it may run beside them."""
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], *, forced: bool) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any], *, forced: bool, keep_bytes: int = 0) -> None:
         """Take the folder; makes it if there is none.
 
         Args:
             folder: of this daemon alone.
             about: whose tables these are; plain values for JSON.
             forced: whether every group of records is forced to the disk.
+            keep_bytes: so much of the log is kept to be written over. 0: nothing is, so whoever reads a file of the
+                store beside it reads what was written there.
 
         Raises:
             ConfigError: another daemon uses the folder, or it belongs to another dataset or other partitions.
@@ -74,7 +83,11 @@ class TableStore:
         self.folder, self.forced, self.about = folder, forced, dict(about)
         self.epoch = 0
         """How often the store has been opened; more if a backup was promoted."""
-        self._older: dict[Path, int] = {}  # files of the log before the present one, and their sizes
+        self._keep_bytes = keep_bytes
+        self._file_bytes = keep_bytes // FILES if keep_bytes else 1 << 60
+        # Replaced, never changed, as they are read without the lock:
+        self._older: dict[Path, int] = {}  # files of the log before the present one, and their sizes on the disk
+        self._needless: dict[Path, int] = {}  # the same of files that may be written over
         self._changing = threading.Lock()
         self._log: LogFile | None = None
         try:
@@ -91,8 +104,13 @@ class TableStore:
 
     @property
     def log_bytes(self) -> int:
-        """Size of all files of the log."""
+        """Size of the files that have records behind the newest checkpoint."""
         return sum(self._older.values()) + self._present.nbytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of all files of the log."""
+        return sum(self._older.values()) + sum(self._needless.values()) + self._present.disk_bytes
 
     @property
     def position(self) -> LogPosition:
@@ -119,7 +137,7 @@ class TableStore:
     def _open(self, load: Callable[[Path], Mapping[str, MutableTable]]) -> Recovered:
         for path in self.folder.glob("*.begun"):
             path.unlink(missing_ok=True)
-        _remove(self.folder.glob("checkpoint-*.partial"))
+        _remove([*self.folder.glob("checkpoint-*.partial"), self._last_but_one])
         place, epoch, tables = self._newest_checkpoint(load)
         replay, records, torn, files = Replay(tables), 0, 0, self._files()
         for path in files:
@@ -136,9 +154,12 @@ class TableStore:
                 raise DataError(path, f"ends within a record, at byte {log.end}, but later files follow")
             self._settle(path, log, last=path == files[-1])
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
-            self._older[path] = log.end
+            self._older[path] = path.stat().st_size
         self.epoch = epoch + 1
-        self._begin(place)
+        try:
+            self._begin(place, on_disk=True)
+        except OSError as error:
+            raise _unwritten(self._path(place), error) from None
         return Recovered(replay.by_name(), records, torn)
 
     def _settle(self, path: Path, log: LogRead, *, last: bool) -> None:
@@ -156,6 +177,9 @@ class TableStore:
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         """Write a group of records and return the position before it; see ``LogFile.append``."""
+        nbytes = sum(memoryview(part).nbytes for parts in bodies for part in parts)
+        if self._present.nbytes + nbytes > self._file_bytes and not self.begins_file and self._present.broken is None:
+            self._begin_next(on_disk=self.forced)
         return self._present.append(bodies)
 
     def rotate(self) -> LogPosition:
@@ -163,15 +187,20 @@ class TableStore:
         present = self._present
         if present.broken is not None:  # whether it ends there on the disk is not known
             raise _unwritten(present.path, present.broken)
-        if present.first_lsn <= present.position.lsn:
-            self._begin(present.position)
-            with self._changing:
-                self._older = {**self._older, present.path: present.nbytes}
-            present.close()
+        if not self.begins_file:
+            try:
+                self._begin_next(on_disk=self.forced or not self._keep_bytes)
+            except OSError as error:
+                raise _unwritten(self._path(present.position), error) from None
         return present.position
 
-    def checkpoint(self, at: LogPosition, write: Callable[[Path], None]) -> None:
-        """Write all tables by ``write``, then remove what is older. ``at``: as ``rotate`` returned it.
+    def checkpoint(self, at: LogPosition, write: Callable[[Path, Path], None]) -> None:
+        """Write all tables, then remove what is older, or keep it to be written over.
+
+        Args:
+            at: as ``rotate`` returned it.
+            write: ``write(folder, over)`` writes the tables into a folder, and may take files of the folder ``over``, if
+                there is one.
 
         Raises:
             DataError: a file cannot be written; names it. Then nothing was removed.
@@ -179,18 +208,32 @@ class TableStore:
         folder = self.folder / f"checkpoint-{at.lsn:020d}"
         try:
             with Staging(folder, MANIFEST, overwrite=True) as staging:
-                write(staging.path)
+                write(staging.path, self._last_but_one)
                 value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
                 name, version = CHECKPOINT_FORMAT
                 write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
         except OSError as error:
             raise _unwritten(folder, error) from None
-        with self._changing:
-            needless = [path for path in self._older if _number(path) <= at.lsn]
-            self._older = {path: size for path, size in self._older.items() if path not in needless}
-        for path in needless:
+        self._make_needless([path for path in self._older if _number(path) <= at.lsn])
+        before = [path for path in self._checkpoints() if path.name < folder.name]
+        _remove([self._last_but_one, *before[:-1]])
+        for path in before[-1:]:
+            if self._keep_bytes:
+                path.rename(self._last_but_one)
+            else:
+                _remove([path])
+
+    def _make_needless(self, paths: Iterable[Path]) -> None:
+        """Files of the log are not read any more: keep as many as may be kept."""
+        for path in paths:
+            with self._changing:
+                older, needless = dict(self._older), dict(self._needless)
+                needless[path] = older.pop(path)
+                self._older = older
+                if sum(needless.values()) <= self._keep_bytes:
+                    self._needless = needless
+                    continue
             path.unlink(missing_ok=True)
-        _remove(path for path in self.folder.glob("checkpoint-*") if path.name < folder.name)
 
     def close(self) -> None:
         """Let go of the folder. Calling it twice does nothing."""
@@ -205,13 +248,32 @@ class TableStore:
         assert self._log is not None, "the store is not open"
         return self._log
 
-    def _begin(self, before: LogPosition) -> None:
-        path = self.folder / f"log-{before.lsn + 1:020d}"
-        try:
-            self._log = LogFile(path, LogHeader(self.store_id, self.epoch, before, self.forced))
-        except OSError as error:
-            raise _unwritten(path, error) from None
-        self._older.pop(path, None)  # it had no records
+    @property
+    def _last_but_one(self) -> Path:
+        """The checkpoint before the newest one, whose files may be written over."""
+        return self.folder / "checkpoint.needless"
+
+    def _path(self, before: LogPosition) -> Path:
+        return self.folder / f"log-{before.lsn + 1:020d}"
+
+    def _begin_next(self, *, on_disk: bool) -> None:
+        present = self._present
+        self._begin(present.position, on_disk=on_disk)
+        with self._changing:
+            self._older = {**self._older, present.path: present.disk_bytes}
+        present.close()
+
+    def _begin(self, before: LogPosition, *, on_disk: bool) -> None:
+        """Begin a file of the log; raises OSError. ``on_disk``: force its header, for example as it has a new epoch. A
+        power cut may else leave the header of the time before, and lose the records with it."""
+        path, over = self._path(before), None
+        with self._changing:
+            if self._needless:
+                *kept, (over, _) = self._needless.items()
+                self._needless = dict(kept)
+        header = LogHeader(self.store_id, self.epoch, before, self.forced)
+        self._log = LogFile(path, header, over=over, on_disk=on_disk)
+        self._older = {other: size for other, size in self._older.items() if other != path}  # it had no records
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("log-*") if path.name[4:].isdigit())
@@ -219,13 +281,16 @@ class TableStore:
     def _newest_checkpoint(
         self, load: Callable[[Path], Mapping[str, MutableTable]]
     ) -> tuple[LogPosition, int, Iterable[MutableTable]]:
-        found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
+        found = self._checkpoints()
         if not found:
             return LogPosition(0, 0), 0, ()
         place, epoch = checkpoint_place(found[-1], self.store_id)
         tables = load(found[-1]).values()
         _remove(found[:-1])
         return place, epoch, tables
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
 
     def _take_lock(self) -> None:
         try:
@@ -264,7 +329,7 @@ class TableStore:
 
     def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
         """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""
-        found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
+        found = self._checkpoints()
         return (found[-1], checkpoint_place(found[-1], self.store_id)[0]) if found else None
 
     def logs_behind(self, place: LogPosition) -> list[LogRead] | None:

@@ -7,6 +7,8 @@ these, because arrays are exchanged, not resized. A closed table takes no more p
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from atta.kvstore.mutable.gate import Gate
 from atta.kvstore.mutable.optimisers import apply_step
 from atta.kvstore.mutable.requests import Pulled, Push, Values, check_array, local_rows
 from atta.kvstore.mutable.sequences import Claim, Client, Sequences
-from atta.kvstore.snapshots.files import MANIFEST, Saved, load_arrays, read_saved, write_saved
+from atta.kvstore.snapshots.arrays import SLOW_S, ArrayFiles
+from atta.kvstore.snapshots.files import MANIFEST, Saved, load_arrays, read_saved, write_manifest
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.staging import Staging, recover
 
@@ -316,8 +319,7 @@ class MutableTable:
     def snapshot(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the table, as it is between two pushes, into ``folder``, which appears complete or not at all.
 
-        Pushes wait while the arrays are copied in memory, not while they are written. The copy is as large as the
-        table.
+        Pushes wait while the arrays are copied, not until they are on the disk; see ``write_snapshot``.
 
         Raises:
             ConfigError: the folder exists and may not be replaced.
@@ -325,20 +327,26 @@ class MutableTable:
         with Staging(folder, MANIFEST, overwrite=overwrite) as staging:
             self.write_snapshot(staging.path)
 
-    def write_snapshot(self, folder: Path, *, copy: bool = True) -> None:
+    def write_snapshot(self, folder: Path, *, copy: bool = True, over: Path | None = None) -> None:
         """As ``snapshot``, into a folder that exists. The caller completes the folder.
 
-        ``copy``: pushes wait only while the arrays are copied in memory. Without it they wait until everything is
-        written.
+        The arrays are written while pushes wait: what a file gets stays in the system's memory first. Where that takes
+        no more, the writer would wait for the disk, so what is left is copied within this process.
+
+        Args:
+            copy: there is room for such a copy. Without it pushes wait until everything is written.
+            over: a folder with a former snapshot, whose files may be taken and written over.
 
         Raises:
             DataError: the table cannot be written; names the file.
         """
-        if copy:
-            write_saved(folder, *self.copied())
-            return
-        with self._gate.exclusive():
-            write_saved(folder, self._saved(), self._contents.arrays)
+        with contextlib.ExitStack() as stack:
+            with self._gate.exclusive():
+                saved = self._saved()
+                files = stack.enter_context(ArrayFiles(folder, self._contents.arrays, over))
+                files.write(slow_s=SLOW_S if copy else math.inf)
+                files.copy()
+            write_manifest(folder, saved, files)
 
     def copied(self) -> tuple[Saved, dict[str, np.ndarray]]:
         """What a snapshot holds, copied in memory between two pushes."""

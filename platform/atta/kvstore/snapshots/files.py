@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,15 @@ import numpy as np
 
 from atta.errors import DataError
 from atta.kvstore.mutable.sequences import Client, Sequences
+from atta.kvstore.snapshots.arrays import ArrayFiles, writing
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.files import (
     FileRecord,
     check_file,
-    describe_file,
     map_array,
     read_sealed,
-    write_array,
     write_sealed,
 )
-from atta.partition.disk.staging import disk_full
 
 __all__ = [
     "MANIFEST",
@@ -33,8 +30,8 @@ __all__ = [
     "array_shapes",
     "load_arrays",
     "read_saved",
+    "write_manifest",
     "write_saved",
-    "writing",
 ]
 
 MANIFEST = "table.json"
@@ -90,30 +87,17 @@ def write_saved(folder: Path, saved: Saved, arrays: Mapping[str, np.ndarray]) ->
     Raises:
         DataError: a file cannot be written, for example because the disk is full; names the file.
     """
-    records = {}
-    for name, array in arrays.items():
-        path = folder / f"{name}.npy"
-        with writing(path):
-            write_array(path, array)
-            records[name] = describe_file(path).to_json()
+    with ArrayFiles(folder, arrays) as files:
+        write_manifest(folder, saved, files)
+
+
+def write_manifest(folder: Path, saved: Saved, files: ArrayFiles) -> None:
+    """Complete the files of a table's arrays in ``folder``, and add the manifest. Raises as ``write_saved``."""
+    records = {name: record.to_json() for name, record in files.finish().items()}
     content = {name: getattr(saved, name) for name in saved.__slots__}
     manifest = {"format": _FORMAT, "version": _VERSION, **content, "spec": saved.spec.to_dict(), "files": records}
     with writing(folder / MANIFEST):
         write_sealed(folder / MANIFEST, manifest)
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system while ``path`` is written into a DataError that names the path.
-
-    ``Staging`` handles a full disk. It names the snapshot, because the file has only a temporary name.
-    """
-    try:
-        yield
-    except OSError as error:
-        if disk_full(path, error):
-            raise
-        raise DataError(path, f"cannot be written: {error.strerror or error}") from error
 
 
 def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.snapshots.files import writing
+from atta.kvstore.snapshots.arrays import writing
 from atta.kvstore.spec import check_name
 from atta.partition.disk.files import read_sealed, write_sealed
 
