@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,6 +143,26 @@ def test_what_follows_the_end_mark_is_of_no_account() -> None:
         assert (records, reader.end, reader.torn_bytes, reader.damage) == (NUMBERED, END, 0, "")
     records, reader = read(DATA[:END] + end_mark(LogPosition(47, 1), forced=False))  # of another record
     assert (records, reader.torn_bytes) == (NUMBERED, END_BYTES)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_file_of_version_1_has_no_end_marks(forced: bool) -> None:
+    data = replace(header(forced=forced), version=1).encode() + written(GROUPS, forced=forced)[FILE_HEADER_BYTES:]
+    data = data[:-END_BYTES]
+    last = END - RECORD_HEADER_BYTES - len(BODIES[-1])
+    for whole in (data, data + bytes(500)):
+        records, reader = read(whole)
+        assert (records, reader.end, reader.damage) == (NUMBERED, END, "")
+        assert reader.torn_bytes == len(whole) - END
+    for size in range(last, len(data)):
+        records, reader = read(data[:size])
+        assert (records, reader.damage, reader.torn_bytes) == (NUMBERED[:-1], "", size - last)
+    for at in range(FILE_HEADER_BYTES, len(data)):
+        altered = bytearray(data)
+        altered[at] ^= 1
+        records, reader = read(bytes(altered))
+        assert records == NUMBERED[: len(records)] != NUMBERED
+        assert reader.damage or (forced and reader.position.lsn >= 45), at
 
 
 def test_records_left_out_repeated_or_moved_are_noticed() -> None:
