@@ -111,8 +111,10 @@ class BatchState:
         seeds = self._seeds
         local = self._known[self.plan.seed.node_type].insert(seeds.ids, np.arange(len(seeds.ids)))
         unique = self._known[self.plan.seed.node_type].size
-        first = np.full(unique, len(local), dtype=np.int64)
-        np.minimum.at(first, local, np.arange(len(local)))
+        first: np.ndarray | slice = slice(None)
+        if unique < len(local):
+            first = np.full(unique, len(local), dtype=np.int64)
+            np.minimum.at(first, local, np.arange(len(local)))
         self.out.append("input_id", unique)[:] = seeds.input_id[first]
         return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
 
