@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
 
-__all__ = ["Degree", "FoundRows", "KeptEdges", "KeptRows", "NewVertices", "TaskRows", "by_owner", "grouped"]
+__all__ = ["Degree", "FoundRows", "KeptEdges", "KeptRows", "NewVertices", "TaskRows", "by_owner", "grouped", "together"]
 
 Degree = Callable[[Sequence[str], np.ndarray], int]
 """A function that gives the total in-degree, over some edge types, of rows of the home partition."""
@@ -135,6 +135,11 @@ class NewVertices:
         """int64 [n]: home's own vertices, as positions in its range."""
         return self.rows[self.starts[-1] : len(self.rows) - self.kept]
 
+    @property
+    def alone(self) -> bool:
+        """Whether all are home's, or kept at home, and have no trees."""
+        return self.trees is None and int(self.starts[-1]) == 0
+
     def counts(self) -> list[int]:
         """Number of vertices of each partition."""
         starts = self.starts.tolist()
@@ -192,21 +197,46 @@ class NewVertices:
         if task.owner == OTHERS:
             others = int(self.starts[-1])
             return TaskRows(self.rows[:others], self.positions[:others], self.starts, 0, self.keep)
-        first, stop = int(self.starts[-1]), len(self.rows)
         if task.owner != self.home:
-            first, stop = int(self.starts[task.owner]), int(self.starts[task.owner + 1])
-        chunk = chunk_range(stop - first, task.chunk, task.chunks)
-        part = slice(first + chunk.start, first + chunk.stop)
-        if task.owner != self.home:
+            part = _part(int(self.starts[task.owner]), int(self.starts[task.owner + 1]), task)
             return TaskRows(self.rows[part] - offsets[task.owner], self.positions[part])
-        kept = max(0, part.stop - max(part.start, len(self.rows) - self.kept))
-        return TaskRows(self.rows[part], self.positions[part], kept=kept)
+        first, middle = int(self.starts[-1]), len(self.rows) - self.kept
+        if task.chunks == 1:
+            return TaskRows(self.rows[first:], self.positions[first:], kept=self.kept)
+        # Each chunk has its share of both: then it fills one stretch of the batch, as far as others leave it.
+        own, kept = _part(first, middle, task), _part(middle, len(self.rows), task)
+        rows, positions = (np.concatenate([a[own], a[kept]]) for a in (self.rows, self.positions))
+        return TaskRows(rows, positions, kept=kept.stop - kept.start)
+
+
+def _part(first: int, stop: int, task: Task) -> slice:
+    """A task's chunk of the entries ``first`` to ``stop``."""
+    chunk = chunk_range(stop - first, task.chunk, task.chunks)
+    return slice(first + chunk.start, first + chunk.stop)
 
 
 def grouped(ids: np.ndarray, trees: np.ndarray | None, *, start: int, offsets: np.ndarray, home: int) -> NewVertices:
     """The vertices ``ids`` (int64 [n], internal) with the local ids from ``start`` on."""
     rows, positions, starts = kernels.group_by_owner(ids, offsets, home, first=start)
     return NewVertices(start, start + len(ids), rows, positions, starts, trees, home)
+
+
+def together(pieces: Sequence[NewVertices]) -> NewVertices:
+    """The vertices of several disjoint pieces that are all ``alone``, in ascending order."""
+    parts = [(piece, _own(piece)) for piece in pieces] + [(piece, _kept(piece)) for piece in pieces]
+    rows = np.concatenate([piece.rows[part] for piece, part in parts])
+    positions = np.concatenate([piece.positions[part] for piece, part in parts])
+    first = pieces[0]
+    count = sum(piece.kept for piece in pieces)
+    return NewVertices(first.start, pieces[-1].stop, rows, positions, first.starts, None, first.home, count)
+
+
+def _own(vertices: NewVertices) -> slice:
+    return slice(int(vertices.starts[-1]), len(vertices.rows) - vertices.kept)
+
+
+def _kept(vertices: NewVertices) -> slice:
+    return slice(len(vertices.rows) - vertices.kept, len(vertices.rows))
 
 
 def by_owner(

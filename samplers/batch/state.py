@@ -33,7 +33,16 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.new_vertices import Degree, KeptEdges, KeptRows, NewVertices, TaskRows, by_owner, grouped
+from atta.samplers.batch.new_vertices import (
+    Degree,
+    KeptEdges,
+    KeptRows,
+    NewVertices,
+    TaskRows,
+    by_owner,
+    grouped,
+    together,
+)
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
 from atta.samplers.hashing import hash_string, stream_key
@@ -88,6 +97,7 @@ class BatchState:
         self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
         self._fetched: dict[str, dict[str, NewVertices]] = {}  # the same vertices, divided as their rows are fetched
         self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
+        self._expansions: dict[tuple[str, int], NewVertices] = {}  # growths as hops expand them, by type and start
         self._pending = {op.id: Pending() for op in plan.ops}
         self.stats: dict[str, float] = {}
 
@@ -101,8 +111,10 @@ class BatchState:
         seeds = self._seeds
         local = self._known[self.plan.seed.node_type].insert(seeds.ids, np.arange(len(seeds.ids)))
         unique = self._known[self.plan.seed.node_type].size
-        first = np.full(unique, len(local), dtype=np.int64)
-        np.minimum.at(first, local, np.arange(len(local)))
+        first: np.ndarray | slice = slice(None)
+        if unique < len(local):
+            first = np.full(unique, len(local), dtype=np.int64)
+            np.minimum.at(first, local, np.arange(len(local)))
         self.out.append("input_id", unique)[:] = seeds.input_id[first]
         return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
 
@@ -347,19 +359,28 @@ class BatchState:
     def _note_frontier(self, op: PlanOp) -> None:
         """Group what ``op`` expands. All of its inputs are joined."""
         chosen = [*self._growth.values()] if op.frontier_all else [self._growth[i] for i in op.inputs]
+        # With several inputs, each reports on its own what is to be expanded. So the owners stay as they are.
+        kept = self._kept if len(op.inputs) == 1 else None
         frontier = self._frontiers[op.id] = {}
         for node_type, known in self._known.items():
             growths = sorted((g[node_type] for g in chosen if node_type in g), key=lambda g: g.start)
-            if len(growths) > 1:
+            pieces = growths if kept is None else [self._expanded(node_type, growth, kept) for growth in growths]
+            if len(pieces) == 1:
+                frontier[node_type] = pieces[0]
+            elif pieces and all(piece.alone for piece in pieces):
+                frontier[node_type] = together(pieces)
+            elif pieces:
                 start = growths[0].start
                 ids, trees = known.internal(start, growths[-1].stop)
-                frontier[node_type] = self._grouped(node_type, ids, trees, start).within(growths)
-            elif growths:
-                frontier[node_type] = growths[0]
-        # With several inputs, each reports on its own what is to be expanded. So the owners stay as they are.
-        if self._kept is not None and len(op.inputs) == 1:
-            for node_type, found in frontier.items():
-                frontier[node_type] = found.expanded_with(self._kept, node_type)
+                found = self._grouped(node_type, ids, trees, start).within(growths)
+                frontier[node_type] = found if kept is None else found.expanded_with(kept, node_type)
+
+    def _expanded(self, node_type: str, growth: NewVertices, kept: KeptEdges) -> NewVertices:
+        """``growth`` as hops expand it. Several may: each hop of the frontier "all" does."""
+        key = node_type, growth.start
+        if key not in self._expansions:
+            self._expansions[key] = growth.expanded_with(kept, node_type)
+        return self._expansions[key]
 
     def _grown(self, op_id: str, before: dict[str, int]) -> Joined:
         """Record the vertices added since ``before``, write their user ids, and report them by owner."""

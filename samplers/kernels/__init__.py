@@ -6,10 +6,11 @@ of bounds.
 """
 
 from atta.samplers.kernels.compactor import Compactor, admit
-from atta.samplers.kernels.resident import advise_huge, resident, resident_beside
+from atta.samplers.kernels.resident import advise_huge, resident, resident_beside, zeros_beside
 from atta.samplers.kernels.rows import (
     count_ids,
     gather_ids,
+    gather_merged,
     gather_rows,
     pack_rows,
     retain_heap,
@@ -37,6 +38,7 @@ __all__ = [
     "degree_sum",
     "edge_digests",
     "gather_ids",
+    "gather_merged",
     "gather_rows",
     "group_by_owner",
     "has_edges",
@@ -52,4 +54,5 @@ __all__ = [
     "split_cached",
     "validate_csc",
     "widen_ids",
+    "zeros_beside",
 ]

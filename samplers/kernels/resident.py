@@ -12,7 +12,7 @@ import numpy as np
 from atta import _native
 from atta.samplers.kernels.arrays import as_bytes
 
-__all__ = ["advise_huge", "resident", "resident_beside"]
+__all__ = ["advise_huge", "resident", "resident_beside", "zeros_beside"]
 
 BLOCK_BYTES = 16 << 20
 """So much of a mapped file is in memory beside its copy."""
@@ -36,6 +36,19 @@ def resident_beside(sources: np.ndarray, edge_ids: np.ndarray) -> tuple[np.ndarr
     advise_huge(both)
     _copy(sources, both[:, 0])
     _copy(edge_ids, both[:, 1])
+    return both[:, 0], both[:, 1]
+
+
+def zeros_beside(edges: int, sources: np.dtype, edge_ids: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Zeros for the sources and ids of ``edges`` edges, side by side as by ``resident_beside`` if their types are the
+    same. Pages take memory when they are first written."""
+    if sources != edge_ids:
+        apart = np.zeros(edges, sources), np.zeros(edges, edge_ids)
+        for array in apart:
+            advise_huge(array)
+        return apart
+    both = np.zeros((edges, 2), sources)
+    advise_huge(both)
     return both[:, 0], both[:, 1]
 
 

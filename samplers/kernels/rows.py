@@ -13,6 +13,7 @@ from atta.samplers.kernels.compactor import Compactor
 __all__ = [
     "count_ids",
     "gather_ids",
+    "gather_merged",
     "gather_rows",
     "pack_rows",
     "retain_heap",
@@ -28,6 +29,19 @@ def gather_rows(
     """``out[i] = table[rows[i]]``, or ``out[positions[i]] = table[rows[i]]``; any dtype and row shape, C-contiguous."""
     _native.gather_rows(
         as_bytes(table), ids_of(rows), as_bytes(out), None if positions is None else ids_of(positions), threads
+    )
+
+
+def gather_merged(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], out: np.ndarray) -> None:
+    """``out[positions[i]] = table[rows[i]]`` for each of ``parts`` (table, rows, positions). It writes in the order of
+    the positions: rows that lie side by side in ``out`` share cache lines, wherever they come from. Positions do not
+    repeat.
+
+    Raises:
+        ValueError: a row or position does not exist, or a position repeats.
+    """
+    _native.gather_merged(
+        [(as_bytes(table), ids_of(rows), flat(positions, np.int64)) for table, rows, positions in parts], as_bytes(out)
     )
 
 

@@ -44,6 +44,63 @@ void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> p
   });
 }
 
+// Rows of several tables, in the order of their places in `out`: so every line of it is written at once. Each part is
+// (table, rows, positions): out[positions[i]] = table[rows[i]]. The places are different.
+void gather_merged(nb::list parts, OutTable out) {
+  if (out.ndim() < 1) bad("out", "must have at least one dimension");
+  struct Part {
+    Table table;
+    Vector rows;
+    Longs positions;
+  };
+  const std::size_t bytes = row_bytes_of(out);
+  std::vector<Part> given;
+  for (nb::handle item : parts) {
+    auto t = nb::cast<nb::tuple>(item);
+    if (t.size() != 3) bad("parts", "every part is (table, rows, positions)");
+    Part part{nb::cast<Table>(t[0]), nb::cast<Vector>(t[1]), nb::cast<Longs>(t[2])};
+    if (part.table.ndim() < 1 || row_bytes_of(part.table) != bytes) bad("out", "has rows of another size than a table");
+    if (part.positions.size() != part.rows.size()) bad("positions", "must be as long as rows");
+    if (!is_int32(part.rows.dtype()) && !is_int64(part.rows.dtype())) bad("rows", "must be int32 or int64");
+    given.push_back(std::move(part));
+  }
+  nb::gil_scoped_release unlocked;
+  std::size_t total = 0, first = out.shape(0), stop = 0;
+  for (const Part& part : given) {
+    const std::int64_t* const places = part.positions.data();
+    const std::size_t n = part.rows.size();
+    atta::check_rows("positions", places, n, out.shape(0));
+    for (std::size_t i = 0; i < n; ++i) {
+      first = std::min(first, static_cast<std::size_t>(places[i]));
+      stop = std::max(stop, static_cast<std::size_t>(places[i]) + 1);
+    }
+    total += n;
+  }
+  if (total == 0) return;
+  std::vector<const std::byte*> from(stop - first, nullptr);
+  for (const Part& part : given)
+    with_ids("rows", part.rows, [&](const auto* r) {
+      const std::size_t n = part.rows.size();
+      atta::check_rows("rows", r, n, part.table.shape(0));
+      const auto* const table = static_cast<const std::byte*>(part.table.data());
+      const std::int64_t* const places = part.positions.data();
+      for (std::size_t i = 0; i < n; ++i)
+        from[static_cast<std::size_t>(places[i]) - first] = table + static_cast<std::size_t>(r[i]) * bytes;
+    });
+  std::vector<std::size_t> places;  // where other tasks fill places between
+  const std::size_t found = from.size() - static_cast<std::size_t>(std::count(from.begin(), from.end(), nullptr));
+  if (found != total) bad("positions", "repeat");
+  if (total < from.size()) {
+    places.reserve(total);
+    for (std::size_t i = 0; i < from.size(); ++i)
+      if (from[i] != nullptr) from[places.size()] = from[i], places.push_back(i);
+  }
+  auto* const to = static_cast<std::byte*>(out.data()) + first * bytes;
+  const auto at = [row = from.data()](std::size_t i) { return row[i]; };
+  if (places.empty()) return atta::move_from(to, bytes, total, true, at, [](std::size_t i) { return i; });
+  atta::move_from(to, bytes, total, true, at, [place = places.data()](std::size_t i) { return place[i]; });
+}
+
 // `prefix` followed by the rows of each table. The bytes object is filled in place, so a message is made with one copy.
 nb::bytes pack_rows(nb::bytes prefix, nb::list tables_in, Vector rows) {
   std::vector<Table> tables;
@@ -156,6 +213,7 @@ void widen_array(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::
 
 void bind_rows(nb::module_& m) {
   m.def("gather_rows", &gather_rows, "table"_a, "rows"_a, "out"_a, "positions"_a.none(), "threads"_a);
+  m.def("gather_merged", &gather_merged, "parts"_a, "out"_a);
   m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "ids"_a, "positions"_a, "starts"_a);

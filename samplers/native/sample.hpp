@@ -13,7 +13,7 @@
 
 namespace atta {
 
-inline constexpr std::size_t kBlock = 32;       // number of rows whose memory is requested together
+inline constexpr std::size_t kBlock = 64;       // number of rows whose memory is requested together
 inline constexpr std::size_t kLinearScan = 64;  // up to this many picks, a scan finds duplicates
 
 struct SampleSpec {

@@ -104,17 +104,22 @@ class Store:
         positions: np.ndarray,
         *,
         source: int = 0,
+        beside: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
     ) -> None:
         """``out[positions[i]] = table[rows[i]]``, because rows of several owners interleave in a batch.
 
-        ``rows`` (int32|int64) are positions in this partition's range; ``source``: see ``table``.
+        ``rows`` (int32|int64) are positions in this partition's range; ``source``: see ``table``. ``beside``: another
+        table, its rows and their positions, which are written together with these.
 
         Raises:
             ConfigError: a row outside the partition.
         """
         table = self.table(node_type, name, source)
         try:
-            kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
+            if beside is None:
+                kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
+            else:
+                kernels.gather_merged([(table.data, rows, positions), beside], out)
         except ValueError as error:
             raise self._blaming(table, error) from error
 

@@ -220,6 +220,42 @@ def test_rows_are_the_same_while_both_ways_to_store_are_tried(width: int, thread
     assert np.array_equal(out[positions], table[rows])
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 16, 100, 5000])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_merged_rows_equal_those_of_each_table(width: int, gaps: bool) -> None:
+    """Rows of two tables at interleaved places; with gaps, places between keep what they have."""
+    rng = np.random.default_rng(width)
+    tables = [rng.random((n, width), dtype=np.float32) for n in (700, 300)]
+    places = 50 + rng.permutation(3000)[: 2000 if gaps else 3000]
+    parts = [
+        (table, rng.integers(0, len(table), len(at)).astype(dtype), np.sort(at))
+        for table, at, dtype in zip(tables, np.split(places, [len(places) // 3]), (np.int64, np.int32), strict=True)
+    ]
+    out, expected = (np.full((3060, width), -1, dtype=np.float32) for _ in range(2))
+    kernels.gather_merged(parts, out)
+    for table, rows, at in parts:
+        expected[at] = table[rows]
+    assert np.array_equal(out, expected)
+
+
+def test_merged_rows_outside_their_tables_or_at_one_place_are_refused() -> None:
+    table, out = np.arange(10.0).reshape(5, 2), np.zeros((4, 2))
+    kernels.gather_merged([(table, np.empty(0, np.int64), np.empty(0, np.int64))], out)
+    for rows, places, wrong in (
+        ([5], [0], "rows"),
+        ([-1], [0], "rows"),
+        ([0], [4], "positions"),
+        ([0], [-1], "positions"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            kernels.gather_merged([(table, np.array(rows), np.array(places))], out)
+    with pytest.raises(ValueError, match="repeat"):
+        kernels.gather_merged([(table, np.array([0, 1]), np.array([0, 2])), (table, np.array([2]), np.array([2]))], out)
+    with pytest.raises(ValueError, match="another size"):
+        kernels.gather_merged([(table[:, :1].copy(), np.array([0]), np.array([0]))], out)
+    assert not out.any()
+
+
 def test_packed_rows_follow_the_prefix_table_by_table() -> None:
     rng = np.random.default_rng(3)
     tables = [

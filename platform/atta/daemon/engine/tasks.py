@@ -102,16 +102,20 @@ def _drawn(item: SampleItem, home: AtHome) -> Answer:
 
 def _fetched(state: BatchState, task: Task, home: AtHome) -> int:
     """Copy the rows of a FEATURE task at home into the batch. Returns how many of them were cached."""
-    cached = 0
-    for item in state.feature_items(task):
+    cached, items = 0, state.feature_items(task)
+    own = {item.node_type for item in items if not item.kept}
+    kept = {item.node_type: item for item in items if item.kept}
+    for item in items:
         outs = [state.table_rows(item.node_type, name) for name in item.tables]
         if item.kept:
             cached += len(item.rows)
-            home.rows.fill(item.node_type, item.tables, item.rows, item.positions, outs)
+            if item.node_type not in own:
+                home.rows.fill(item.node_type, item.tables, item.rows, item.positions, outs)
             continue
         for name, out in zip(item.tables, outs, strict=True):
-            source = state.sources.get((item.node_type, name), 0)
-            home.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source)
+            source, also = state.sources.get((item.node_type, name), 0), kept.get(item.node_type)
+            beside = None if also is None else (home.rows.table(also.node_type, name), also.rows, also.positions)
+            home.store.gather_to(item.node_type, name, item.rows, out, item.positions, source=source, beside=beside)
     return cached
 
 

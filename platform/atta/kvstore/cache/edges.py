@@ -37,10 +37,9 @@ class _CachedEdges:
         like = dataset.part(part).csc(edge_type)
         self.indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         # Pages that are only zero take no memory. A row that never comes must hold valid ids, too (LABOR reads all).
-        self.indices = np.zeros(self.indptr[-1], dtype=like.indices.dtype)
-        self.edge_ids = np.zeros(self.indptr[-1], dtype=like.edge_ids.dtype)
-        for array in (self.indices, self.edge_ids):
-            kernels.advise_huge(array)
+        self.indices, self.edge_ids = kernels.zeros_beside(
+            int(self.indptr[-1]), like.indices.dtype, like.edge_ids.dtype
+        )
         self.marks: Tables | None = None
 
     def are(self, first: int, answer: Answer, digests: np.ndarray, keys: np.ndarray, sources: int) -> bool:
@@ -228,7 +227,8 @@ class EdgeCache:
             if edges.marks is None:
                 source, _ = self.dataset.schema.endpoints(edge_type)
                 keys = np.ascontiguousarray(self.dataset.ids(source))
-                edges.marks = tables_for(Method.LABOR, edges.indptr, edges.indices, source_keys=keys)
+                sources = np.ascontiguousarray(edges.indices)
+                edges.marks = tables_for(Method.LABOR, edges.indptr, sources, source_keys=keys)
             return edges.marks
 
     def _edges(self, edge_type: str) -> tuple[_CachedVertices, _CachedEdges]:

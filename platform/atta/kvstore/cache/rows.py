@@ -138,6 +138,10 @@ class RowCache:
             self._counted.rows_hit += 0 if found is None else len(found.slots)
         return found
 
+    def table(self, node_type: str, name: str) -> np.ndarray:
+        """The cached rows of a table, by slot as looked up. Only rows that were found there may be read."""
+        return self._kept[node_type].tables[name]
+
     def fill(
         self,
         node_type: str,
@@ -148,9 +152,8 @@ class RowCache:
     ) -> None:
         """Copy cached rows to ``positions`` (int64) of ``outs``, the batch's arrays of the tables; ``slots`` as looked
         up."""
-        rows = self._kept[node_type].tables
         for name, out in zip(tables, outs, strict=True):
-            kernels.gather_rows(rows[name], slots, out, positions=positions)
+            kernels.gather_rows(self.table(node_type, name), slots, out, positions=positions)
 
     def keep(
         self,
