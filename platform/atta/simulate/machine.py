@@ -155,7 +155,7 @@ class Machine:
         batch, seconds = self._dags[dag][0], self._prices.local(task)
         vertices = self._model.vertices(batch) * self._scales[batch]
         if is_brief(task, self._brief_us, seeds=self._model.batch_size, vertices=vertices):
-            self._on_loop(seconds, self._ran, dag, task, self._clock.now)
+            self.loop.run(0.0, seconds, self._ran, dag, task, self._clock.now)
         else:
             self._workers.run(0.0, seconds, self._ran, dag, task, self._clock.now)
 

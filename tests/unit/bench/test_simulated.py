@@ -29,13 +29,14 @@ def test_forecasts_say_what_limits_larger_clusters(tmp_path: Path) -> None:
     slow, _, *fast = (cast["limit"] for cast in forecasts)
     assert [slow, *fast] == ["link", "cores", "event loop"]
     assert forecasts[0]["seeds_per_s"] < forecasts[2]["seeds_per_s"]
+    cpu = {"measured_cpu_us": 61.5, "simulated_cpu_us": 63.0}
     clusters = [
-        {"name": "2 machines", "machines": 2, "measured": 1000.0, "simulated": 1100.0},
-        {"name": "4 machines", "machines": 4, "measured": 1000.0, "simulated": 800.0},
+        {"name": "2 machines", "machines": 2, "measured": 1000.0, "simulated": 1100.0, **cpu},
+        {"name": "4 machines", "machines": 4, "measured": 1000.0, "simulated": 800.0, **cpu},
     ]
     simulated.record(clusters, forecasts, "typed", tmp_path)
     text = (tmp_path / "simulated.md").read_text()
-    assert "| 2 machines | 1,000 | 1,100 | +10.0% |" in text
+    assert "| 2 machines | 1,000 | 1,100 | +10.0% | 61.5 | 63.0 |" in text
     assert "Within 15%: 1 of 2; median error 15.0%" in text
     assert "| 2 | 1 of 1 | 10.0% | +10.0% |" in text
     assert "| 4 | 0 of 1 | 20.0% | -20.0% |" in text
@@ -47,5 +48,5 @@ def test_forecasts_say_what_limits_larger_clusters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("machines", [2, 4, 8])
 def test_settings_can_be_simulated(machines: int) -> None:
     setting = next(s for s in simulated.SETTINGS if s.machines == machines and s.link)
-    assert simulate(simulated.scenario(setting, replace(PROFILE, parts=machines))).seeds_per_s > 0
+    assert simulate(simulated.scenario(setting, replace(PROFILE, parts=machines), epochs=2)).seeds_per_s > 0
     assert len({s.name for s in simulated.SETTINGS}) == len(simulated.SETTINGS)
