@@ -4,8 +4,8 @@
 
 A daemon serves batches to a consumer on the same machine, alone and while another process does one of: sends pushes of
 60 MiB (huge), of compressed zeros (compressed) or of tiny fields (tiny fields), in one message and as pieces; opens
-connections and sends a request without its end (endless); asks for answers of 24 MiB and reads none (unread); opens
-sessions of 2^26 batches (extreme numbers). The other process has the lowest priority, as one on another machine would take no processor from the daemon.
+connections and sends a request without its end (endless); asks for answers of 24 MiB and reads none (unread), or
+has its transport take them all the same (taken, not used); opens sessions of 2^26 batches (extreme numbers). The other process has the lowest priority, as one on another machine would take no processor from the daemon.
 Bounds: 512 MiB more memory, no callback of the event loop longer than 50 ms, 80 % of the batches. Writes hostile.json
 and hostile.md.
 """
@@ -110,7 +110,7 @@ def run_attack(name: str, address: str) -> None:
     """Go on until killed."""
     os.nice(19)
     with atta.connect([address], deadline_s=60) as cluster:
-        caller = Caller(cluster)
+        caller = Caller(cluster, *OPTIONS.get(name, ()))
         print("begins", flush=True)
         while True:
             ATTACKS[name](caller, cluster)
@@ -181,8 +181,12 @@ ATTACKS: dict[str, Callable[[Caller, atta.Cluster], None]] = {
     "tiny fields, in pieces": pushed(tiny_fields, pieces=True),
     "endless": endless,
     "unread": unread,
+    "taken, not used": unread,
     "extreme numbers": extreme,
 }
+
+OPTIONS: dict[str, list[tuple[str, Any]]] = {"unread": [("grpc.http2.bdp_probe", 0)]}
+"""Of the connection. Without this one gRPC takes up to whole answers from the network, although nobody reads them."""
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
