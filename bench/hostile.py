@@ -39,7 +39,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.protos.v1 import session_pb2, table_pb2
-from atta.wire.pieces import pieces_of
+from atta.wire.messages.pieces import pieces_of
 from bench.record import command, head, parser_of, rows_of, write
 from tests.system.conftest import free_port
 from tests.system.hostile import Caller

@@ -33,7 +33,8 @@ from atta.daemon.services.data import DataService
 from atta.daemon.services.rooms import AnswerRoom
 from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
-from atta.wire import bulk, rpc
+from atta.wire import rpc
+from atta.wire.messages import bulk
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0

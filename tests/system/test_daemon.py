@@ -21,8 +21,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 import atta
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.wire import rpc
-from atta.wire.bulk import SAMPLE_NEIGHBORS
 from atta.wire.identity import Bound, Identity
+from atta.wire.messages.bulk import SAMPLE_NEIGHBORS
 from tests.system.conftest import SmallGraph, free_port
 
 TOO_MUCH = {"edge_type": "node__to__node", "rows": bytes(800), "fan_out": 1 << 20}

@@ -16,7 +16,7 @@ from atta.client.local import free_addresses
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
-from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
 from tests.system.conftest import SmallGraph
 from tests.system.durable import durable

@@ -1,6 +1,6 @@
 """What gRPC itself bounds for a daemon: connections, calls, messages. ``docs/daemon.md`` lists all bounds.
 
-Bounds of single requests stand with what checks them: their bytes and fields in ``atta.wire.fields``, memory of
+Bounds of single requests stand with what checks them: their bytes and fields in ``atta.wire.messages.fields``, memory of
 requests and answers in ``atta.daemon.services.rooms``, sessions in ``atta.daemon.services.opening``, tables in
 ``atta.kvstore.tables``. Bounds that people set are options of ``DaemonConfig``.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from atta.daemon.config import DaemonConfig
 from atta.wire import rpc
-from atta.wire.pieces import MESSAGE_BYTES
+from atta.wire.messages.pieces import MESSAGE_BYTES
 
 __all__ = ["grpc_options"]
 

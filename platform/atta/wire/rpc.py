@@ -2,7 +2,7 @@
 
 ``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says how a request
 must name its daemon (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk`` values. Their large
-fields are never copied through a protobuf message (see ``atta.wire.bulk``).
+fields are never copied through a protobuf message (see ``atta.wire.messages.bulk``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from atta.protos.v1 import (
     update_pb2,
     weights_pb2,
 )
-from atta.wire import bulk
-from atta.wire.bulk import (
+from atta.wire.identity import Bound
+from atta.wire.messages import bulk
+from atta.wire.messages.bulk import (
     BATCH_CHUNK,
     BEGIN_REPLY,
     CREATE_REQUEST,
@@ -41,9 +42,8 @@ from atta.wire.bulk import (
     SAMPLE_CHUNK,
     WEIGHTS_REPLY,
 )
-from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
-from atta.wire.identity import Bound
-from atta.wire.stubs import MethodStub
+from atta.wire.messages.fields import ARRAYS_BYTES, check_fields, check_size
+from atta.wire.messages.stubs import MethodStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -70,7 +70,7 @@ PEER_LOST = "another daemon does not answer: "
 """How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
-travels in pieces (``atta.wire.pieces``)."""
+travels in pieces (``atta.wire.messages.pieces``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from atta.daemon.services import debts, rooms
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom, Room
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire.fields import ARRAYS_BYTES
-from atta.wire.pieces import MESSAGE_BYTES, pieces_of
+from atta.wire.messages.fields import ARRAYS_BYTES
+from atta.wire.messages.pieces import MESSAGE_BYTES, pieces_of
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["enter", "leave", "shrink", "cancel"]), st.integers(0, 2), st.integers(1, 60)),

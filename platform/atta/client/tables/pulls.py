@@ -25,7 +25,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
-from atta.wire.bulk import ROWS_VALUES, ROWS_VERSIONS
+from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS
 
 __all__ = ["RowsPull"]
 

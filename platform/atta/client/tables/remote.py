@@ -20,7 +20,7 @@ from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
-from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 
 __all__ = ["RemoteTable", "located"]
 

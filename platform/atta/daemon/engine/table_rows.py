@@ -14,7 +14,7 @@ from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles
-from atta.wire.bulk import ROWS_VALUES, ROWS_VERSIONS, prefix
+from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS, prefix
 from atta.wire.rpc import Bulk
 
 __all__ = ["LENT_STEP_BYTES", "check_codec", "message_of", "plain_values", "put"]

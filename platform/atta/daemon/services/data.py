@@ -26,8 +26,8 @@ from atta.kvstore.store import Store, Table, known_codec, wire_bytes
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER, Method
 from atta.samplers.shard import Shard
-from atta.wire.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.messages.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
+from atta.wire.messages.fields import ARRAYS_BYTES
 from atta.wire.rpc import METHODS, Bulk
 
 __all__ = ["DataService", "GraphService", "KvService"]

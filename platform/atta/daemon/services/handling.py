@@ -19,7 +19,7 @@ from atta.errors import AttaError, ConfigError, RemoteError
 from atta.observe.machine.threads import aside
 from atta.wire import rpc
 from atta.wire.identity import HEADER, Bound, Identity, check
-from atta.wire.pieces import MESSAGE_BYTES
+from atta.wire.messages.pieces import MESSAGE_BYTES
 
 __all__ = ["Context", "Handler", "Handling", "check_named", "shortened"]
 

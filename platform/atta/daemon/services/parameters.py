@@ -18,7 +18,7 @@ from atta.kvstore.parameters.jobs import ParameterJobs, WeightsJob
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.kvstore.parameters.summed import SummedJob
 from atta.protos.v1 import weights_pb2
-from atta.wire.bulk import (
+from atta.wire.messages.bulk import (
     BEGIN_VALUES,
     CREATE_MOMENTS,
     CREATE_VALUES,

@@ -22,8 +22,8 @@ import grpc
 from atta.daemon.services.debts import Debts
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.machine.threads import aside
-from atta.wire.fields import ARRAYS_BYTES
-from atta.wire.pieces import MESSAGE_BYTES, PiecedRequest, announced
+from atta.wire.messages.fields import ARRAYS_BYTES
+from atta.wire.messages.pieces import MESSAGE_BYTES, PiecedRequest, announced
 
 __all__ = ["AnswerRoom", "RequestRoom", "Room", "RoomShare"]
 

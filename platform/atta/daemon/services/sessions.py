@@ -23,7 +23,7 @@ from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.opening import Openings, check_name, check_request, taken, with_schema
 from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
-from atta.wire.bulk import BATCH_DATA
+from atta.wire.messages.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
 
 __all__ = ["SessionService"]

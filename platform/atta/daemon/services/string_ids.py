@@ -21,7 +21,7 @@ from atta.kvstore.strings import StringIndex
 from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import ids_pb2
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.messages.fields import ARRAYS_BYTES
 
 __all__ = ["IdService"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from atta.wire.pieces import MESSAGE_BYTES, pieces_of
+from atta.wire.messages.pieces import MESSAGE_BYTES, pieces_of
 
 __all__ = ["MethodStub"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 
 from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
-from atta.wire.fields import read_varint
+from atta.wire.messages.fields import read_varint
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

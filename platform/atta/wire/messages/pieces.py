@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.messages.fields import ARRAYS_BYTES
 
 __all__ = ["LEAST_PIECE_BYTES", "MESSAGE_BYTES", "PIECE_BYTES", "PiecedRequest", "announced", "pieces_of"]
 
