@@ -67,6 +67,12 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
                 return found
         raise AssertionError("a daemon never answers")
 
+    def created(job: Any) -> tuple[int, int]:
+        """The job's version, and how many gradients were acknowledged before this attempt: it may have been forgotten
+        during an earlier one."""
+        before = len(known.acknowledged)
+        return job.create(np.zeros(SPEC.size, np.float32)), before
+
     def push(job: Any, life: int, step: int) -> None:
         column = number * STEPS + step
         gradient = np.zeros(SPEC.size, np.float32)
@@ -79,8 +85,7 @@ def _member(world: World, number: int, known: _Job) -> Callable[[], None]:
     def work() -> None:
         with _connected(world) as cluster:
             job, life, step = cluster.weights(SPEC), 0, 0
-            before = len(known.acknowledged)
-            version = patiently(lambda: job.create(np.zeros(SPEC.size, np.float32)))
+            version, before = patiently(lambda: created(job))
             if version < before:  # this member is so late that it has created the job anew
                 assert world.loop.now - known.answered > JOB_LEASES * SPEC.lease_s, "a job was forgotten too early"
                 known.forgotten = True
