@@ -166,7 +166,7 @@ class RegisterReply(_message.Message):
     def __init__(self, client: _Optional[int] = ..., table: _Optional[_Union[TableInfo, _Mapping]] = ...) -> None: ...
 
 class PushRowsRequest(_message.Message):
-    __slots__ = ("name", "rows", "op", "client", "sequence", "versioned", "version", "step", "codec", "values", "settled", "table_id", "array")
+    __slots__ = ("name", "rows", "op", "client", "sequence", "versioned", "version", "step", "codec", "values", "settled", "table_id", "array", "memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class PushRowsRequest(_message.Message):
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     ARRAY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: bytes
     op: str
@@ -193,13 +194,18 @@ class PushRowsRequest(_message.Message):
     settled: int
     table_id: int
     array: str
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., op: _Optional[str] = ..., client: _Optional[int] = ..., sequence: _Optional[int] = ..., versioned: _Optional[bool] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., codec: _Optional[str] = ..., values: _Optional[bytes] = ..., settled: _Optional[int] = ..., table_id: _Optional[int] = ..., array: _Optional[str] = ...) -> None: ...
+    memory: LentMemory
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[bytes] = ..., op: _Optional[str] = ..., client: _Optional[int] = ..., sequence: _Optional[int] = ..., versioned: _Optional[bool] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., codec: _Optional[str] = ..., values: _Optional[bytes] = ..., settled: _Optional[int] = ..., table_id: _Optional[int] = ..., array: _Optional[str] = ..., memory: _Optional[_Union[LentMemory, _Mapping]] = ...) -> None: ...
 
 class PushRowsReply(_message.Message):
-    __slots__ = ("applied",)
+    __slots__ = ("applied", "unread", "unusable")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_FIELD_NUMBER: _ClassVar[int]
     applied: bool
-    def __init__(self, applied: _Optional[bool] = ...) -> None: ...
+    unread: bool
+    unusable: bool
+    def __init__(self, applied: _Optional[bool] = ..., unread: _Optional[bool] = ..., unusable: _Optional[bool] = ...) -> None: ...
 
 class ForgetClientRequest(_message.Message):
     __slots__ = ("clients",)

@@ -101,7 +101,10 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     vector, of_member = values[:40], {"name": "w", "member": 0}
     push = table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, values=values)
     loan = LENDER.lend(5 * (16 + 8))
+    lent = LENDER.lend(len(values))
     assert loan is not None, "there is room for all that is drawn"
+    assert lent is not None, "there is room for all that is drawn"
+    lent.memory[:] = np.frombuffer(values, np.uint8)
     return {
         "SessionService.Open": [loader._request for loader in loaders],
         "GraphService.Sample": [graph_pb2.SampleRequest(edge_types=[edge])],
@@ -114,7 +117,10 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         "IdService.Numbers": [ids_pb2.NumbersRequest(node_type="node", width=8, strings=rows)],
         "IdService.Strings": [ids_pb2.StringsRequest(node_type="node", numbers=rows)],
         "TableService.Create": [table_pb2.CreateTableRequest(dataset_id=dataset, spec=spec)],
-        "TableService.Push": [push],
+        "TableService.Push": [
+            push,
+            table_pb2.PushRowsRequest(name="plain", rows=rows, op="write", client=client, memory=lent.message),
+        ],
         "TableService.Pull": [
             table_pb2.PullRowsRequest(name="plain", rows=rows),
             table_pb2.PullRowsRequest(name="plain", rows=rows, memory=loan.message),

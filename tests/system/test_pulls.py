@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.tables import pulls
+from atta.client.tables import lending, pulls
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec
 from tests.system.conftest import SmallGraph
@@ -27,7 +27,7 @@ def test_rows_are_whole_and_the_latest_although_the_daemon_is_killed(small_graph
     """A writer writes the same number everywhere, then the next one. A reader pulls meanwhile."""
     all_rows, written, errors = np.arange(ROWS), [0], list[BaseException]()
     spec = MutableSpec("whole", ROWS, row_shape=(COLUMNS,))
-    assert spec.row_bytes * ROWS > pulls.LEAST_LENT_BYTES
+    assert spec.row_bytes * ROWS > lending.LEAST_LENT_BYTES
     with (
         durable(small_graph.dataset(1, "random"), tmp_path, "--durability", "process") as daemon,
         daemon.connect() as cluster,

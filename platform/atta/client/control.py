@@ -21,7 +21,7 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.release import LENT, UNTOLD, Release, check_release, release_of
+from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release, release_of
 from atta.wire.retries import RetryBudget
 from atta.wire.security.credentials import Credentials, open_channel
 
@@ -87,8 +87,8 @@ class Connection:
         self._budget = RetryBudget()
         self._meant = Identity(part)
         self._pinned: Connection | None = None
-        self.takes_lent = False
-        """Whether the daemon may write answers into memory of this process."""
+        self.takes_lent = self.reads_lent = False
+        """Whether the daemon may write answers into memory of this process; whether it may read pushes from there."""
         self._reporting: Any = None  # gRPC gives up a call that nobody holds
 
     def meet(self, found: Description) -> None:
@@ -98,7 +98,8 @@ class Connection:
             WrongDatasetError: it contradicts what is known of the daemon so far.
         """
         check(found.identity, self._meant, Bound.NAMED, self.address)
-        self.takes_lent = LENT in found.release.features and found.machine == machine_id()
+        near, features = found.machine == machine_id(), found.release.features
+        self.takes_lent, self.reads_lent = near and LENT in features, near and LENT_PUSHES in features
         if found.identity != self._meant:
             self._meant, self._pinned = found.identity, None
 

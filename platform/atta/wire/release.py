@@ -13,10 +13,12 @@ from atta.errors import ProtocolError
 from atta.observe.version import __version__
 from atta.protos.v1 import control_pb2
 
-__all__ = ["LENT", "MOVES", "OWN", "REACHES", "UNTOLD", "Release", "check_release", "release_of"]
+__all__ = ["LENT", "LENT_PUSHES", "MOVES", "OWN", "REACHES", "UNTOLD", "Release", "check_release", "release_of"]
 
 LENT = "lent"
 """A daemon writes pulled rows into memory that a client on its machine lends."""
+LENT_PUSHES = "lent-pushes"
+"""A daemon reads the values of pushes where a client on its machine lends them."""
 MOVES = "moves"
 """A draining daemon tells its consumers to go on at a replica."""
 REACHES = "reaches"
@@ -43,7 +45,7 @@ class Release:
         return f"{some} (Atta {self.version or 'of an unknown version'})"
 
 
-OWN = Release(__version__, 1, 2, frozenset({LENT, MOVES, REACHES}))
+OWN = Release(__version__, 1, 2, frozenset({LENT, LENT_PUSHES, MOVES, REACHES}))
 UNTOLD = Release("", 1, 1)
 """Releases before the range was told speak protocol 1."""
 

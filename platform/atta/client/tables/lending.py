@@ -1,8 +1,10 @@
-"""Memory that this process lends to daemons on its machine, so that they write pulled rows where it reads them.
+"""Memory that this process lends to daemons on its machine: they write pulled rows where it reads them, and read pushed
+values where it has put them.
 
 All loans are ranges of one sealed memory file (``atta.wire.memfiles``), which both sides keep mapped: touching fresh
 pages costs more than the rows. A loan that does not end well is never used again, and its file neither, because the
-daemon may still write to it: a later pull never reads what an earlier one was answered.
+daemon may still use it: a later pull never reads what an earlier one was answered, and no push changes before it is
+read.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from atta.daemon.engine.arenas import Gaps
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles
 
-__all__ = ["LENT_BYTES", "Lender", "Loan"]
+__all__ = ["LEAST_LENT_BYTES", "LENT_BYTES", "Lender", "Loan"]
 
 LENT_BYTES = 64 << 20
 """At most this many bytes are lent at a time. Pages that a loan has touched are kept for the next one."""
+LEAST_LENT_BYTES = 256 << 10
+"""Fewer bytes of values travel in messages."""
 
 
 class _LoanFile:
@@ -69,7 +73,7 @@ class Loan:
         self._lender, self._file, self._start = lender, file, start
 
     def end(self, *, over: bool) -> None:
-        """Take the memory back. ``over``: the daemon writes to it no more, so it may be lent again."""
+        """Take the memory back. ``over``: the daemon uses it no more, so it may be lent again."""
         self._lender._end(self._file, self._start, len(self.memory), over=over)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from atta.client.tables.lending import Lender, Loan
+from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pushes import TableShard
 from atta.errors import RemoteError, StaleRowError, UnavailableError
 from atta.kvstore import codecs
@@ -33,8 +33,6 @@ PIECE_ROWS = 1 << 19
 """Most rows in one request."""
 LENT_PIECE_BYTES = 32 << 20
 """Most bytes of an answer by memory."""
-LEAST_LENT_BYTES = 256 << 10
-"""A smaller answer comes in messages."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,9 @@ one.
   before the snapshot was saved, the owner would know the client.
 - Otherwise the answer to an earlier copy may have been lost. Nobody can tell whether the push was applied, so the
   caller gets an error.
+
+An owner on this machine reads large values in memory that this process lends. A push that is repeated travels in a
+message.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from typing import Any, Protocol
 import grpc
 
 from atta.client.control import Connection
-from atta.errors import AttaError, DeadlineError, UnavailableError, UnknownClientError
+from atta.client.tables.lending import Loan
+from atta.errors import AttaError, DeadlineError, RemoteError, UnavailableError, UnknownClientError
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
+from atta.wire.messages.bulk import PUSH_ROWS
 
 __all__ = ["PushNumber", "Registration", "SentPush", "StepNumber", "Steps", "TableShard", "Ticket"]
 
@@ -124,11 +129,36 @@ class TableShard:
 
 @dataclass(frozen=True, slots=True)
 class SentPush:
-    """A push on its way to one owner: what was sent, and the call that ends with the answer."""
+    """A push on its way to one owner: what is sent again if need be, and the call that ends with the answer. ``lent``:
+    whether the owner reads the values in memory of this process."""
 
     shard: TableShard
     bulk: rpc.Bulk
     future: Any
+    lent: bool
+
+    @classmethod
+    def begin(cls, shard: TableShard, bulk: rpc.Bulk, loan: Loan | None) -> SentPush:
+        """Send a push. ``loan``: the memory that has its values, if the owner reads them there."""
+        if loan is None:
+            return cls(shard, bulk, shard.connection.begin("TableService.Push", bulk), lent=False)
+        message = table_pb2.PushRowsRequest()
+        message.CopyFrom(bulk.message)
+        message.memory.CopyFrom(loan.message)
+        rows = {PUSH_ROWS: bulk.payloads[PUSH_ROWS]}
+        future = shard.connection.begin("TableService.Push", rpc.Bulk(message, rows))
+        # The values are needed again if this call does not end well, so then the memory is not lent again.
+        future.add_done_callback(lambda done: loan.end(over=_is_read(done)))
+        return cls(shard, bulk, future, lent=True)
+
+
+def _is_read(call: Any) -> bool:
+    """Whether a call that has ended says that the owner has read the push, and needs its values no more."""
+    try:
+        reply = call.result()
+    except (grpc.RpcError, grpc.FutureCancelledError):
+        return False
+    return reply is not None and not reply.unread
 
 
 class Steps(Protocol):
@@ -160,20 +190,21 @@ class Ticket:
         errors = []
         for push in self._sent:
             try:
-                self._outcome(push.shard, push.bulk, push.future)
+                self._outcome(push)
             except AttaError as error:
                 errors.append(error)
         self._sent = []
         if errors:
             raise errors[0]
 
-    def _outcome(self, shard: TableShard, bulk: rpc.Bulk, future: Any) -> None:
+    def _outcome(self, push: SentPush) -> None:
+        shard, bulk, future, lent = push.shard, push.bulk, push.future, push.lent
         lost, renewals, patience = 0, 0, shard.connection.patience()
         try:
             while True:
                 try:
-                    rpc.answered(shard.connection.address, future.result())
-                    return
+                    if not self._is_unread(shard, future.result(), lent=lent):
+                        return
                 except grpc.RpcError as failure:
                     error = shard.connection.error_from(failure)
                     if isinstance(error, UnknownClientError):
@@ -190,9 +221,20 @@ class Ticket:
                         lost += 1
                     else:
                         raise error from failure
-                future = shard.connection.begin("TableService.Push", bulk)
+                future, lent = shard.connection.begin("TableService.Push", bulk), False
         finally:
             shard.registration.settle(bulk.message.client, bulk.message.sequence)
+
+    @staticmethod
+    def _is_unread(shard: TableShard, reply: Any, *, lent: bool) -> bool:
+        """Whether the owner wants the push in a message: it has not read what was lent, and nothing has changed."""
+        connection = shard.connection
+        if not rpc.answered(connection.address, reply).unread:
+            return False
+        if not lent:
+            raise RemoteError(connection.address, "wants values in a message that were in the message")
+        connection.reads_lent &= not reply.unusable
+        return True
 
     def _as_new(self, shard: TableShard, bulk: rpc.Bulk) -> rpc.Bulk:
         """The same push under a new registration; a step is counted from where a load has left the table."""

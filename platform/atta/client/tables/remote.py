@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from atta.client.control import Connection
-from atta.client.tables.lending import Lender
+from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pulls import RowsPull
 from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket
 from atta.errors import ConfigError, RemoteError
@@ -19,6 +19,7 @@ from atta.kvstore import codecs
 from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
+from atta.samplers import kernels
 from atta.wire import rpc
 from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 
@@ -178,11 +179,27 @@ class RemoteTable:
                 codec=codec,
                 array=array,
             )
-            data = values[piece].reshape(len(piece), -1)
-            encoded = codecs.encode(codec, data) if codec else data.view(np.uint8)
-            bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: encoded})
-            sent.append(SentPush(shard, bulk, shard.connection.begin("TableService.Push", bulk)))
+            loan, taken_values = self._taken(shard, values, piece, codec)
+            bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: taken_values})
+            sent.append(SentPush.begin(shard, bulk, loan))
         return Ticket(sent, self, number)
+
+    def _taken(
+        self, shard: TableShard, values: np.ndarray, piece: np.ndarray, codec: str
+    ) -> tuple[Loan | None, np.ndarray]:
+        """A copy of the values of a piece as they travel, uint8 [n, bytes]: in memory that is lent, or of its own."""
+        encoded = codecs.encode(codec, values[piece].reshape(len(piece), -1)) if codec else None
+        nbytes = len(piece) * self.spec.row_bytes if encoded is None else encoded.nbytes
+        loan = self._lender.lend(nbytes) if shard.connection.reads_lent and nbytes >= LEAST_LENT_BYTES else None
+        if encoded is None:
+            out = np.empty(nbytes, np.uint8) if loan is None else loan.memory
+            out = out.reshape(len(piece), self.spec.row_bytes)
+            kernels.gather_rows(values, piece, out)
+            return loan, out
+        if loan is not None:
+            loan.memory[:] = encoded.reshape(-1)
+            encoded = loan.memory
+        return loan, encoded
 
     def _numbered(self, step: int | None) -> StepNumber:
         with self._counting:

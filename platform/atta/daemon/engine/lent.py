@@ -1,9 +1,9 @@
-"""Memory that clients on this machine lend for answers: mapped once, while they use it, and bounded.
+"""Memory that clients on this machine lend for answers and pushes: mapped once, while they use it, and bounded.
 
 A client names a descriptor of its own process and the secret with which the file begins. So a caller from afar, who
 cannot read the file, can have nothing written anywhere, and a file that was not made to be lent is refused
-(``atta.wire.memfiles.open_lent``). Nothing but the secret is read from it. A client may write to it at any time; it then
-spoils its own answer only.
+(``atta.wire.memfiles.open_lent``). Of a file that is lent for an answer nothing but the secret is read. A client may
+write to it at any time; it then spoils its own answer or push only.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atta.daemon.engine.lent import UnusableError
 from atta.daemon.peers.peers import as_array
 from atta.errors import ConfigError
 from atta.kvstore import codecs
@@ -17,7 +18,7 @@ from atta.wire import memfiles
 from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS, prefix
 from atta.wire.rpc import Bulk
 
-__all__ = ["LENT_STEP_BYTES", "check_codec", "message_of", "plain_values", "put"]
+__all__ = ["LENT_STEP_BYTES", "check_codec", "lent_values", "message_of", "plain_values", "put"]
 
 LENT_STEP_BYTES = 8 << 20
 """So many bytes of values are written before the reader is told. It takes them over while the next ones are written."""
@@ -76,6 +77,23 @@ def put(
 def _encoded(codec: str, values: np.ndarray) -> np.ndarray:
     flat = values.reshape(len(values), -1)
     return codecs.encode(codec, flat) if codec else flat.view(np.uint8)
+
+
+def lent_values(spec: MutableSpec, codec: str, memory: np.ndarray, *, keep: bool) -> np.ndarray:
+    """Values of a push in memory that the pusher lends (uint8 [bytes]), as ``plain_values`` takes them.
+
+    ``keep``: they must stay the same from now on, as a log and a table get them. The pusher may change its memory at any
+    time, so then they are copied. So are truth values, which are checked before they are used.
+
+    Raises:
+        UnusableError: a page of it cannot be had. To touch it would end this process.
+    """
+    if not memfiles.populate(memory.ctypes.data, memory.nbytes):
+        raise UnusableError
+    if codec:
+        return memory  # they are decoded into other memory
+    values = memory.view(spec.dtype).reshape(-1, *spec.row_shape)
+    return values.copy() if keep or spec.dtype == "|b1" else values
 
 
 def plain_values(spec: MutableSpec, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Any:

@@ -20,7 +20,7 @@ import structlog
 
 from atta.daemon.durable.journal import Journal
 from atta.daemon.engine.lent import LentFiles, UnusableError
-from atta.daemon.engine.table_rows import LENT_STEP_BYTES, check_codec, message_of, plain_values, put
+from atta.daemon.engine.table_rows import LENT_STEP_BYTES, check_codec, lent_values, message_of, plain_values, put
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
@@ -81,7 +81,7 @@ class TableService(DataService):
         self._edges: dict[str, EdgeIndex] = {}
         self._indexing = threading.Lock()
         self._lent = LentFiles()
-        self._pulled = self._put_rows = self._pushed = 0.0
+        self._pulled = self._put_rows = self._pushed = self._lent_pushes = 0.0
         self._pushing = 0  # pushes under way that do not wait
         self.journal = journal
 
@@ -102,6 +102,7 @@ class TableService(DataService):
             "table_rows_lent": self._put_rows,
             "table_lent_bytes": float(self._lent.lent_bytes),
             "table_rows_pushed": self._pushed,
+            "table_rows_pushed_lent": self._lent_pushes,
             "table_clients": float(self._tables.clients),
             **({} if self.journal is None else self.journal.stats()),
         }
@@ -235,10 +236,29 @@ class TableService(DataService):
         self._pushing += 1
         try:
             rows, values = payloads.get(PUSH_ROWS, b""), payloads.get(PUSH_VALUES, b"")
-            applied = await self._push(table, message, rows, values)
+            if message.HasField("memory"):
+                reply = await self._push_lent(table, message, rows, context.peer())
+            else:
+                reply = table_pb2.PushRowsReply(applied=await self._push(table, message, rows, values))
         finally:
             self._pushing -= 1
-        self._pushed += len(rows) // 8 if applied else 0
+        self._pushed += len(rows) // 8 if reply.applied else 0
+        return reply
+
+    async def _push_lent(
+        self, table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, client: str
+    ) -> table_pb2.PushRowsReply:
+        """A push whose values lie in memory of the client."""
+        check_codec(table.spec, message.codec)
+        nbytes = LentLayout.of(table.spec, len(rows) // 8, message.codec, versioned=False).nbytes
+        try:
+            with self._lent.taken(message.memory, nbytes, client, asyncio.get_running_loop().time()) as memory:
+                if memory is None:
+                    return table_pb2.PushRowsReply(unread=True)
+                applied = await self._push(table, message, rows, memory)
+        except UnusableError:
+            return table_pb2.PushRowsReply(unread=True, unusable=True)
+        self._lent_pushes += len(rows) // 8 if applied else 0
         return table_pb2.PushRowsReply(applied=applied)
 
     def _takes_pushes(self, table: MutableTable) -> bool:
@@ -356,6 +376,8 @@ def _check_phase(phase: int) -> None:
 
 
 def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        values = lent_values(table.spec, message.codec, values, keep=False)
     return table.push(
         as_array(rows, wide=True),
         plain_values(table.spec, message, rows, values),
@@ -370,6 +392,8 @@ def _apply(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, v
 
 
 def _checked(table: MutableTable, message: table_pb2.PushRowsRequest, rows: Any, values: Any) -> Push:
+    if isinstance(values, np.ndarray):
+        values = lent_values(table.spec, message.codec, values, keep=True)
     plain = plain_values(table.spec, message, rows, values)
     version = message.version if message.versioned else None
     return table.checked(
