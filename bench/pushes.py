@@ -3,8 +3,9 @@
     python -m bench.pushes [--rounds 5] [--seconds 4]
 
 Each round starts a daemon for each mode, in an order that turns, and one client pushes rows of 100 floats, at random
-positions, with so many pushes under way. Beside it: how often the disk forces a block of one push. Bound: 85 % of the
-pushes in memory with ``process``. Writes pushes.json and pushes.md.
+positions, with so many pushes under way. In the mode ``messages`` tables are in memory, and the client lends none, as
+before there were logs and lent memory. Beside it: how often the disk forces a block of one push. Bound: with
+``process`` 85 % of the pushes of ``messages``. Writes pushes.json and pushes.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bench.record import command, head, parser_of, rows_of, write
 from tests.system.durable import durable
 
 BOUND = 0.85
-MODES = ("memory", "process", "disk")
+MODES = ("messages", "memory", "process", "disk")
 COLUMNS, TABLE_ROWS = 100, 200_000
 CASES = ((100, 1), (100, 4), (5_000, 1), (5_000, 4))
 """Rows of a push, and pushes under way."""
@@ -53,7 +54,8 @@ def main() -> None:
         for number in range(given.rounds):
             for rows, per_s in forces.items():
                 per_s.append(forced_per_s(folder / "forced", int(rows) * COLUMNS * 4))
-            for mode in MODES[number % 3 :] + MODES[: number % 3]:
+            turn = number % len(MODES)
+            for mode in MODES[turn:] + MODES[:turn]:
                 found[mode].append(measured(folder, mode, given.seconds))
                 print(mode, {case: round(f["per_s"]) for case, f in found[mode][-1].items()}, file=sys.stderr)
     record(found, forces, command(parser, given), given.out)
@@ -62,9 +64,10 @@ def main() -> None:
 def measured(folder: Path, mode: str, seconds: float) -> dict[str, Figures]:
     """All cases on one daemon."""
     with tempfile.TemporaryDirectory(dir=folder) as kept:
-        log = None if mode == "memory" else Path(kept)
+        log = Path(kept) if mode in ("process", "disk") else None
         options = () if log is None else ("--durability", mode)
         with durable(folder / "d", log, *options) as daemon, daemon.connect() as cluster:
+            cluster._connections[0].reads_lent &= mode != "messages"
             table = cluster.tables.create(MutableSpec("state", TABLE_ROWS, row_shape=(COLUMNS,)))
             process = psutil.Process(daemon.pid)
             return {
@@ -124,10 +127,11 @@ def record(found: dict[str, list[dict[str, Figures]]], forces: dict[str, list[fl
     lines = [
         *head("What keeping pushes costs", about),
         f"One daemon, one client, a table of {TABLE_ROWS:,} rows of {COLUMNS} floats, pushes of the kind `write`. Rounds: "
-        f"{len(found['memory'])}, medians (minimum to maximum).",
+        f"{len(found['memory'])}, medians (minimum to maximum). `messages`: tables in memory, pushes in messages, as before "
+        f"there were logs and lent memory; bound: {BOUND:.2f} of it with `process`.",
         "",
         *rows_of(
-            ("pushes", "durability", "pushes/s", "of memory's in the same round", "daemon, µs per push"),
+            ("pushes", "mode", "pushes/s", "of `messages` in the same round", "of `memory`", "daemon, µs per push"),
             *table_rows(found),
         ),
         "",
@@ -143,12 +147,15 @@ def table_rows(found: dict[str, list[dict[str, Figures]]]) -> Iterator[list[str]
     """A row for each case and mode."""
     for case in found["memory"][0]:
         for mode, rounds in found.items():
-            shares = [a[case]["per_s"] / b[case]["per_s"] for a, b in zip(rounds, found["memory"], strict=True)]
+            shares = {
+                other: [a[case]["per_s"] / b[case]["per_s"] for a, b in zip(rounds, found[other], strict=True)]
+                for other in ("messages", "memory")
+            }
             yield [
                 case,
                 mode,
                 spread([figures[case]["per_s"] for figures in rounds], ",.0f"),
-                "" if mode == "memory" else spread(shares, ".2f"),
+                *("" if mode == other else spread(values, ".2f") for other, values in shares.items()),
                 spread([1e6 * figures[case]["daemon_s"] for figures in rounds], ",.0f"),
             ]
 

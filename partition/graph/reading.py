@@ -84,11 +84,13 @@ class Graph:
             schema = Schema.from_json(value.get("schema"))
         except ConfigError as error:
             raise DataError(manifest, f"bad schema: {error}") from None
+        if not isinstance(provenance := value.get("provenance") or {}, dict):
+            raise DataError(manifest, "does not say how it was made")
         files = read_records(manifest, value.get("files"))
         _check_files(manifest, schema, files)
         for name, record in files.items():
             check_file(path / name, record, verify=verify)
-        return cls(path, schema, files, dict(value.get("provenance") or {}))
+        return cls(path, schema, files, provenance)
 
     def user_ids(self, node_type: str) -> npt.NDArray[np.int64] | None:
         """Return the int64 user id of each row, or None when they are the row numbers."""

@@ -368,9 +368,10 @@ def understanding(peer: str) -> Iterator[None]:
 
 
 def answered(peer: str, reply: Any) -> Any:
-    """``reply`` to a call with one; gRPC's is None if a server ends the call well and sends none: RemoteError."""
+    """``reply`` to a call; gRPC's is None if it cannot be read, or if a server ends the call well and sends none:
+    RemoteError."""
     if reply is None:
-        raise errors.RemoteError(peer, "ends a call without an answer")
+        raise errors.RemoteError(peer, "ends a call without an answer that can be read")
     return reply
 
 

@@ -56,6 +56,7 @@ def test_every_kind_is_covered(files: Files) -> None:
         ("store.json", "id", "zz", "does not tell the id"),
         ("store.json", "id", 3, "does not tell the id"),
         ("manifest.json", "provenance", [1], "does not say how it was made"),
+        ("graph.json", "provenance", [1], "does not say how it was made"),
         ("manifest.json", "quality", "x", "does not say how it was made"),
         ("table.json", "lsn", -1, "malformed: -1 is not a number"),
         ("table.json", "key", {}, "malformed: {} is not a number"),

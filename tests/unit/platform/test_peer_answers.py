@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,6 +74,20 @@ def test_the_next_message_is_asked_for_before_this_one_has_been_put_into_place(m
         *("asked for 1", "placed 0", "asked for 2", "placed 1", "asked for 3", "placed 2"),
         "cancelled",  # cancelling does nothing to a call that has ended
     ]
+
+
+def test_a_later_message_that_cannot_be_read_is_an_error_of_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC gives None for it."""
+    stream = Stream(3)
+    monkeypatch.setattr(Stream, "read", partial(_unreadable, Stream.read, stream))
+    with pytest.raises(RemoteError, match="an answer that can be read"):
+        asyncio.run(read(stream, monkeypatch))
+    assert [line for line in stream.log if line.startswith("placed")] == ["placed 0", "placed 1"]
+
+
+async def _unreadable(honest: Callable[[Stream], Awaitable[Any]], stream: Stream) -> Any:
+    found = await honest(stream)
+    return None if stream.log[-1] == "asked for 2" else found
 
 
 def test_a_failure_behind_a_message_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,6 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_peer(error: Exception)
         raise error
     with pytest.raises(ConfigError, match="mine"), rpc.understanding("a:1"):
         raise ConfigError("mine")
-    with pytest.raises(RemoteError, match="a:1: ends a call without an answer"):
+    with pytest.raises(RemoteError, match="a:1: ends a call without an answer that can be read"):
         rpc.answered("a:1", None)
     assert rpc.answered("a:1", error) is error

@@ -272,7 +272,7 @@ class Peer:
                 while message is not _END:
                     # gRPC reads a message only when asked to: so the next one comes while this one is put into place.
                     coming = self._watched(call.read()) if rpc.METHODS[method].streams else None
-                    yield message
+                    yield rpc.answered(address, message)
                     message = await coming if coming is not None else _END
                 return
             except grpc.aio.AioRpcError as failure:

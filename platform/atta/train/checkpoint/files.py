@@ -74,8 +74,11 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
         with open_regular(path) as file:
             content = file.read()
         _check_seal(path, content)
+    except OSError as error:
+        raise DataError(path, f"cannot be read as a checkpoint: {error.strerror or error}") from error
+    try:
         saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    except (RuntimeError, ValueError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch calls what a file names with what it holds, so any error may come of it
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataError(path, f"cannot be read as a checkpoint: {cause}") from error
     if not isinstance(saved, dict):
