@@ -123,11 +123,12 @@ def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
         {"input_id": np.zeros((), np.int64)},
         {"row/e": np.zeros(3, np.int64), "col/e": np.zeros(2, np.int64)},
         {"row/e": np.zeros(3, np.int64)},
+        {"col/e": np.zeros(3, np.int64)},
     ],
-    ids=["two dimensions", "no integers", "no dimension", "fewer targets", "no targets"],
+    ids=["two dimensions", "no integers", "no dimension", "fewer targets", "no targets", "no sources"],
 )
 def test_arrays_that_describe_no_subgraph(arrays: dict[str, np.ndarray]) -> None:
-    with pytest.raises(ValueError, match=r"not a list of integers|not as many targets"):
+    with pytest.raises(ValueError, match=r"not a list of integers|not as many other ends"):
         _checked(arrays)
 
 

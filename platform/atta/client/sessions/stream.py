@@ -42,6 +42,7 @@ RETRIES = 3
 """How often a batch is asked for again after failures."""
 LISTS = frozenset({"input_id", "n_id", "e_id", "row", "col", "hops", "tree", "link"})
 """First parts of the names of arrays that have one integer per seed, vertex, edge or hop."""
+OTHER_END = {"row": "col", "col": "row"}
 T = TypeVar("T")
 
 
@@ -264,7 +265,7 @@ def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
 
 
 def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``arrays``, if those that describe the subgraph are lists of integers, and every source has a target.
+    """``arrays``, if those that describe the subgraph are lists of integers, and every edge has both ends.
 
     Raises:
         ValueError: they are not.
@@ -273,8 +274,8 @@ def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         kind, _, owner = name.partition("/")
         if kind in LISTS and (array.ndim != 1 or array.dtype.kind not in "iu"):
             raise ValueError(f"array {name} is {array.dtype} {list(array.shape)}, not a list of integers")
-        if kind == "row" and len(array) != len(arrays.get(f"col/{owner}", ())):
-            raise ValueError(f"array {name} has {len(array)} sources, and not as many targets")
+        if kind in OTHER_END and len(array) != len(arrays.get(f"{OTHER_END[kind]}/{owner}", ())):
+            raise ValueError(f"array {name} has {len(array)} ends of edges, and there are not as many other ends")
     return arrays
 
 
