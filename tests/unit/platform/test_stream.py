@@ -109,7 +109,10 @@ def test_a_failure_of_the_next_batch_comes_when_that_is_wanted() -> None:
         next(found)
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [("O", (1,)), ("nonsense", (1,)), ("<i8", (2,)), ("<i8", (2**62, 2**62))])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("O", (1,)), ("|O8", (1,)), (",f4", (1,)), ("nonsense", (1,)), ("<i8", (2,)), ("<i8", (2**62, 2**62))],
+)
 def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(RemoteError, match="cannot be read"):
         next(opened(Daemon(dtype=dtype, shape=shape), shared=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import threading
 import time
@@ -42,6 +43,8 @@ RETRIES = 3
 """How often a batch is asked for again after failures."""
 LISTS = frozenset({"input_id", "n_id", "e_id", "row", "col", "hops", "tree", "link"})
 """First parts of the names of arrays that have one integer per seed, vertex, edge or hop."""
+DTYPE = re.compile(r"[<>|][biufcSU][1-9][0-9]{0,8}")
+"""How numpy names the type of an array of numbers or texts. It takes other names for programs, and parses them."""
 OTHER_END = {"row": "col", "col": "row"}
 T = TypeVar("T")
 
@@ -257,9 +260,9 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
+    if not DTYPE.fullmatch(ref.dtype):
+        raise TypeError(f"array {ref.name} of type {ref.dtype[:20]!r}")
     dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
-    if dtype.hasobject:
-        raise TypeError(f"array {ref.name} of type {dtype}")
     nbytes = dtype.itemsize * math.prod(shape)
     return np.asarray(buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape))
 
