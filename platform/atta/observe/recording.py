@@ -163,5 +163,5 @@ def from_lines(text: str) -> Iterator[Entry]:
             kind, *fields = json.loads(line)
             if kind in _TYPES:
                 yield _TYPES[kind]._make(fields)
-        except TypeError as error:  # not a list, or with more or fewer fields
+        except (RecursionError, TypeError) as error:  # nested too deeply; not a list, or with more or fewer fields
             raise ValueError(f"{line[:100]}: {error}") from error

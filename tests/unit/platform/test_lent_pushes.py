@@ -30,9 +30,10 @@ from atta.daemon.engine import table_rows
 from atta.daemon.engine.table_rows import lent_values
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.turns import TurnPool
+from atta.daemon.services import tables as tables_service
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
-from atta.errors import AttaError, ConfigError, RemoteError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, RemoteError
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
@@ -302,6 +303,16 @@ def test_a_push_that_the_table_refuses_changes_nothing(owner: Owner) -> None:
     assert not owner.rows().values.any()
     (ticket,) = table.push(ROWS, VALUES > 0)._sent  # the number of the refused push is free
     assert ticket.lent
+
+
+def test_a_push_longer_than_any_message_is_refused(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = owner.opened(SPEC)
+    monkeypatch.setattr(tables_service, "ARRAYS_BYTES", 400 * 16 - 1)
+    with pytest.raises(QuotaExceededError, match="6400 bytes: at most 6399"):
+        table.push(ROWS, VALUES).wait()
+    monkeypatch.setattr(tables_service, "ARRAYS_BYTES", 400 * 16)
+    table.push(ROWS, VALUES).wait()
+    assert owner.lent_rows == len(ROWS)
 
 
 def test_a_truth_value_that_is_none_is_refused_in_lent_memory(owner: Owner) -> None:

@@ -109,7 +109,10 @@ def test_a_failure_of_the_next_batch_comes_when_that_is_wanted() -> None:
         next(found)
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [("O", (1,)), ("nonsense", (1,)), ("<i8", (2,)), ("<i8", (2**62, 2**62))])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("O", (1,)), ("|O8", (1,)), (",f4", (1,)), ("nonsense", (1,)), ("<i8", (2,)), ("<i8", (2**62, 2**62))],
+)
 def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(RemoteError, match="cannot be read"):
         next(opened(Daemon(dtype=dtype, shape=shape), shared=False))
@@ -123,11 +126,12 @@ def test_arrays_that_cannot_be_read(dtype: str, shape: tuple[int, ...]) -> None:
         {"input_id": np.zeros((), np.int64)},
         {"row/e": np.zeros(3, np.int64), "col/e": np.zeros(2, np.int64)},
         {"row/e": np.zeros(3, np.int64)},
+        {"col/e": np.zeros(3, np.int64)},
     ],
-    ids=["two dimensions", "no integers", "no dimension", "fewer targets", "no targets"],
+    ids=["two dimensions", "no integers", "no dimension", "fewer targets", "no targets", "no sources"],
 )
 def test_arrays_that_describe_no_subgraph(arrays: dict[str, np.ndarray]) -> None:
-    with pytest.raises(ValueError, match=r"not a list of integers|not as many targets"):
+    with pytest.raises(ValueError, match=r"not a list of integers|not as many other ends"):
         _checked(arrays)
 
 

@@ -228,7 +228,7 @@ def test_entries_survive_the_wire_in_bounded_pieces() -> None:
     assert len(list(to_lines(ring[:2], 1))) == 2  # an entry is never cut
 
 
-@pytest.mark.parametrize("text", ["{", '["task",1]', "7", "[]", '["batch",1,2,3,4,5,6]'])
+@pytest.mark.parametrize("text", ["{", '["task",1]', "7", "[]", '["batch",1,2,3,4,5,6]', "[" * 9999])
 def test_what_is_no_recording_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         list(from_lines(text))

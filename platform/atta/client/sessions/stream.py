@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import threading
 import time
@@ -42,6 +43,9 @@ RETRIES = 3
 """How often a batch is asked for again after failures."""
 LISTS = frozenset({"input_id", "n_id", "e_id", "row", "col", "hops", "tree", "link"})
 """First parts of the names of arrays that have one integer per seed, vertex, edge or hop."""
+DTYPE = re.compile(r"[<>|][biufcSU][1-9][0-9]{0,8}")
+"""How numpy names the type of an array of numbers or texts. It takes other names for programs, and parses them."""
+OTHER_END = {"row": "col", "col": "row"}
 T = TypeVar("T")
 
 
@@ -256,15 +260,15 @@ def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
+    if not DTYPE.fullmatch(ref.dtype):
+        raise TypeError(f"array {ref.name} of type {ref.dtype[:20]!r}")
     dtype, shape = np.dtype(ref.dtype), tuple(ref.shape)
-    if dtype.hasobject:
-        raise TypeError(f"array {ref.name} of type {dtype}")
     nbytes = dtype.itemsize * math.prod(shape)
     return np.asarray(buffer[ref.offset : ref.offset + nbytes].view(dtype).reshape(shape))
 
 
 def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``arrays``, if those that describe the subgraph are lists of integers, and every source has a target.
+    """``arrays``, if those that describe the subgraph are lists of integers, and every edge has both ends.
 
     Raises:
         ValueError: they are not.
@@ -273,8 +277,8 @@ def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         kind, _, owner = name.partition("/")
         if kind in LISTS and (array.ndim != 1 or array.dtype.kind not in "iu"):
             raise ValueError(f"array {name} is {array.dtype} {list(array.shape)}, not a list of integers")
-        if kind == "row" and len(array) != len(arrays.get(f"col/{owner}", ())):
-            raise ValueError(f"array {name} has {len(array)} sources, and not as many targets")
+        if kind in OTHER_END and len(array) != len(arrays.get(f"{OTHER_END[kind]}/{owner}", ())):
+            raise ValueError(f"array {name} has {len(array)} ends of edges, and there are not as many other ends")
     return arrays
 
 

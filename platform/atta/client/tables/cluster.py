@@ -18,7 +18,7 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.client.tables.lending import Lender
-from atta.client.tables.pushes import Registration, TableShard, Ticket
+from atta.client.tables.pushes import Registration, TableShard, Ticket, check_step
 from atta.client.tables.remote import RemoteTable, located
 from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
@@ -214,6 +214,10 @@ class ClusterTables:
         for registration, info in zip(known, infos, strict=True):
             if registration.load_id != info.load_id:
                 registration.renew(registration.client)
+        for connection, info in zip(self._connections, infos, strict=True):
+            check_step(connection.address, info)
+            if (last := info.first_row + info.rows) > spec.limit:
+                raise RemoteError(connection.address, f"has table {spec.name} up to row {last} of at most {spec.limit}")
         shards = [
             TableShard(connection, info.first_row, info.rows, registration)
             for connection, info, registration in zip(self._connections, infos, known, strict=True)

@@ -29,12 +29,19 @@ from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 from atta.wire.messages.bulk import PUSH_ROWS
 
-__all__ = ["PushNumber", "Registration", "SentPush", "StepNumber", "Steps", "TableShard", "Ticket"]
+__all__ = ["PushNumber", "Registration", "SentPush", "StepNumber", "Steps", "TableShard", "Ticket", "check_step"]
 
 _ATTEMPTS = 3
 """How often a push is sent before a missed deadline is an error."""
 _RENEWALS = 8
 """How often a push may be sent as a new one."""
+_MOST_STEPS = 1 << 63
+
+
+def check_step(address: str, info: table_pb2.TableInfo) -> None:
+    """Raise RemoteError if the owner at ``address`` says of a table that it has seen more steps than there can be."""
+    if info.step >= _MOST_STEPS:
+        raise RemoteError(address, f"says that a table is at step {info.step}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ class Registration:
         if self._client is None:
             request = table_pb2.RegisterRequest(name=self._name, table_id=self.table_id)
             reply = self._connection.call("TableService.Register", request)
+            check_step(self._connection.address, reply.table)
             self._client, self._next, self._open = reply.client, 0, set()
             self.load_id, self.step = reply.table.load_id, reply.table.step
         return self._client

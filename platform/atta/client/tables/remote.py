@@ -13,7 +13,7 @@ import numpy as np
 from atta.client.control import Connection
 from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pulls import RowsPull
-from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket
+from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket, check_step
 from atta.errors import ConfigError, RemoteError
 from atta.kvstore import codecs
 from atta.kvstore.mutable.requests import Pulled
@@ -87,6 +87,7 @@ class RemoteTable:
         request = table_pb2.DescribeTableRequest(name=self.spec.name)
         infos = [shard.connection.call("TableService.Describe", request) for shard in self._shards]
         for shard, info in zip(self._shards, infos, strict=True):
+            check_step(shard.connection.address, info)
             if shard.registration.load_id != info.load_id:
                 shard.registration.renew(shard.registration.client)
         step = max(info.step for info in infos)

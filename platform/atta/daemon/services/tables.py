@@ -39,6 +39,7 @@ from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import table_pb2
 from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.messages.fields import ARRAYS_BYTES
 from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk
 
@@ -251,6 +252,8 @@ class TableService(DataService):
         """A push whose values lie in memory of the client."""
         check_codec(table.spec, message.codec)
         nbytes = LentLayout.of(table.spec, len(rows) // 8, message.codec, versioned=False).nbytes
+        if nbytes > ARRAYS_BYTES:  # as of any push: logs and backups take no longer ones
+            raise QuotaExceededError(f"the values of a push have {nbytes} bytes: at most {ARRAYS_BYTES} are possible")
         try:
             with self._lent.taken(message.memory, nbytes, client, asyncio.get_running_loop().time()) as memory:
                 if memory is None:

@@ -7,7 +7,6 @@ reads it too.
 from __future__ import annotations
 
 import io
-import pickle
 import tempfile
 from pathlib import Path
 from typing import Any

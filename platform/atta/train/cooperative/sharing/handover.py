@@ -72,7 +72,7 @@ def room_for(header: bytes, peer: str) -> Arrays:
         right = len(set(names)) == len(names) and names[: len(_DIMENSIONS)] == list(_DIMENSIONS)
         if right and all(_fits(*entry) for entry in entries):
             return {name: np.empty(shape, dtype) for name, dtype, shape in entries}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError, SyntaxError):
         pass
     raise RemoteError(peer, _WRONG)
 
