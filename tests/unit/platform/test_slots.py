@@ -153,9 +153,10 @@ def test_another_batch_in_the_slot_is_noticed(pool: SlotPool) -> None:
     with pytest.raises(RemoteError, match="nonce"):
         maps.lease(earlier, PID)
     assert len(maps.lease(told(slot), PID)) == CAPACITY
-    outside = told(slot, offset=os.fstat(slot.arena.fd).st_size - 4096)
-    with pytest.raises(RemoteError, match="another batch is there"):
-        maps.lease(outside, PID)
+    size = os.fstat(slot.arena.fd).st_size
+    for offset, capacity in ((size - 4096, CAPACITY), (2**64 - 1, 8), (8, 2**64 - 1), (0, 0), (0, 7)):
+        with pytest.raises(RemoteError, match="of a file of"):
+            maps.lease(told(slot, offset=offset, capacity=capacity), PID)
 
 
 def test_a_released_slot_is_used_again_but_not_while_it_is_looked_at(pool: SlotPool) -> None:

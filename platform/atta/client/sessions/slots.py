@@ -36,11 +36,16 @@ class _File:
         self._bytes = np.frombuffer(mapping, dtype=np.uint8)
 
     def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
-        """Keep the daemon from writing the slot; raises _GoneError unless the slot holds the batch with this nonce."""
+        """Keep the daemon from writing the slot; raises _GoneError unless the slot holds the batch with this nonce.
+
+        Raises ValueError: there is no such range of the file.
+        """
+        if nbytes < 8 or start + nbytes > len(self._bytes):
+            raise ValueError(f"bytes {start} to {start + nbytes} of a file of {len(self._bytes)}")
         view = self._bytes[start : start + nbytes]
         if not memfiles.share(self._fd, start, nbytes):
             raise _GoneError("another batch is put there: the session has ended")
-        if len(view) != nbytes or nbytes < 8 or int(view[:8].view(np.uint64)[0]) != nonce:
+        if int(view[:8].view(np.uint64)[0]) != nonce:
             self.unlock(start, nbytes)
             raise _GoneError(
                 "another batch is there (its nonce differs): the session has ended, or the file is not the daemon's"
