@@ -169,9 +169,37 @@ void move_cached(std::byte* out, std::size_t row_bytes, std::size_t count, At at
   loop_rows<true>(out, row_bytes, count, at, to, [row_bytes](std::byte* a, const std::byte* b) { std::memcpy(a, b, row_bytes); });
 }
 
+#if defined(__x86_64__)
+// Copies rows of whole words past the caches, and whole lines of the target with one store each. On an Intel Sapphire
+// Rapids it took 0.82 of the time of four stores per line, when two threads moved rows of 400 bytes.
+template <class At, class To>
+__attribute__((target("avx512f"))) void stream_by_lines(std::byte* out, std::size_t row_bytes, std::size_t count, At at_source,
+                                                        To to) {
+  const Ahead ahead(row_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + ahead.read < count) request_row(at_source(i + ahead.read), row_bytes);
+    const std::byte* const source = at_source(i);
+    std::byte* const target = out + to(i) * row_bytes;
+    const std::size_t head = std::min(row_bytes, -reinterpret_cast<std::uintptr_t>(target) % kLine);
+    std::size_t at = head;
+    stream_words(target, source, head);
+    for (; at + kLine <= row_bytes; at += kLine)
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(target + at), _mm512_loadu_si512(source + at));
+    stream_words(target + at, source + at, row_bytes - at);
+  }
+}
+#endif
+
 // Copies rows past the caches.
 template <class At, class To>
 void move_streaming(std::byte* out, std::size_t row_bytes, std::size_t count, At at, To to) {
+#if defined(__x86_64__)
+  static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
+  if (avx512 && in_words(out, row_bytes)) {
+    stream_by_lines(out, row_bytes, count, at, to);
+    return stream_end();
+  }
+#endif
   if (in_words(out, row_bytes))
     loop_rows<false>(out, row_bytes, count, at, to,
                      [row_bytes](std::byte* a, const std::byte* b) { stream_words(a, b, row_bytes); });

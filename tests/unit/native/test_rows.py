@@ -183,14 +183,14 @@ def test_degree_sum() -> None:
         kernels.degree_sum(indptr, np.array([3]))
 
 
-@pytest.mark.parametrize("width", [64, 100, 400, 401, 2407])
+@pytest.mark.parametrize("width", [64, 80, 100, 400, 401, 2407])
 def test_large_targets_are_filled_past_the_caches(width: int) -> None:
     """Above a megabyte, copies take another path. They must be right for every alignment of the target's rows."""
     rng = np.random.default_rng(width)
     count = (1 << 20) // width + 50
     table = rng.integers(0, 256, (count, width), dtype=np.uint8)
     rows, positions = rng.integers(0, count, count), rng.permutation(count + 9)[:count]
-    for shift in (0, 1, 8):
+    for shift in (0, 1, 8, 16):
         memory = np.zeros((count + 9) * width + 64, dtype=np.uint8)
         out = memory[shift : shift + (count + 9) * width].reshape(count + 9, width)
         kernels.gather_rows(table, rows, out, positions=positions)
