@@ -254,6 +254,21 @@ def test_a_lost_push_that_was_not_applied_has_its_own_values(owner: Owner, monke
     assert (owner.rows().values[:300] == 11).all()
 
 
+def test_a_push_that_cannot_be_sent_leaves_nothing_lent(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, begin = owner.opened(SPEC), owner.begin
+
+    def closed(*_: Any) -> Answered:
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    monkeypatch.setattr(owner, "begin", closed)
+    with pytest.raises(ValueError, match="closed channel"):
+        table.push(ROWS, VALUES)
+    assert is_nothing_lent(table)
+    monkeypatch.setattr(owner, "begin", begin)
+    table.push(ROWS, VALUES).wait()
+    assert owner.lent_rows == len(ROWS)
+
+
 def test_an_owner_that_cannot_open_the_memory_is_lent_none_again(owner: Owner) -> None:
     table = owner.opened(SPEC)
     table.push(ROWS, VALUES).wait()

@@ -154,7 +154,11 @@ class SentPush:
         message.CopyFrom(bulk.message)
         message.memory.CopyFrom(loan.message)
         rows = {PUSH_ROWS: bulk.payloads[PUSH_ROWS]}
-        future = shard.connection.begin("TableService.Push", rpc.Bulk(message, rows))
+        try:
+            future = shard.connection.begin("TableService.Push", rpc.Bulk(message, rows))
+        except BaseException:  # a closed channel, or Ctrl-C: who knows whether it was sent
+            loan.end(over=False)
+            raise
         # The values are needed again if this call does not end well, so then the memory is not lent again.
         future.add_done_callback(lambda done: loan.end(over=_is_read(done)))
         return cls(shard, bulk, future, lent=True)
