@@ -93,6 +93,7 @@ def test_blocks_keep_the_contract_of_dgl(cluster: atta.LocalCluster, small_graph
     fan_outs = [4, 0, 3]
     for batch in atta.NeighborLoader(cluster, fan_outs, "train", batch_size=20, frontier=frontier):
         blocks = batch.to_dgl()
+        assert all(block.formats()["created"] == ["csc"] for block in blocks)  # so layers need not sort edges
         assert blocks[0].srcdata[dgl.NID].tolist() == batch.n_id().tolist()
         assert blocks[-1].dstdata[dgl.NID].tolist() == batch.n_id()[: batch.batch_size].tolist()
         for nearer, block in zip([*blocks[1:], None], blocks, strict=True):

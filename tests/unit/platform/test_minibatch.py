@@ -59,6 +59,28 @@ def test_types_that_are_not_reached_have_no_rows() -> None:
     assert unread.tables == {"a": {}, "b": {}}
 
 
+@pytest.mark.parametrize("col", [[0, 0, 2, 2, 3], [2, 0, 3, 0, 2], []])
+def test_edges_of_a_block_keep_their_order(col: list[int]) -> None:
+    dgl = pytest.importorskip("dgl")
+    import torch
+
+    from atta.client.loaders.dgl import block
+
+    row, ids = np.array([4, 1, 1, 0, 5])[: len(col)], torch.arange(10, 16)
+    e_id = torch.arange(len(col)) + 70
+    found = block(row, np.array(col, dtype=np.int64), ids, ids[:4], e_id)
+    expected = dgl.create_block((row, np.array(col, dtype=np.int64)), num_src_nodes=6, num_dst_nodes=4)
+    assert torch.equal(torch.stack(found.edges(form="all")), torch.stack(expected.edges(form="all")))
+    assert found.in_degrees().tolist() == expected.in_degrees().tolist()
+    assert found.out_degrees().tolist() == expected.out_degrees().tolist()
+    x = torch.arange(12.0).reshape(6, 2)
+    for made in (found, expected):
+        made.srcdata["x"] = x
+        made.update_all(dgl.function.copy_u("x", "m"), dgl.function.sum("m", "y"))
+    assert torch.equal(found.dstdata["y"], expected.dstdata["y"])
+    assert found.edata[dgl.EID].tolist() == e_id.tolist()
+
+
 def test_what_has_no_blocks_is_refused() -> None:
     pytest.importorskip("dgl")
     with pytest.raises(ConfigError, match="as a whole"):

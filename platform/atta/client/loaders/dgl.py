@@ -64,7 +64,7 @@ def block(row: np.ndarray, col: np.ndarray, sources: Any, targets: Any, e_id: An
 
     counts = len(sources), len(targets)
     index = heterograph_index.create_heterograph_from_relations(
-        _two_sides(), [_edges(2, *counts, row, col)], toindex([*counts], "int64")
+        _two_sides(), [_block_edges(*counts, row, col)], toindex([*counts], "int64")
     )
     return DGLBlock(index, (["_N"], ["_N"]), ["_E"], [_nodes(sources), _nodes(targets)], [_edge_frame(e_id)])
 
@@ -83,6 +83,20 @@ def pair_graph(
 
     index = _edges(1, len(ids), len(ids), source, target)
     return DGLGraph(index, [names[0]], [names[1]], [_nodes(ids)], [_edge_frame(e_id)])
+
+
+def _block_edges(num_src: int, num_dst: int, row: np.ndarray, col: np.ndarray) -> Any:
+    """The edges of a block, by target if they are sorted so: layers need them by target, and would sort them first."""
+    import torch
+    from dgl import heterograph_index
+
+    if (col[1:] < col[:-1]).any():
+        return _edges(2, num_src, num_dst, row, col)
+    indptr = np.zeros(num_dst + 1, np.int64)
+    np.cumsum(np.bincount(col, minlength=num_dst), out=indptr[1:])
+    in_order = torch.empty(0, dtype=torch.int64)  # ids of edges: their places
+    by_target = torch.from_numpy(indptr), torch.from_numpy(row), in_order
+    return heterograph_index.create_unitgraph_from_csr(2, num_src, num_dst, *by_target, ["coo", "csr", "csc"], True)
 
 
 def _edges(node_types: int, num_src: int, num_dst: int, row: np.ndarray, col: np.ndarray) -> Any:
