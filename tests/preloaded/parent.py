@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -41,6 +42,7 @@ def main(path: str) -> None:
     import atta.train.cooperative.trainer
     import atta.train.strategies.minibatch  # noqa: F401
 
+    gc.freeze()
     sys.executable = str(Path(path).with_name("python"))  # trainers start processes by way of ``caller``, too
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)

@@ -196,13 +196,14 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     logged = structlog.get_config()["processors"]
     before = list(logged)
     logged[:] = [_drop]
-    collecting = gc.isenabled()
+    collecting, frozen = gc.isenabled(), gc.get_freeze_count()
     gc.disable()  # it would call finalizers at moments that no seed decides
     gc.freeze()  # in the end, all that the simulation has made is collected, and nothing else is looked at
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if collecting:
             gc.enable()
         logged[:] = before

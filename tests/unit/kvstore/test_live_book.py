@@ -34,6 +34,13 @@ class Versions(RuleBasedStateMachine):
         needed = self.book.needed(self.now)
         self.memory = {rows: self.files[rows] for rows in needed}
 
+    def can_be_read(self, number: int) -> bool:
+        """Whether the book knows a version, and no file that it needs has been pruned."""
+        known = self.book.known
+        if number not in known or number == max(known) or any(number == n for n, _ in self.sessions):
+            return number in known
+        return all(source in known for source in known[number].values())
+
     @rule(table=tables, value=st.floats(-9, 9), dies=st.sampled_from(["no", "prepared", "committed"]))
     def publish(self, table: TableName, value: float, dies: str) -> None:
         number = max(self.disk) + 1
@@ -73,7 +80,7 @@ class Versions(RuleBasedStateMachine):
     @rule(data=st.data(), newest=st.booleans())
     def open(self, data: st.DataObject, newest: bool) -> None:
         wanted = None if newest else data.draw(st.integers(0, max(self.disk) + 2))
-        if wanted is not None and wanted not in self.book.known:
+        if wanted is not None and not self.can_be_read(wanted):
             with pytest.raises(UnknownNameError, match="version"):
                 self.book.open(wanted)
             return
@@ -163,6 +170,27 @@ def test_rows_that_only_peers_read_go_when_they_are_idle() -> None:
     book.asked([("node", "x", 1), ("node", "y", 0)], 5.0)
     assert ("node", "x", 1) in book.needed(5.0 + IDLE_S / 2)
     assert book.needed(5.0 + IDLE_S) == {("node", "x", 2)}
+
+
+def test_a_version_whose_rows_are_partly_gone_cannot_be_opened() -> None:
+    book, x, y = VersionBook(), ("node", "x"), ("node", "y")
+    book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})  # version 2 was removed, 3 has rows of the newest
+    with pytest.raises(UnknownNameError, match="version of the dataset '3'; there are: 0, 4"):
+        book.open(3)
+    assert book.readable == [0, 4]
+    assert book.sources(3) == {x: 2, y: 3}  # for peers that pull y
+    assert book.open(None) == 4
+
+
+def test_a_version_stays_readable_for_its_readers() -> None:
+    book, x, y = VersionBook(), ("node", "x"), ("node", "y")
+    book.refresh({2: {x: 2}, 3: {x: 2, y: 3}})
+    assert book.open(None) == 3
+    book.refresh({3: {x: 2, y: 3}, 4: {x: 4, y: 3}})
+    assert book.open(3) == 3
+    book.close(3)
+    book.close(3)
+    assert book.readable == [0, 4]
 
 
 def test_a_version_that_was_removed_is_named_with_those_that_exist() -> None:

@@ -72,6 +72,14 @@ class VersionBook:
         """The version that a session opens."""
         return max(self.known)
 
+    @property
+    def readable(self) -> list[int]:
+        """The versions that a session may open. A version may be on the disk only because a later one has rows there; rows
+        that it has elsewhere itself may be gone."""
+        there = self.known.keys()
+        open_now = {self.newest, *self.readers}
+        return sorted(n for n, of in self.known.items() if n in open_now or {*of.values()} <= there)
+
     def refresh(self, committed: Mapping[int, Sources]) -> None:
         """Take note of what is committed on the disk. A version that is read stays known even if its files are gone."""
         kept = {number: sources for number, sources in self.known.items() if self.readers[number]}
@@ -122,11 +130,12 @@ class VersionBook:
         """A session begins to read ``number`` (None: the newest). ``close`` must follow.
 
         Raises:
-            UnknownNameError: it is not committed, or was dropped; names those that exist.
+            UnknownNameError: it is not committed, or was dropped; names those that can be read.
             QuotaExceededError: too many versions are read.
         """
         number = self.newest if number is None else number
-        self._committed(number)
+        if number not in self.readable:
+            raise UnknownNameError.of("version of the dataset", number, self.readable)
         if number != self.newest and number not in self.readers:
             self._check_room()
         self.readers[number] += 1

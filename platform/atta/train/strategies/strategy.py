@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from atta.train.settings import TrainSettings
@@ -69,7 +70,7 @@ class TrainingStrategy:
     forecasts: Callable[[Forecaster], Iterator[Forecast]] = no_forecasts
     restarts: Callable[[Any], int] = _never
 
-    @property
+    @cached_property
     def own_settings(self) -> frozenset[str]:
         """Names of the settings that not every strategy has."""
         every = {f.name for f in dataclasses.fields(TrainSettings)}
