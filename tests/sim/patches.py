@@ -196,14 +196,13 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     logged = structlog.get_config()["processors"]
     before = list(logged)
     logged[:] = [_drop]
-    collecting, frozen = gc.isenabled(), gc.get_freeze_count()
+    collecting = gc.isenabled()
     gc.disable()  # it would call finalizers at moments that no seed decides
     gc.freeze()  # in the end, all that the simulation has made is collected, and nothing else is looked at
     try:
         yield
     finally:
-        if not frozen:
-            gc.unfreeze()
+        gc.unfreeze()
         if collecting:
             gc.enable()
         logged[:] = before
