@@ -12,8 +12,6 @@ from pathlib import Path
 import atta
 from tests.system.conftest import free_port
 
-MAIN = "from atta.cli.main import main; main()"
-
 
 class Durable:
     """``start`` it first."""
@@ -29,7 +27,15 @@ class Durable:
 
     def start(self) -> None:
         """Start it, each time with another number of threads: its tables have the same bits. It answers soon."""
-        command = [sys.executable, "-c", MAIN, "serve", "--threads", str(next(self._threads)), *self._options]
+        command = [
+            sys.executable,
+            "-m",
+            "atta.cli.main",
+            "serve",
+            "--threads",
+            str(next(self._threads)),
+            *self._options,
+        ]
         self._child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def connect(self) -> atta.Cluster:

@@ -26,7 +26,6 @@ from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import read_cluster, write_cluster
 from tests.system.conftest import SmallGraph
-from tests.system.durable import MAIN
 from tests.waiting import eventually
 
 ROWS = 40
@@ -51,7 +50,7 @@ class Pair:
         self._start(self.backup, "two", "--keep-backup")
 
     def _start(self, address: str, folder: str, *options: str, part: int = 0) -> None:
-        command = [sys.executable, "-c", MAIN, "serve", "--data", str(self.data), "--part", str(part)]
+        command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(self.data), "--part", str(part)]
         command += ["--listen", address]
         command += ["--threads", "1", "--no-verify", "--buffer", "64MiB", "--cache", "0"]
         command += ["--tables-dir", str(self.folder / folder), *options]

@@ -22,7 +22,6 @@ from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
 from tests.system.browser import Browser, missing
 from tests.system.conftest import SmallGraph, free_port
-from tests.system.durable import MAIN
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
@@ -38,8 +37,8 @@ def dashboard(cluster: atta.LocalCluster, *words: str) -> Iterator[str]:
     page = f"127.0.0.1:{free_port()}"
     command = [
         sys.executable,
-        "-c",
-        MAIN,
+        "-m",
+        "atta.cli.main",
         "dashboard",
         "--cluster",
         str(cluster.cluster_file),
