@@ -60,11 +60,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(SEED)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """From here on the garbage collector leaves out all modules and tests. It took half a second to visit them."""
+def _freeze() -> None:
+    """From here on the garbage collector leaves out what there is. It took seconds to visit all modules and tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Freeze what all tests share."""
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[object]:
+    """Freeze what a file of tests leaves behind, such as reports and imported modules."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        _freeze()
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)
