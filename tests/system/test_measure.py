@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import atta
@@ -16,6 +17,7 @@ from atta.errors import AttaError
 from atta.partition import Dataset, GraphWriter, partition_graph
 from atta.samplers.local.predict import predict
 from atta.simulate import Profile, Scenario, load_profile, save_profile, simulate
+from atta.simulate.consumers import Consumers
 from atta.simulate.measure import measure
 from atta.simulate.scenario import BatchModel
 from atta.simulate.traced import profile_of_trace
@@ -82,6 +84,36 @@ def test_a_running_cluster(data: Path) -> None:
 def test_what_cannot_be_measured_is_refused(data: Path) -> None:
     with pytest.raises(AttaError):
         measure(data, batch_size=40, fan_outs=(8,), split="absent")
+
+
+def test_consumers_take_what_they_are_told_and_say_what_went_wrong(data: Path) -> None:
+    loader = {"num_neighbors": [8, 4], "input_nodes": "train", "batch_size": 40, "world_size": 2}
+    ranks = [{**loader, "rank": rank} for rank in range(2)]
+    with atta.local(data, threads=1) as cluster:
+        target = str(cluster.cluster_file)
+        with Consumers(target, ranks) as consumers:
+            whole = consumers.take(3)
+            assert whole.batches == 3 * 2 * 5
+            assert whole.cpu_s > 0
+            assert consumers.take(2, 1, alone=True).batches == 2 * 2
+        absent = [{**ranks[0], "input_nodes": "absent"}, ranks[1]]
+        with Consumers(target, absent) as consumers, pytest.raises(AttaError, match=r"a consumer: .*absent"):
+            consumers.take(1)
+        with Consumers(target, ranks) as consumers:
+            consumers.take(1)
+            for child in _consumers():
+                child.kill()
+                child.wait()
+            with pytest.raises(AttaError, match="ended early, with exit code -9"):
+                consumers.take(1)
+        with Consumers(target, ranks):
+            begun = _consumers()
+            assert len(begun) == 2
+        assert not any(child.is_running() for child in begun)
+
+
+def _consumers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "atta.simulate.consumer" in child.cmdline()]
 
 
 def test_a_trace_tells_the_same_sizes(data: Path, tmp_path: Path) -> None:

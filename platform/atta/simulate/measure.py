@@ -7,22 +7,22 @@
        |-- counters of the daemons (``cost_*``)         -> CPU per task kind: fixed and per unit of cost
        |-- CPU time of the event loops                  -> CPU per session, batch, task and request
        |-- CPU time of all other threads without tasks  -> CPU per session, batch, request and byte moved
-       |-- CPU time with one consumer at a time         -> how much more it is if all parts share the cores
-       '-- the batches themselves                       -> new vertices per hop, at home and elsewhere
+       '-- CPU time with one consumer at a time         -> how much more it is if all parts share the cores
+    the same batches again, unmeasured                  -> new vertices per hop, at home and elsewhere
 
 Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that
-is shared with others gives nearly the same costs as an idle one. Transfers and queues are not measured, they are
-simulated. What a machine lets threads wait although nothing is in their way is measured apart
-(``atta.observe.machine.waking``). ``fitting`` makes the profile.
+is shared with others gives nearly the same costs as an idle one. Consumers are processes of their own, and do nothing
+but take batches (``consumers``). What is in the batches is counted later: consumers that count leave daemons without
+work, and processors with less to do work faster. Transfers and queues are not measured, they are simulated. What a
+machine lets threads wait although nothing is in their way is measured apart (``atta.observe.machine.waking``).
+``fitting`` makes the profile.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ import numpy as np
 from atta.client.cluster import Cluster, connect
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.client.local import local
+from atta.client.local import LocalCluster, local
 from atta.errors import ConfigError
 from atta.observe.machine.waking import timer_lateness_s, wake_s
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
+from atta.simulate.consumers import Consumers
 from atta.simulate.drawn import added, expanded_by_hop, together
 from atta.simulate.fitting import MOST_REPEATS, Measurements, ServedDataset, Waits, merged, profile_of
 from atta.simulate.profile import Profile
@@ -90,14 +91,21 @@ def measure(
     ]
     if len(hops) > 1:
         settings.append(_MeasuredRun("one hop", batch_size, hops[:1], epochs))
+    settings.append(_MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True))
     runs: list[Measurements] = []
-    for run in [*settings, _MeasuredRun("one consumer at a time", batch_size, hops, epochs, alone=True)]:
+    for run in settings:
         say(f"measuring {run.name}: fan-outs {','.join(map(str, run.fan_outs))}, {run.epochs} epochs after a warm-up")
         with _opened(source, threads) as cluster:
             if dataset is not None and cluster.dataset_id != dataset.dataset_id:
                 raise ConfigError(f"the cluster serves dataset {cluster.dataset_id}, {served} is {dataset.dataset_id}")
-            runs.append(_measured(cluster, dataset, run, split))
             described = ServedDataset.of(cluster, split)
+            by_rank = _of_loaders(run, described, split)
+            loaders = [NeighborLoader(cluster, **of_loader) for of_loader in by_rank]  # refuse bad arguments
+            target = cluster.cluster_file if isinstance(cluster, LocalCluster) else source
+            found = _measured(cluster, str(target), by_rank, run)
+            if not runs:  # the profile's own batches
+                found = replace(_counted(loaders, dataset, run), totals=found.totals, cpu_s=found.cpu_s)
+            runs.append(found)
     *together, alone = runs
     waits = Waits(wake_s(), timer_lateness_s())
     return profile_of(
@@ -125,84 +133,44 @@ def _opened(source: str | Path, threads: int) -> Cluster:
     return local(source, threads=threads, verify=False, options=("--cache-share", "0", "--no-share-pulls"))
 
 
-def _measured(cluster: Cluster, dataset: Dataset | None, run: _MeasuredRun, split: str) -> Measurements:
-    """One warm-up epoch, then the measured ones; a thread per rank."""
-    ranks = cluster.num_parts
-    size = run.size or max(1, ServedDataset.of(cluster, split).epoch_seeds)
-    loaders = [
-        NeighborLoader(
-            cluster,
-            list(run.fan_outs),
-            split,
-            batch_size=size,
-            shuffle=True,
-            rank=rank,
-            world_size=ranks,
-            job="measure",
-        )
-        for rank in range(ranks)
-    ]
-    consumers = [_Consumer(loader, rank, dataset, size, run.most) for rank, loader in enumerate(loaders)]
-    _work(consumers, 1, alone=run.alone)
-    for consumer in consumers:
-        consumer.seen, consumer.counting_s = Measurements(), 0.0
-    before, cpu_s = _totals(cluster), time.process_time()
-    _work(consumers, run.epochs, alone=run.alone)
-    whole = merged([consumer.seen for consumer in consumers])
-    counting_s = sum(consumer.counting_s for consumer in consumers)
-    whole.cpu_s = max(0.0, time.process_time() - cpu_s - counting_s)  # with the threads of connections
-    after = _totals(cluster)
-    whole.totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
-    if whole.of("seed", "cpu", "n") == 0:
+def _of_loaders(run: _MeasuredRun, described: ServedDataset, split: str) -> list[dict[str, Any]]:
+    """Arguments of ``NeighborLoader`` by rank. Two loaders with the same ones have the same batches."""
+    size, ranks = run.size or max(1, described.epoch_seeds), described.parts
+    about = {"num_neighbors": [*run.fan_outs], "input_nodes": split, "batch_size": size, "shuffle": True}
+    return [{**about, "rank": rank, "world_size": ranks, "job": "measure"} for rank in range(ranks)]
+
+
+def _measured(cluster: Cluster, target: str, loaders: Sequence[Mapping[str, Any]], run: _MeasuredRun) -> Measurements:
+    """What batches cost: one warm-up epoch, then the measured ones."""
+    with Consumers(target, loaders) as consumers:
+        consumers.take(1, run.most, alone=run.alone)
+        before = _totals(cluster)
+        taken = consumers.take(run.epochs, run.most, alone=run.alone)
+        after = _totals(cluster)
+    totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    found = Measurements(batches=taken.batches, totals=totals, cpu_s=taken.cpu_s)
+    if found.of("seed", "cpu", "n") == 0:
         raise ConfigError(
             f"{cluster.addresses[0]}: this daemon does not count what tasks cost; it is too old, or stood still"
         )
-    return whole
+    return found
 
 
-@dataclass
-class _Consumer:
-    """Takes the batches of one rank and counts what is in them."""
+def _counted(loaders: Sequence[NeighborLoader], dataset: Dataset | None, run: _MeasuredRun) -> Measurements:
+    """What is in the measured batches, rank by rank side by side. ``loaders`` have these batches, too."""
 
-    loader: NeighborLoader
-    rank: int
-    dataset: Dataset | None
-    size: int
-    most: int | None
-    seen: Measurements = field(default_factory=Measurements)
-    counting_s: float = 0.0
-    epochs: int = 0
-    failure: BaseException | None = None
+    def count(rank: int) -> Measurements:
+        seen = Measurements()
+        for epoch in range(1, 1 + run.epochs):
+            for batch in loaders[rank].resume(epoch, 0):
+                _count(seen, batch, dataset, rank, run.size)
+        return seen
 
-    def work(self, epochs: int) -> None:
-        """Run so many epochs as trainers do: while one ends, the daemon begins the next."""
-        self.epochs += epochs
-        self.loader.epochs = self.epochs
-        try:
-            for _ in range(epochs):
-                for batch in islice(iter(self.loader), self.most):
-                    cpu = time.thread_time()
-                    _count(self.seen, batch, self.dataset, self.rank, self.size)
-                    self.counting_s += time.thread_time() - cpu
-        except BaseException as error:
-            self.failure = error
+    with ThreadPoolExecutor(len(loaders)) as pool:
+        return merged(list(pool.map(count, range(len(loaders)))))
 
 
-def _work(consumers: Sequence[_Consumer], epochs: int, *, alone: bool) -> None:
-    """Let each consumer run ``epochs``: side by side, or one after another."""
-    threads = [threading.Thread(target=consumer.work, args=(epochs,), daemon=True) for consumer in consumers]
-    for thread in threads:
-        thread.start()
-        if alone:
-            thread.join()
-    for thread in threads:
-        thread.join()
-    for consumer in consumers:
-        if consumer.failure is not None:
-            raise consumer.failure
-
-
-def _count(seen: Measurements, batch: MiniBatch, dataset: Dataset | None, rank: int, size: int) -> None:
+def _count(seen: Measurements, batch: MiniBatch, dataset: Dataset | None, rank: int, size: int | None) -> None:
     fresh, home = np.zeros(0), np.zeros(0)
     mine_of: dict[str, np.ndarray] = {}
     for node_type in batch.node_types:

@@ -1,0 +1,105 @@
+"""Starts a consumer process for each rank (``consumer``) and has them take batches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from atta.errors import AttaError
+
+__all__ = ["Consumers", "Taken"]
+
+END_S = 10.0
+"""How long a process may take to end."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the consumers of all ranks took, and the CPU seconds of their processes meanwhile."""
+
+    batches: int
+    cpu_s: float
+
+
+class Consumers:
+    """A process per rank, until the block ends.
+
+    They are processes, as trainers are. Threads of one process would wait for each other, and the daemons would have the
+    processors' caches for themselves meanwhile.
+    """
+
+    def __init__(self, target: str, loaders: Sequence[Mapping[str, Any]]) -> None:
+        """``target``: of ``atta.connect``. ``loaders``: arguments of ``NeighborLoader`` by rank."""
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            for loader in loaders:
+                about = json.dumps({"target": target, "loader": loader})
+                command = [sys.executable, "-m", "atta.simulate.consumer", about]
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+                self._processes.append(process)
+        except BaseException:
+            self._end()
+            raise
+
+    def take(self, epochs: int, most: int | None = None, *, alone: bool = False) -> Taken:
+        """Have every rank take ``epochs``, of each at most ``most`` batches (None: all).
+
+        ``alone``: one rank after another. Raises AttaError: a rank could not.
+        """
+        question = json.dumps({"epochs": epochs, "most": most})
+        answers = []
+        for turn in [[process] for process in self._processes] if alone else [self._processes]:
+            for process in turn:
+                _ask(process, question)
+            answers += [_answer(process) for process in turn]
+        return Taken(sum(int(a["batches"]) for a in answers), sum(a["cpu_s"] for a in answers))
+
+    def _end(self) -> None:
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):  # a question was left in it
+                    pipe.close()
+        for process in self._processes:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def __enter__(self) -> Consumers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:  # others may be in the midst of an epoch
+            for process in self._processes:
+                process.kill()
+        self._end()
+
+
+def _ask(process: subprocess.Popen[str], question: str) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(question + "\n")
+    except BrokenPipeError:
+        _answer(process)  # says why
+        raise
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AttaError(f"a consumer ended early, with exit code {process.wait()}")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise AttaError(f"a consumer: {answer['error']}")
+    return answer
