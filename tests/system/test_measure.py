@@ -103,7 +103,6 @@ def test_consumers_take_what_they_are_told_and_say_what_went_wrong(data: Path) -
             consumers.take(1)
             for child in _consumers():
                 child.kill()
-                child.wait()
             with pytest.raises(AttaError, match="ended early, with exit code -9"):
                 consumers.take(1)
         with Consumers(target, ranks):
