@@ -2,9 +2,10 @@
 
     python -m bench.scheduling.simulated --data DATASET-2p --data4 DATASET-4p --data8 DATASET-8p
 
-``atta simulate --measure`` measures the costs once per dataset, fan-outs and batch size: in namespaces with unshaped
-links, without round trips, computing consumers or a cache, under one policy. The clusters that are compared differ from
-that, and nothing is fitted to them. Both run as many whole epochs. Namespaces share the cores of the machine, and so do the simulated machines. Bound:
+``costs`` measures the costs once per dataset, fan-outs and batch size, as ``atta simulate --measure`` does: in
+namespaces with unshaped links, without round trips, computing consumers or a cache, under one policy. The clusters that
+are compared differ from that, and nothing is fitted to them. Both run as many whole epochs. Namespaces share the cores
+of the machine, and so do the simulated machines. Bound:
 15 %. From the costs with the most partitions it then forecasts larger clusters of larger machines, and what limits
 them. Writes simulated.json and simulated.md.
 """
@@ -164,8 +165,7 @@ def measure_and_simulate(parser: argparse.ArgumentParser, arguments: argparse.Na
 
 def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
     """The profile of batches like those of ``setting``, measured with real daemons in namespaces."""
-    fan_outs = ",".join(map(str, setting.fan_outs))
-    out = kept / f"costs-{setting.machines}-{setting.batch_size}-{fan_outs}.json"
+    out = kept / f"costs-{setting.machines}-{setting.batch_size}-{','.join(map(str, setting.fan_outs))}.json"
     if out.exists():
         return load_profile(out)
     with NetLab(setting.machines) as lab, tempfile.TemporaryDirectory() as folder:
@@ -177,10 +177,9 @@ def costs(setting: ClusterSetting, data: str, kept: Path) -> Profile:
             options = ["--threads", "1", "--peer-delay", "0s", *cache_options(0)]
             serve = serve_command(Path(data).resolve(), part, address, cluster, *options)
             daemons.append(host.popen(serve, stdin=subprocess.PIPE))
-        words = ["--batch-size", str(setting.batch_size), "--fan-out", fan_outs]
-        words += ["--data", data, "--out", str(out), "--epochs", "3"]
-        measure = [sys.executable, "-m", "atta.cli.main", "simulate", "--measure", str(cluster), *words]
-        found = lab.hosts[0].popen(measure, stdout=subprocess.DEVNULL)
+        about = {"cluster": str(cluster), "data": data, "hosts": [asdict(host) for host in lab.hosts], "epochs": 3}
+        about |= {"batch_size": setting.batch_size, "fan_outs": setting.fan_outs, "out": str(out)}
+        found = lab.hosts[0].popen([sys.executable, "-m", "bench.scheduling.costs", json.dumps(about)])
         if found.wait(timeout=300):
             raise SystemExit("the costs could not be measured")
         for daemon in daemons:

@@ -6,17 +6,25 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from atta.errors import AttaError
 
-__all__ = ["Consumers", "Taken"]
+__all__ = ["Consumers", "Start", "Taken", "start_here"]
 
+Process = subprocess.Popen[bytes]
+Start = Callable[[int, Sequence[str]], Process]
+"""Starts a rank's process by its command. Both its standard input and its output are pipes."""
 END_S = 10.0
 """How long a process may take to end."""
+
+
+def start_here(_rank: int, command: Sequence[str]) -> Process:
+    """Start a process on this machine."""
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @dataclass(frozen=True)
@@ -34,15 +42,13 @@ class Consumers:
     processors' caches for themselves meanwhile.
     """
 
-    def __init__(self, target: str, loaders: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, target: str, loaders: Sequence[Mapping[str, Any]], start: Start = start_here) -> None:
         """``target``: of ``atta.connect``. ``loaders``: arguments of ``NeighborLoader`` by rank."""
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Process] = []
         try:
-            for loader in loaders:
+            for rank, loader in enumerate(loaders):
                 about = json.dumps({"target": target, "loader": loader})
-                command = [sys.executable, "-m", "atta.simulate.consumer", about]
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-                self._processes.append(process)
+                self._processes.append(start(rank, [sys.executable, "-m", "atta.simulate.consumer", about]))
         except BaseException:
             self._end()
             raise
@@ -85,16 +91,17 @@ class Consumers:
         self._end()
 
 
-def _ask(process: subprocess.Popen[str], question: str) -> None:
+def _ask(process: Process, question: str) -> None:
     assert process.stdin is not None
     try:
-        process.stdin.write(question + "\n")
+        process.stdin.write(question.encode() + b"\n")
+        process.stdin.flush()
     except BrokenPipeError:
         _answer(process)  # says why
         raise
 
 
-def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
+def _answer(process: Process) -> dict[str, float]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

@@ -20,7 +20,7 @@ machine lets threads wait although nothing is in their way is measured apart (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from atta.errors import ConfigError
 from atta.observe.machine.waking import timer_lateness_s, wake_s
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
-from atta.simulate.consumers import Consumers
+from atta.simulate.consumers import Consumers, Start, start_here
 from atta.simulate.drawn import added, expanded_by_hop, together
 from atta.simulate.fitting import MOST_REPEATS, Measurements, ServedDataset, Waits, merged, profile_of
 from atta.simulate.profile import Profile
@@ -68,13 +68,15 @@ def measure(
     epochs: int = 2,
     threads: int = 1,
     say: Say = lambda _: None,
+    start: Start = start_here,
 ) -> Profile:
     """Measure the batches of one trainer per partition of ``source``.
 
     ``source``: a partitioned dataset, or a cluster (file or addresses).
     ``data``: the dataset that a cluster serves; without it only the mean share at home over all hops is known.
     ``threads``: worker threads of a daemon that is started here. Every run has a warm-up epoch before its measured
-    ``epochs``.
+    ``epochs``. ``start``: starts the process of a rank's consumer. A consumer belongs on the machine of its partition's
+    daemon: daemons of other machines would make its batches less often than they do for trainers.
 
     Raises:
         DataError, ConfigError: the dataset or a setting is wrong.
@@ -102,7 +104,8 @@ def measure(
             by_rank = _of_loaders(run, described, split)
             loaders = [NeighborLoader(cluster, **of_loader) for of_loader in by_rank]  # refuse bad arguments
             target = cluster.cluster_file if isinstance(cluster, LocalCluster) else source
-            found = _measured(cluster, str(target), by_rank, run)
+            with Consumers(str(target), by_rank, start) as consumers:
+                found = _measured(cluster, consumers, run)
             if not runs:  # the profile's own batches
                 found = replace(_counted(loaders, dataset, run), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
@@ -140,13 +143,12 @@ def _of_loaders(run: _MeasuredRun, described: ServedDataset, split: str) -> list
     return [{**about, "rank": rank, "world_size": ranks, "job": "measure"} for rank in range(ranks)]
 
 
-def _measured(cluster: Cluster, target: str, loaders: Sequence[Mapping[str, Any]], run: _MeasuredRun) -> Measurements:
+def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun) -> Measurements:
     """What batches cost: one warm-up epoch, then the measured ones."""
-    with Consumers(target, loaders) as consumers:
-        consumers.take(1, run.most, alone=run.alone)
-        before = _totals(cluster)
-        taken = consumers.take(run.epochs, run.most, alone=run.alone)
-        after = _totals(cluster)
+    consumers.take(1, run.most, alone=run.alone)
+    before = _totals(cluster)
+    taken = consumers.take(run.epochs, run.most, alone=run.alone)
+    after = _totals(cluster)
     totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
     found = Measurements(batches=taken.batches, totals=totals, cpu_s=taken.cpu_s)
     if found.of("seed", "cpu", "n") == 0:
