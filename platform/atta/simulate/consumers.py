@@ -13,7 +13,7 @@ from typing import Any
 
 from atta.errors import AttaError
 
-__all__ = ["Consumers", "Start", "Taken", "start_here"]
+__all__ = ["Consumers", "Start", "TakenBatches", "start_here"]
 
 Process = subprocess.Popen[bytes]
 Start = Callable[[int, Sequence[str]], Process]
@@ -28,7 +28,7 @@ def start_here(_rank: int, command: Sequence[str]) -> Process:
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenBatches:
     """What the consumers of all ranks took, and the CPU seconds of their processes meanwhile."""
 
     batches: int
@@ -53,7 +53,7 @@ class Consumers:
             self._end()
             raise
 
-    def take(self, epochs: int, most: int | None = None, *, alone: bool = False) -> Taken:
+    def take(self, epochs: int, most: int | None = None, *, alone: bool = False) -> TakenBatches:
         """Have every rank take ``epochs``, of each at most ``most`` batches (None: all).
 
         ``alone``: one rank after another. Raises AttaError: a rank could not.
@@ -64,7 +64,7 @@ class Consumers:
             for process in turn:
                 _ask(process, question)
             answers += [_answer(process) for process in turn]
-        return Taken(sum(int(a["batches"]) for a in answers), sum(a["cpu_s"] for a in answers))
+        return TakenBatches(sum(int(a["batches"]) for a in answers), sum(a["cpu_s"] for a in answers))
 
     def _end(self) -> None:
         for process in self._processes:
