@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +157,65 @@ def test_the_gradient_of_a_row_is_the_mean_over_all_its_uses_as_in_dgl(rng: np.r
     assert rows.tolist() == sorted({row for row, _ in uses})
     for row, mean in zip(rows, means, strict=True):
         np.testing.assert_allclose(mean, np.mean([g for other, g in uses if other == row], axis=0), rtol=1e-5)
+
+
+class Post:
+    """``torch.distributed`` of trainers that take turns: everyone sends before anyone asks for what has come."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self.rank = world, 0
+        self.sent: list[list[list[Any]]] = []  # by call: what each trainer has sent to each
+
+    def of(self, rank: int) -> Post:
+        self.rank, self.calls = rank, 0
+        return self
+
+    def all_to_all_single(self, output: Any, given: Any, *sizes: Any) -> None:
+        lengths = sizes[1] if sizes else [len(given) // self.world] * self.world
+        if len(self.sent) == self.calls:
+            self.sent.append([[] for _ in range(self.world)])
+        self.sent[self.calls][self.rank] = [part.clone() for part in given.split(lengths)]
+        import torch
+
+        come = [to[self.rank] for to in self.sent[self.calls] if to]
+        if len(come) == self.world:
+            output.copy_(torch.cat(come))
+        else:
+            output.zero_()
+        self.calls += 1
+
+
+@pytest.mark.parametrize(("world", "widths"), [(1, [4]), (2, [3]), (3, [1, 4, 3])])
+def test_every_trainer_gets_the_gradients_that_are_for_it(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, world: int, widths: list[int]
+) -> None:
+    pytest.importorskip("torch")
+    from atta.client.tables.embedding import Gradients
+    from atta.compat.dgl.distributed import gradients
+
+    numbers = rng.integers(0, 9, (world, len(widths)))
+    numbers[0, 0] = 0
+    mine = [
+        [
+            Gradients(rng.integers(0, 50, n), rng.random((n, width), dtype=np.float32), rng.integers(1, 5, n))
+            for n, width in zip(of, widths, strict=True)
+        ]
+        for of in numbers.tolist()
+    ]
+    ranks = [[rng.integers(0, world, len(one.rows)) for one in of] for of in mine]
+    post = Post(world)
+    for _ in range(3):  # first the numbers of all have been sent, then the gradients
+        found = []
+        for rank in range(world):
+            monkeypatch.setattr(gradients, "meeting", lambda rank=rank: post.of(rank))
+            found.append(gradients.exchanged(mine[rank], ranks[rank], world))
+    for rank in range(world):
+        for embedding in range(len(widths)):
+            for sender, got in enumerate(found[rank][embedding]):
+                chosen = ranks[sender][embedding] == rank
+                for array, wanted in zip(got, mine[sender][embedding], strict=True):
+                    assert array.dtype == wanted.dtype
+                    np.testing.assert_array_equal(array, wanted[chosen])
 
 
 def test_a_file_of_addresses_is_that_of_dgl(tmp_path: Path) -> None:

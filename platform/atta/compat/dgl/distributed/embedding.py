@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atta.compat.dgl.distributed.book import PartitionPolicy
-from atta.compat.dgl.distributed.learned import LearnedRows
+from atta.compat.dgl.distributed.learned import LearnedRows, step
 from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, policy_of
 from atta.compat.dgl.job import present
 from atta.errors import ConfigError
@@ -72,4 +72,4 @@ class DistEmbedding:
         Raises:
             ConfigError: there is no optimiser.
         """
-        self.rows.step()
+        step([self.rows])

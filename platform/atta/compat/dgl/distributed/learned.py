@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,11 +14,11 @@ from atta.client.tables.remote import RemoteTable
 from atta.compat.dgl.distributed.book import PartitionPolicy
 from atta.compat.dgl.distributed.gradients import exchanged, mean_of_uses
 from atta.compat.dgl.distributed.tensor import InitFunc, create, drop
-from atta.compat.dgl.job import Job, barrier
+from atta.compat.dgl.job import Job, barrier, present
 from atta.errors import ConfigError
 from atta.kvstore.spec import OptimiserSpec
 
-__all__ = ["LearnedRows"]
+__all__ = ["LearnedRows", "step"]
 
 _TOGETHER = 1 << 16
 """Rows that are copied at a time."""
@@ -91,24 +92,8 @@ class LearnedRows:
         self.__dict__["table"] = tables.create(new)
         self.__dict__.pop("module", None)
 
-    def step(self) -> None:
-        """Step each row that any trainer has used, once, and return when all are stepped. All trainers call it.
-
-        As in DGL, the gradient of a row is the mean over its uses by all trainers. The trainers of the part that owns a row
-        push it.
-        """
-        if self.optimiser is None:
-            raise ConfigError("DistEmbedding: no optimiser steps it")
-        given, world = [self.module.gradients()], self._job.world
-        if world > 1:
-            given = exchanged(given[0], self._trainers(given[0].rows), world)
-        rows, gradients = mean_of_uses(given)
-        if len(rows):
-            self.module.push(rows, gradients)
-            self.module.flush()
-
-    def _trainers(self, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: the trainer that pushes each row."""
+    def owners(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: the trainer that pushes each row. It is one of the part that owns it."""
         book = self._policy.partition_book
         parts = np.searchsorted(self.table.first_rows, rows, side="right") - 1
         found = np.empty(len(rows), np.int64)
@@ -135,6 +120,29 @@ class LearnedRows:
             for first in range(0, len(ids), _TOGETHER):
                 piece = slice(first, first + _TOGETHER)
                 self.table.push(where[piece], values[piece], array=name).wait()
+
+
+def step(embeddings: Sequence[LearnedRows]) -> None:
+    """Step each row of ``embeddings`` that any trainer has used, once, and return when all that this one pushes are
+    stepped. All trainers call it.
+
+    As in DGL, the gradient of a row is the mean over its uses by all trainers. The trainers of the part that owns a row
+    push it.
+    """
+    if any(rows.optimiser is None for rows in embeddings):
+        raise ConfigError("DistEmbedding: no optimiser steps it")
+    if not embeddings:
+        return
+    mine = [rows.module.gradients() for rows in embeddings]
+    given, world = [[one] for one in mine], present().world
+    if world > 1:
+        given = exchanged(mine, [rows.owners(one.rows) for rows, one in zip(embeddings, mine, strict=True)], world)
+    for rows, of in zip(embeddings, given, strict=True):
+        distinct, gradients = mean_of_uses(of)
+        if len(distinct):
+            rows.module.push(distinct, gradients)
+    for rows in embeddings:
+        rows.module.flush()
 
 
 def _copy(source: RemoteTable, target: RemoteTable) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.compat.dgl.distributed.embedding import DistEmbedding
+from atta.compat.dgl.distributed.learned import step
 from atta.compat.dgl.distributed.saved import OptimiserFile
 from atta.compat.dgl.job import barrier, present
 from atta.compat.dgl.offered import refuse
@@ -36,8 +37,7 @@ class _SparseOptimiser:
 
         As in DGL, a row that several trainers have used makes one step, with the mean of the gradients of all uses.
         """
-        for embedding in self._params:
-            embedding.step()
+        step([embedding.rows for embedding in self._params])
         barrier()
 
     def zero_grad(self) -> None:
