@@ -286,7 +286,7 @@ def _distinct(ids: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray | None
         known = np.zeros(rows, dtype=bool)
         known[ids[(ids >= 0) & (ids < rows)]] = True
         if np.count_nonzero(known) == len(ids):
-            return ids, None, np.ones(len(ids), dtype=np.int64)
+            return ids.copy(), None, np.ones(len(ids), dtype=np.int64)  # theirs may be memory of a batch that goes
     return np.unique(ids, return_inverse=True, return_counts=True)
 
 
