@@ -3,8 +3,8 @@
     python -m bench.pushes_release BASE [--rounds 4]
 
 BASE is a checkout of that release with its own ``.venv``. The two alternate. Each starts a daemon and a client of its own,
-and pushes as ``bench.pushes`` does. Bound: 85 % of the release's pushes. Writes pushes-release.json and
-pushes-release.md.
+and pushes as ``bench.pushes`` does. The release runs this very file, so what it runs calls nothing else of ``bench``.
+Bound: 85 % of the release's pushes. Writes pushes-release.json and pushes-release.md.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
 ``costs`` measures the costs once per dataset, fan-outs and batch size, as ``atta simulate --measure`` does: in
 namespaces with unshaped links, without round trips, computing consumers or a cache, under one policy. The clusters that
 are compared differ from that, and nothing is fitted to them. Both run as many whole epochs. Namespaces share the cores
-of the machine, and so do the simulated machines. Bound:
-15 %. From the costs with the most partitions it then forecasts larger clusters of larger machines, and what limits
-them. Writes simulated.json and simulated.md.
+of the machine, and so do the simulated machines. Bound: 15 %. From the costs with the most partitions it then forecasts
+larger clusters of larger machines, and what limits them. Writes simulated.json and simulated.md.
 """
 
 from __future__ import annotations

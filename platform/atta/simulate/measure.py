@@ -80,7 +80,7 @@ def measure(
 
     Raises:
         DataError, ConfigError: the dataset or a setting is wrong.
-        RemoteError: a daemon failed.
+        AttaError: a daemon or a consumer failed.
     """
     served = source if Path(source).is_dir() else data
     dataset = None if served is None else Dataset.open(served, parts=[], verify=False)
