@@ -29,6 +29,7 @@ def test_a_tiny_graph_on_two_partitions(tmp_path: Path) -> None:
     assert document["about"].startswith("Time is not divided by kind of code")
     found = {name: figure["median"] for name, figure in document["results"]["atta-uncached"].items()}
     assert found["first_10_share, first batches/2 parts"] > 0
+    assert 0 <= found["filled_s, first batches/2 parts"] < 60
     for size in (8, 2):
         sections, main = f"2 parts, {size} seeds/", f", {size} seeds/2 parts"
         of = {n.removeprefix(sections).removesuffix(main): v for n, v in found.items() if sections in n or main in n}

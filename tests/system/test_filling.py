@@ -147,6 +147,42 @@ def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: P
     assert not [line for line in lines if line["event"] in ("peer lost", "peer is back", "background task died")]
 
 
+def test_clients_may_wait_until_the_caches_are_filled(
+    running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
+    addresses = free_addresses(2)
+    peers = dict(enumerate(addresses))
+    first = running.start(data, 0, addresses[0], peers)
+    assert first._stats()["caches_filled"] == 0  # the owner of the other rows and in-edges is away
+    second = running.start(data, 1, addresses[1], peers, cache_fill=1)  # its second piece comes in minutes
+    with atta.connect(addresses) as cluster:
+        assert eventually(lambda: first._stats()["caches_filled"] == 1)
+        began = time.monotonic()
+        assert not cluster.wait_filled(0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+    assert second._stats()["caches_filled"] == 0
+    running.kill_all()
+
+    addresses = free_addresses(2)
+    for part, address in enumerate(addresses):
+        running.start(data, part, address, dict(enumerate(addresses)))
+    with atta.connect(addresses) as cluster:
+        assert cluster.wait_filled(20)
+        kept = [figures["edge_cache_rows"] for figures in cluster.stats()]
+    assert all(kept)
+    assert not any(figures["remote_rows"] for _, figures in epoch(addresses))
+
+
+@pytest.mark.parametrize("settings", [{"cache_bytes": 0}, {"cache_fill": 0}])
+def test_caches_that_only_batches_fill_are_not_waited_for(running: Running, data: Path, settings: dict) -> None:
+    addresses = free_addresses(2)
+    both(running, data, addresses, cache_edges=True, **settings)
+    with atta.connect(addresses) as cluster:
+        assert cluster.wait_filled(20)
+        assert all(figures["filled_bytes"] == 0 for figures in cluster.stats())
+
+
 def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
     addresses = free_addresses(2)
     peers = dict(enumerate(addresses))

@@ -185,6 +185,13 @@ def loader(**options: Any) -> tuple[Run, Any]:
 @click.option("--work", metavar="DIR", help="Keep graphs and partitionings here  [default: atta in the user's cache].")
 @click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per stretch of batches.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of graph, partitioning and sampling.")
+@click.option(
+    "--filled/--not-filled",
+    "filled",
+    default=True,
+    show_default=True,
+    help="The first batches begin when the caches are filled, or as soon as the daemons serve.",
+)
 @_measured("Draw processor time per seed over the number of partitions.")
 def scale(**options: Any) -> tuple[Run, Any]:
     """What a seed costs as the number of partitions grows, with and without a cache.

@@ -53,6 +53,8 @@ LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
 AGAIN_S = 0.1
 """Pause before that, in seconds: a daemon may refuse at once, again and again."""
+FILLED_S = 0.2
+"""How often a daemon is asked whether its caches are filled, in seconds."""
 REPLICA_S = 2.0
 """How long a replica may take to say who it is before the next one is asked, in seconds."""
 
@@ -130,6 +132,20 @@ class Cluster:
     def stats(self) -> list[dict[str, float]]:
         """Counters and gauges of each daemon, in the order of their partitions."""
         return [c.stats() for c in self._connections]
+
+    def wait_filled(self, deadline_s: float = 60.0) -> bool:
+        """Wait until the daemons' caches are filled: the first batches are as fast then as later ones.
+
+        Batches need no such wait. Fresh daemons fetch what is hot of other partitions within seconds, as long as all
+        daemons are there. Returns False if one is not done within ``deadline_s`` seconds.
+        """
+        until = time.monotonic() + deadline_s
+        for connection in self._connections:  # one after the other: many clients may wait, and all of them will be done
+            while not connection.stats().get("caches_filled", 1.0):
+                if (left := until - time.monotonic()) <= 0:
+                    return False
+                time.sleep(min(FILLED_S, left))
+        return True
 
     def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
         """Have the daemon of partition 0 show what a training job's latest epoch has sent and read; see

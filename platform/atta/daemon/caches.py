@@ -44,10 +44,10 @@ class DaemonCaches:
         messages = Owners(peers, self._dataset, pool)
         self._source = FillSource(messages if links is None else links.owners(messages), peers, pool)
         self._filler = self._row_filler()
+        self._edge_filling = EdgeFilling(self._dataset, self.edges, self._source, self._known)
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What fills the caches in the background, and connects the peers."""
-        edges = EdgeFilling(self._dataset, self.edges, self._source, self._known)
         chosen_from = partial(candidates, self._dataset, self._owner, limit_bytes=self.edges.limit_bytes, **self._how)
 
         filler = Filler(self._reached, self._queue())
@@ -55,11 +55,12 @@ class DaemonCaches:
         async def fetch_all(pieces: Iterable[FillPiece]) -> None:
             await filler.fill(self._queue(pieces))
 
-        return {"fill": self._filler.run(), "fill_edges": edges.run(chosen_from, fetch_all)}
+        return {"fill": self._filler.run(), "fill_edges": self._edge_filling.run(chosen_from, fetch_all)}
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
-        return {**self.rows.stats(), **self.edges.stats(), **self._filler.stats()}
+        filled = {"caches_filled": float(self._filler.done and self._edge_filling.done)}
+        return {**self.rows.stats(), **self.edges.stats(), **self._filler.stats(), **filled}
 
     def _row_filler(self) -> Filler:
         """What fills in rows and connects the peers; without a rate it only connects them."""

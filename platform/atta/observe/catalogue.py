@@ -92,6 +92,7 @@ FIGURES: dict[str, Family] = {
         edge_cache_bytes="Memory of cached in-edges of other partitions' vertices.",
         edge_cache_rows="Vertices of other partitions whose in-edges are cached.",
         fill_pieces_left="Pieces of the cache that are not filled in yet.",
+        caches_filled="1 once all rows and in-edges have come that are fetched before batches ask for them.",
         scheduler_sessions="Sessions that the scheduler makes batches for.",
         scheduler_in_flight="Sampling DAGs launched and not finished, of all sessions.",
         scheduler_utilisation="CPU utilisation as the launch score sees it, in percent; measured while sessions are open.",

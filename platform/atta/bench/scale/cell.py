@@ -37,6 +37,7 @@ class Batches:
         batch_sizes: measured one after the other, each after a warm-up.
         warm_up, measured, profiled: batches per consumer, rounded up to whole epochs; 0 profiled: none.
         threads: of every daemon and consumer.
+        filled: the first batches wait until the daemons' caches are filled.
         timeout_s: no stretch may take longer.
     """
 
@@ -51,6 +52,7 @@ class Batches:
     measured: int = 50
     profiled: int = 20
     threads: int = 1
+    filled: bool = True
     timeout_s: float = 600.0
 
 
@@ -103,6 +105,8 @@ def run_cell(
             found[size] = figures_of(stretch)
             if place == 0:
                 found[None] = first_batches(taken, size, found[size]["seeds_per_s"])
+                if found[None]:
+                    found[None]["filled_s"] = max(answer["filled_s"] for answer in ready)
     return found
 
 

@@ -6,7 +6,7 @@ The Python of another checkout runs the very same file. So it imports nothing bu
 Atta import. A question is a line of JSON on standard input, its answer one on standard output:
 
     consumer                                              benchmark
-      {"event": "ready", "batches": {"1024": 9}}     →      batches of an epoch, by size
+      {"event": "ready", "batches": {"1024": 9}, ...} →     batches of an epoch, by size
                                                      ←      {"do": "take", "batch_size": 1024, "epochs": 2}
       {"event": "taken", "times": [...], ...}        →
                                                      ←      {"do": "count"}
@@ -28,7 +28,7 @@ import atta
 
 __all__ = ["SETTINGS", "main"]
 
-SETTINGS = ("num_neighbors", "split", "frontier", "deliver", "seeds", "seed", "batch_sizes", "threads")
+SETTINGS = ("num_neighbors", "split", "frontier", "deliver", "seeds", "seed", "batch_sizes", "threads", "filled")
 """What the benchmark tells every consumer at its start, besides addresses, rank, number of ranks and deadline."""
 
 
@@ -40,13 +40,22 @@ def main() -> None:
     deliver = _delivery(given["deliver"], given["threads"])
     with atta.connect(given["addresses"], wait=True, deadline_s=given["deadline_s"]) as cluster:
         loaders = {size: _loader(cluster, given, size) for size in given["batch_sizes"]}
-        _emit(out, event="ready", batches={size: len(loader) for size, loader in loaders.items()})
+        waited = _wait_filled(cluster, given["deadline_s"]) if given["filled"] else 0.0
+        _emit(out, event="ready", batches={size: len(loader) for size, loader in loaders.items()}, filled_s=waited)
         for line in iter(sys.stdin.readline, ""):
             asked = json.loads(line)
             if asked["do"] == "count":
                 _emit(out, event="counted", figures=cluster.stats()[given["rank"]])
             else:
                 _emit(out, event="taken", **_take(loaders[asked["batch_size"]], asked["epochs"], deliver))
+
+
+def _wait_filled(cluster: Any, deadline_s: float) -> float:
+    """Seconds until the daemons' caches are filled; 0 in a checkout that cannot tell."""
+    began = time.monotonic()
+    if hasattr(cluster, "wait_filled") and not cluster.wait_filled(deadline_s):
+        raise SystemExit(f"the caches are not filled after {deadline_s:g} s")
+    return time.monotonic() - began
 
 
 def _loader(cluster: Any, given: dict[str, Any], batch_size: int) -> Any:

@@ -38,6 +38,8 @@ class EdgeFilling:
     def __init__(self, dataset: Dataset, cache: EdgeCache, source: FillSource, parts: Collection[int]) -> None:
         """``parts``: the partitions whose daemons can be asked. In-edges of the others stay away."""
         self._dataset, self._cache, self._source, self._parts = dataset, cache, source, parts
+        self.done = False
+        """Whether nothing more comes, be it that something failed."""
 
     async def run(self, candidates: Callable[[], list[Candidates]], fetch_all: FetchAll) -> None:
         """Fill the cache, then rest until cancelled. ``fetch_all`` returns when all pieces are here.
@@ -49,6 +51,7 @@ class EdgeFilling:
                 await self._fill(await self._source.work(candidates), fetch_all)
         except Exception as error:
             log.exception("no edges kept", exc_info=error)
+        self.done = True
         await asyncio.Event().wait()
 
     async def _fill(self, asked: Sequence[Candidates], fetch_all: FetchAll) -> None:

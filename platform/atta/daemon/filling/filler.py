@@ -45,6 +45,11 @@ class Filler:
         self._reached, self._queue = reached, queue
         self._bytes = self._failures = 0
 
+    @property
+    def done(self) -> bool:
+        """Whether all pieces are here."""
+        return self._queue.left == 0
+
     async def run(self) -> None:
         """Fetch all pieces, then rest."""
         await self.fill(self._queue)
