@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atta.errors import ConfigError
-from atta.samplers.hashing import hash_string, permutation, stream_key
+from atta.samplers.hashing import ascending, hash_string, permutation, stream_key
 
 __all__ = [
     "SeedPlan",
@@ -189,7 +189,7 @@ def plan_seeds(
     )
     request = _Request(internal, user_ids, batch_size, parts, rank, world, seed, epoch, shuffle, drop_last, pad)
     # The input order breaks ties of the hash (a seed given twice). It is the same for any partitioning.
-    order = np.argsort(user_ids if position is None else position, kind="stable")
+    order = ascending(user_ids if position is None else position)
     request = dataclasses.replace(request, internal=internal[order], user_ids=user_ids[order])
     plan = _plan_global if policy is SeedPolicy.GLOBAL else _plan_local
     chosen = plan(request, batches)
@@ -284,7 +284,7 @@ def _plan_local(request: _Request, batches: int) -> Ints:
 def _local_share(request: _Request) -> Ints:
     """Positions of the seeds that the rank draws from, in this epoch's order."""
     n, world, parts, rank = len(request.internal), request.world, request.parts, request.rank
-    by_place = np.argsort(request.internal, kind="stable")
+    by_place = ascending(request.internal)
     home = home_of(rank, world, parts)
     first, stop = -(-home * world // parts), -(-(home + 1) * world // parts)  # the ranks of this home
     start = n * first // world

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from atta.errors import ConfigError
+from atta.samplers.hashing import ascending, mix64, permutation
 from atta.samplers.seed_plan import (
     SeedPlan,
     SeedPolicy,
@@ -187,6 +188,23 @@ def test_a_seed_given_twice_stays_twice() -> None:
         (alone,) = ranks(internal, user_ids, 1, policy=policy, position=np.arange(4), batch_size=3)
         assert sorted(alone.input_id.tolist()) == [0, 1, 2, 3]
         assert internal[alone.input_id].tolist() == alone.seeds.tolist()
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3), max_size=60), st.integers(0, 2**64 - 1))
+def test_equal_keys_stay_in_the_given_order(keys: list[int], key: int) -> None:
+    ids = np.array(keys, dtype=np.int64)
+    assert ascending(ids).tolist() == sorted(range(len(keys)), key=lambda i: (keys[i], i))
+    # By hash, then by id, then as given: different ids have different hashes, so the second rule never decides.
+    hashes = mix64(mix64(ids.view(np.uint64)) ^ np.uint64(key)).tolist()
+    assert permutation(ids, key).tolist() == sorted(range(len(keys)), key=lambda i: (hashes[i], keys[i], i))
+
+
+def test_many_keys_of_which_two_are_equal_stay_in_order() -> None:
+    keys = np.random.default_rng(1).permutation(50_000)
+    keys[[7, 40_000]] = keys[20_000]
+    order = ascending(keys)
+    assert (order == np.argsort(keys, kind="stable")).all()
+    assert order[keys[order] == keys[7]].tolist() == [7, 20_000, 40_000]
 
 
 def test_local_shares_lie_near_home_and_stay_for_all_epochs() -> None:

@@ -307,8 +307,8 @@ class SlotPool:
         self._out.discard(slot)
         if slot.claim():
             self._free.setdefault(slot.capacity, []).append(slot)
-        else:
-            self._left[slot] = session, slot.touched_bytes
+        else:  # it has at least the pages of its batch; to count all of them takes the kernel as long as a small batch
+            self._left[slot] = session, self._lent.get(slot, 0)
         self._returned(slot)
 
     def _returned(self, slot: Slot) -> None:

@@ -16,6 +16,8 @@ __all__ = ["ChosenSeeds", "choose_seeds"]
 MAX_BATCHES = 1 << 31
 PLAN_BYTES = 64
 """Bytes of memory per seed while a session is planned: ids, hashes, orders and their copies."""
+UNCHECKED_BYTES = 4 << 20
+"""Plans of so few bytes need no look at what is free. It reads a dozen files, once per epoch of every trainer."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
 
 def _check_room(seeds: int) -> None:
     """Refuse more seeds than there is memory to plan. A message can name many of them in a few bytes."""
-    if (wanted := seeds * PLAN_BYTES) > (free := available_bytes()):
+    wanted = seeds * PLAN_BYTES
+    if wanted > UNCHECKED_BYTES and wanted > (free := available_bytes()):
         raise QuotaExceededError(
             f"no memory left for a session of {seeds} seeds: it takes up to {wanted >> 20} MiB for a moment, "
             f"{free >> 20} MiB are available"
