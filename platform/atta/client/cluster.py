@@ -134,7 +134,8 @@ class Cluster:
         return [c.stats() for c in self._connections]
 
     def wait_filled(self, deadline_s: float = 60.0) -> bool:
-        """Wait until the daemons' caches are filled: the first batches are as fast then as later ones.
+        """Wait until the daemons' caches are filled, so that first batches neither ask for what comes anyway nor share
+        machine and links with it.
 
         Batches need no such wait. Fresh daemons fetch what is hot of other partitions within seconds, as long as all
         daemons are there. Returns False if one is not done within ``deadline_s`` seconds.
