@@ -189,18 +189,20 @@ class BatchHeader(_message.Message):
     def __init__(self, last: _Optional[bool] = ..., pending: _Optional[bool] = ..., batch: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[ArrayRef, _Mapping]]] = ..., buffer_bytes: _Optional[int] = ..., slot: _Optional[_Union[SharedSlot, _Mapping]] = ..., stats: _Optional[_Mapping[str, float]] = ..., unlaunched: _Optional[int] = ..., moving: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class SharedSlot(_message.Message):
-    __slots__ = ("path", "capacity", "nonce", "offset", "inode")
+    __slots__ = ("path", "capacity", "nonce", "offset", "inode", "made")
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     INODE_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
     path: str
     capacity: int
     nonce: int
     offset: int
     inode: int
-    def __init__(self, path: _Optional[str] = ..., capacity: _Optional[int] = ..., nonce: _Optional[int] = ..., offset: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
+    made: int
+    def __init__(self, path: _Optional[str] = ..., capacity: _Optional[int] = ..., nonce: _Optional[int] = ..., offset: _Optional[int] = ..., inode: _Optional[int] = ..., made: _Optional[int] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
     __slots__ = ("session",)

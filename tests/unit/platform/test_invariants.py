@@ -103,7 +103,7 @@ def pool() -> Iterator[SlotPool]:
         (lambda p: p._sessions.update({4096: -2}), "sessions by size"),
         (lambda p: p._arenas.clear(), "arena is unknown"),
         (lambda p: p._free.clear(), "follows one that ends"),
-        (lambda p: p._out.add(Slot(p._arenas[0], 4096, 4096, np.empty(0, np.uint8))), "follows one that ends"),
+        (lambda p: p._out.add(Slot(p._arenas[0], 4096, 4096, np.empty(0, np.uint8), made=0)), "follows one that ends"),
         (lambda p: p._arenas[0].gaps.give(0, 4096), "follows one that ends"),
         (
             lambda p: (p._free.clear(), p._out.clear(), p._lent.clear(), p._arenas[0].gaps.give(0, 3 * 4096)),

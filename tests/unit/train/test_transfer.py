@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
+from atta.client.sessions.slots import SlotMaps
+from atta.daemon.engine.slots import SlotPool
 from atta.errors import ConfigError
+from atta.protos.v1.session_pb2 import SharedSlot
 from atta.train.launching.worker import choose_device
+from atta.train.steps.pinning import pinned_slots
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
 
@@ -22,6 +29,8 @@ class Fake:
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+    arrays: ClassVar[dict[str, Any]] = {}
 
     def to_pyg(self) -> Any:
         from torch_geometric.data import Data
@@ -83,3 +92,49 @@ def test_order_and_content_on_a_gpu() -> None:
         watch.add("compute", start, watch.now())
     assert [float(s) for s in sums] == [float(i * i) * 100 * 1000 * 1000 for i in range(20)]
     assert watch.totals()["compute"] > 0
+
+
+class InSlot:
+    """A batch whose only array lies in a daemon's slot."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.arrays = {"table/node/x": array}
+
+    def to_pyg(self) -> Any:
+        from torch_geometric.data import Data
+
+        return Data(x=torch.from_numpy(self.arrays["table/node/x"]), edge_index=self.edges())
+
+    def edges(self) -> torch.Tensor:
+        """Two rows that lie apart, as those of sources and targets do."""
+        return torch.arange(40).view(2, 20)[:, :10]
+
+
+@needs_cuda
+def test_a_gpu_reads_what_slots_hold_now() -> None:
+    """Slots are used again, and given back and made anew, under a copy that reads their pinned pages."""
+    device, rows, capacity = torch.device("cuda", 0), 5000, 4 << 20
+    pool, maps = SlotPool(1 << 30), SlotMaps()
+
+    def batches() -> Iterator[InSlot]:
+        for number in range(60):
+            slot = pool.acquire(capacity)
+            slot.buffer[4096 : 4096 + 400 * rows].view(np.float32)[:] = number
+            told = SharedSlot(path=slot.path, capacity=slot.capacity, offset=slot.offset, nonce=slot.nonce)
+            told.inode, told.made = slot.arena.inode, slot.made
+            memory = maps.lease(told, os.getpid())[4096 : 4096 + 400 * rows]
+            yield InSlot(memory.view(np.float32).reshape(rows, 100))
+            del memory
+            pool.release(slot)
+            if number % 10 == 9:
+                pool.trim(now=1e6 * number)
+                pool.trim(now=1e6 * (number + 1))
+
+    try:
+        for number, (_, data) in enumerate(on_device(batches(), device, Stopwatch(device))):  # type: ignore[arg-type]
+            assert data.x.is_cuda
+            assert bool((data.x == number).all()), number
+            assert torch.equal(data.edge_index.cpu(), torch.arange(40).view(2, 20)[:, :10])
+        assert pinned_slots().nbytes > 0
+    finally:
+        pool.close()

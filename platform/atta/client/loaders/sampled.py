@@ -132,6 +132,11 @@ class SampledBatch:
     # -- arrays --------------------------------------------------------------------------------------------------------
 
     @property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """All arrays as they arrived, by their names on the wire; for code that moves batches as a whole."""
+        return self._raw.arrays
+
+    @property
     def input_id(self) -> np.ndarray:
         """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
         return self._raw.arrays["input_id"]

@@ -13,7 +13,7 @@ import numpy as np
 from atta.errors import RemoteError, UnavailableError
 from atta.wire import memfiles
 
-__all__ = ["SlotMaps"]
+__all__ = ["SlotLease", "SlotMaps", "lease_of"]
 
 
 class _GoneError(Exception):
@@ -32,17 +32,16 @@ class _File:
         self.identity = status.st_dev, status.st_ino
         self._process = os.getpid()
         # Writable, because torch wants writable memory. A slot is ours until we release it.
-        mapping = mmap.mmap(self._fd, status.st_size, flags=mmap.MAP_SHARED)
-        self._bytes = np.frombuffer(mapping, dtype=np.uint8)
+        self.mapping = np.frombuffer(mmap.mmap(self._fd, status.st_size, flags=mmap.MAP_SHARED), dtype=np.uint8)
 
     def lock(self, start: int, nbytes: int, nonce: int) -> np.ndarray:
         """Keep the daemon from writing the slot; raises _GoneError unless the slot holds the batch with this nonce.
 
         Raises ValueError: there is no such range of the file.
         """
-        if nbytes < 8 or start + nbytes > len(self._bytes):
-            raise ValueError(f"bytes {start} to {start + nbytes} of a file of {len(self._bytes)}")
-        view = self._bytes[start : start + nbytes]
+        if nbytes < 8 or start + nbytes > len(self.mapping):
+            raise ValueError(f"bytes {start} to {start + nbytes} of a file of {len(self.mapping)}")
+        view = self.mapping[start : start + nbytes]
         if not memfiles.share(self._fd, start, nbytes):
             raise _GoneError("another batch is put there: the session has ended")
         if int(view[:8].view(np.uint64)[0]) != nonce:
@@ -58,12 +57,27 @@ class _File:
             memfiles.unlock(self._fd, start, nbytes)
 
 
-class _Lease:
-    """Memory of one delivered batch. The lease ends when the last array that was made from it dies."""
+class SlotLease:
+    """Memory of one delivered batch. The lease ends when the last array that was made from it dies.
 
-    def __init__(self, file: _File, view: np.ndarray) -> None:
+    Attributes:
+        mapping: the daemon's memory file, uint8 [bytes]. It lives as long as it is mapped, and its address stays.
+        offset, nbytes: where the slot lies in it.
+        made: number of the slot. While it is the same, the slot has the same pages. 0: the daemon does not say.
+    """
+
+    def __init__(self, file: _File, view: np.ndarray, slot: Any) -> None:
         self._file, self._view = file, view
+        self.mapping, self.offset, self.nbytes, self.made = file.mapping, slot.offset, slot.capacity, slot.made
         self.__array_interface__ = view.__array_interface__
+
+
+def lease_of(array: np.ndarray) -> SlotLease | None:
+    """The lease that an array was made from; None: its memory is no daemon's."""
+    at: Any = array
+    while isinstance(at, np.ndarray):
+        at = at.base
+    return at if isinstance(at, SlotLease) else None
 
 
 class SlotMaps:
@@ -96,7 +110,7 @@ class SlotMaps:
             raise UnavailableError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
         except (OSError, ValueError) as error:
             raise RemoteError(slot.path, f"shared memory of a batch cannot be taken: {error}") from error
-        lease = _Lease(file, view)
+        lease = SlotLease(file, view, slot)
         weakref.finalize(lease, _end, file, slot.offset, slot.capacity, ended).atexit = False
         return np.asarray(lease)
 

@@ -40,12 +40,16 @@ IDLE_SIZES = 4
 
 @dataclass(eq=False)
 class Slot:
-    """A range of an arena; ``buffer`` uint8 [capacity], of which only touched pages take memory."""
+    """A range of an arena; ``buffer`` uint8 [capacity], of which only touched pages take memory.
+
+    ``made`` numbers the slots of a pool: a range whose pages were given back is another slot when it is taken again.
+    """
 
     arena: Arena
     offset: int
     capacity: int
     buffer: np.ndarray = field(repr=False)
+    made: int
     nonce: int = 0
     populating: bool = False  # pages are still made by another thread
 
@@ -283,12 +287,12 @@ class SlotPool:
     def _create(self, capacity: int) -> Slot:
         for arena in self._arenas:
             if (start := arena.gaps.take(_pages(capacity))) is not None:
-                return Slot(arena, start, capacity, arena.buffer[start : start + capacity])
+                return Slot(arena, start, capacity, arena.buffer[start : start + capacity], self.created + 1)
         arena = Arena(arena_bytes(len(self._arenas), _pages(capacity)))
         self._arenas.append(arena)
         start = arena.gaps.take(_pages(capacity))
         assert start == 0
-        return Slot(arena, start, capacity, arena.buffer[:capacity])
+        return Slot(arena, start, capacity, arena.buffer[:capacity], self.created + 1)
 
     def lend(self, slot: Slot, used_bytes: int) -> None:
         """A consumer has taken the batch in ``slot``, of ``used_bytes``."""

@@ -273,7 +273,7 @@ def _messages(delivery: Delivery, unlaunched: int, *, moving: bool, version: int
     header.buffer_bytes = offset
     if delivery.shared:
         shared = session_pb2.SharedSlot(path=slot.path, capacity=slot.capacity, nonce=slot.nonce, offset=slot.offset)
-        shared.inode = slot.arena.inode
+        shared.inode, shared.made = slot.arena.inode, slot.made
         header.slot.CopyFrom(shared)
         return [Bulk(session_pb2.BatchChunk(header=header))]
     return [Bulk(session_pb2.BatchChunk(header=header)), *_inline(list(filled.values()))]

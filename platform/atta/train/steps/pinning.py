@@ -1,0 +1,174 @@
+"""Pins batches where they lie: in the slots that a daemon and its consumer share.
+
+A GPU copies at full speed, and beside a computation, only from memory that the kernel must not move. Copying a batch to
+such memory first takes a trainer longer than many a step on a GPU. Slots are used again and again, so their pages are
+pinned once, as far as batches have filled them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from atta.client.sessions.slots import SlotLease, lease_of
+
+__all__ = ["CudaPages", "Pages", "PinnedSlots", "pinned_slots"]
+
+PAGE = 4096
+LEAST_BYTES = 64 << 10
+"""Smaller arrays are copied to pinned memory, which takes less time than a look at their pages."""
+SPARE = 1.25
+"""Pages are pinned for an array that is so much larger, as the next batch in the slot may be."""
+LIMIT_BYTES = 8 << 30
+"""Most bytes that stay pinned. The slots used longest ago give way first."""
+
+
+class Pages(Protocol):
+    """Pins memory of this process."""
+
+    def pin(self, address: int, nbytes: int) -> bool:
+        """Whether the pages there, none of which is pinned, are pinned now."""
+
+    def unpin(self, address: int) -> None:
+        """Undo a ``pin``, once nobody copies from there any more."""
+
+
+class CudaPages:
+    """Pins memory for the copies of all GPUs."""
+
+    def pin(self, address: int, nbytes: int) -> bool:
+        """See ``Pages``."""
+        portable = 1  # for every GPU that this process uses
+        if int(torch.cuda.cudart().cudaHostRegister(address, nbytes, portable)) == 0:
+            return True
+        with contextlib.suppress(RuntimeError):  # CUDA keeps the error, and the next call would report it
+            torch.zeros(1, device="cuda")
+        return False
+
+    def unpin(self, address: int) -> None:
+        """See ``Pages``."""
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaHostUnregister(address)
+
+
+@dataclass
+class _PinnedSlot:
+    """What is pinned of a slot: where ranges begin and stop, in bytes from the begin of the file."""
+
+    made: int
+    offset: int
+    stop: int
+    ranges: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(stop - start for start, stop in self.ranges.items())
+
+    def overlapped(self, start: int, stop: int) -> bool:
+        """Whether ``start`` to ``stop`` has bytes of a range that begins elsewhere."""
+        return any(begin != start and begin < stop and start < end for begin, end in self.ranges.items())
+
+
+class PinnedSlots:
+    """The slots whose pages are pinned.
+
+    A slot that a batch is in has the pages that it had before, unless its number (``SlotLease.made``) is another one:
+    then the daemon has given them back meanwhile, and what was pinned there is no longer part of the file.
+    """
+
+    def __init__(self, pages: Pages, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._pages, self._limit = pages, limit_bytes
+        self._slots: OrderedDict[tuple[int, int], _PinnedSlot] = OrderedDict()  # by address of the file, and offset
+        self._able = True
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes that are pinned."""
+        return sum(slot.nbytes for slot in self._slots.values())
+
+    def pin(self, arrays: Iterable[np.ndarray]) -> None:
+        """Pin the large ones of a batch's arrays that lie in a slot. Where that is impossible, nothing happens."""
+        leases: dict[int, tuple[SlotLease, list[np.ndarray]]] = {}
+        for array in arrays:
+            lease = lease_of(array)
+            if lease is not None and lease.made:
+                leases.setdefault(id(lease), (lease, []))[1].append(array)
+        for lease, inside in leases.values():
+            if self._able:
+                self._pin(lease, inside)
+
+    def _pin(self, lease: SlotLease, arrays: list[np.ndarray]) -> None:
+        base = lease.mapping.ctypes.data
+        slot = self._slot(lease, base)
+        begins = sorted([*(array.ctypes.data - base for array in arrays), slot.stop])
+        for array in sorted(arrays, key=lambda array: array.ctypes.data):
+            start = array.ctypes.data - base
+            if array.nbytes < LEAST_BYTES or start % PAGE:
+                continue
+            room = next(begin for begin in begins if begin >= start + array.nbytes)
+            self._extend(base, slot, start, start + array.nbytes, room)
+        while self.nbytes > self._limit and len(self._slots) > 1:
+            key = next(iter(self._slots))
+            self._drop(key)
+
+    def _slot(self, lease: SlotLease, base: int) -> _PinnedSlot:
+        """What is known of a slot, which is now the latest used."""
+        key, stop = (base, lease.offset), lease.offset + lease.nbytes
+        slot = self._slots.get(key)
+        if slot is None or (slot.made, slot.stop) != (lease.made, stop):
+            if not any(of == base for of, _ in self._slots):
+                weakref.finalize(lease.mapping, self._forget, base).atexit = False
+            for other, known in list(self._slots.items()):
+                if other[0] == base and known.offset < stop and lease.offset < known.stop:
+                    self._drop(other)
+            slot = self._slots[key] = _PinnedSlot(lease.made, lease.offset, stop)
+        self._slots.move_to_end(key)
+        return slot
+
+    def _extend(self, base: int, slot: _PinnedSlot, start: int, stop: int, room: int) -> None:
+        """Have ``start`` to ``stop`` pinned, and some more, but nothing beyond ``room``, where another array begins."""
+        pinned = slot.ranges.get(start, start)
+        if pinned >= stop:
+            return
+        least, wanted = _pages_up(stop), _pages_up(start + int(SPARE * (stop - start)))
+        stop = min(wanted, max(least, room // PAGE * PAGE))
+        if slot.overlapped(start, stop):  # another session's batches have their arrays elsewhere in slots of that size
+            for begin in list(slot.ranges):
+                self._unpin(base, slot, begin)
+        elif start in slot.ranges:
+            self._unpin(base, slot, start)
+        self._able = self._pages.pin(base + start, stop - start)
+        if self._able:
+            slot.ranges[start] = stop
+
+    def _unpin(self, base: int, slot: _PinnedSlot, start: int) -> None:
+        del slot.ranges[start]
+        self._pages.unpin(base + start)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        slot = self._slots.pop(key)
+        for start in list(slot.ranges):
+            self._unpin(key[0], slot, start)
+
+    def _forget(self, base: int) -> None:
+        """A file is about to be unmapped."""
+        for key in [key for key in self._slots if key[0] == base]:
+            self._drop(key)
+
+
+def _pages_up(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+@functools.cache
+def pinned_slots() -> PinnedSlots:
+    """Those of this process: CUDA refuses to pin a page twice."""
+    return PinnedSlots(CudaPages())
