@@ -141,6 +141,11 @@ def test_predictions(world: World, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
-def test_more_trainers_than_gpus_are_refused(world: World) -> None:
+def test_trainers_without_a_gpu_each(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    """By default they compute on the CPU, and say so."""
+    many: dict[str, Any] = {"trainers": torch.cuda.device_count() + 1, "epochs": 1}
+    by_default = trained(world.plain, verbose=True, **many)
+    assert "they compute on the CPU" in capfd.readouterr().err
+    np.testing.assert_allclose(losses(by_default), losses(trained(world.plain, device="cpu", **many)))
     with pytest.raises(atta.ConfigError, match="every trainer needs a GPU"):
-        trained(world.plain, device=DEVICE, trainers=torch.cuda.device_count() + 1)
+        trained(world.plain, device=DEVICE, **many)

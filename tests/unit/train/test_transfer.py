@@ -78,7 +78,8 @@ def test_choice_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("cpu", 0, 2) == CPU
     assert choose_device("auto", 1, 2) == torch.device("cuda", 1)
     with pytest.raises(ConfigError, match="--trainers 3"):
-        choose_device("auto", 0, 3)
+        choose_device("cuda", 0, 3)
+    assert choose_device("auto", 0, 3) == choose_device("auto", 1, 3) == CPU
 
 
 @needs_cuda

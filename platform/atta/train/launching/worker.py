@@ -26,6 +26,7 @@ from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
 from atta.train.launching.restarting.run import MEETING
 from atta.train.meeting.run import announce_run
+from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES
 
@@ -63,6 +64,9 @@ def run(
     device = choose_device(config.device, int(os.environ.get("LOCAL_RANK", "0")), trainers)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    elif config.device == "auto" and torch.cuda.is_available():
+        alone = config.verbose and os.environ.get("LOCAL_RANK", "0") == "0"
+        Display(alone).line(f"fewer GPUs than the {trainers} trainers of this machine: they compute on the CPU")
     joined = dist.is_initialized()
     if not joined:
         limit = timedelta(seconds=config.rank_timeout)
@@ -83,11 +87,14 @@ def compute_threads(trainers: int) -> int:
 
 
 def choose_device(wanted: str, local_rank: int, trainers: int) -> torch.device:
-    """The CPU, or this trainer's own GPU; raises ConfigError if there are too few GPUs."""
+    """The CPU, or this trainer's own GPU. With ``auto`` it is the CPU if there are fewer GPUs than trainers.
+
+    Raises ConfigError: ``cuda`` is wanted, and there are too few GPUs.
+    """
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cpu" or (wanted == "auto" and not gpus):
+    if wanted == "cpu" or (wanted == "auto" and gpus < trainers):
         return torch.device("cpu")
     if not gpus:
         raise ConfigError("--device cuda: torch sees no GPU")

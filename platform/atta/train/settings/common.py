@@ -104,7 +104,7 @@ class TrainSettings:
         ),
     ] = None
     device: Annotated[
-        str, Option("Where models compute; auto: a GPU per trainer if there is one.", choices=DEVICES)
+        str, Option("Where models compute; auto: a GPU per trainer if there are enough.", choices=DEVICES)
     ] = "auto"
     threads: Annotated[
         int | None,

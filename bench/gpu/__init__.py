@@ -1,0 +1,1 @@
+"""What a GPU changes: run by hand where one is at hand (``bench/gpu/README.md``)."""

@@ -1,0 +1,84 @@
+"""`atta train` on a GPU beside the CPU of the same machine: accuracy and phases.
+
+    python -m bench.gpu.accuracy --work DIR --data-root DIR
+
+facebook_pagepage (in the neutral npz layout below ``--data-root``), one trainer, ten epochs, three seeds. Test accuracy in
+percent at the epoch that was best on the validation split, mean and sample sd. Phases are those of the last epoch of the
+first seed, in seconds; eight runs share the machine, so they say where time goes and not how fast it is.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from atta.bench.output import document
+from bench.gpu.common import gpu_parser, shown
+from bench.record import command, head, rows_of, write
+
+GRAPH = "facebook_pagepage"
+MODELS = {"sage": [], "gcn": [], "gat": [], "resgcn+": ["--layers", "4"]}
+SEEDS = (0, 1, 2)
+AT_ONCE = 8
+
+
+def atta(*words: object) -> str:
+    """What a command of Atta prints."""
+    said = subprocess.run(
+        [sys.executable, "-m", "atta.cli.main", *map(str, words)], capture_output=True, text=True, check=False
+    )
+    if said.returncode:
+        raise SystemExit(f"atta {' '.join(map(str, words))}: {said.stderr[-500:]}")
+    return said.stdout
+
+
+def trained(data: Path, model: str, device: str, seed: int) -> dict[str, Any]:
+    """The report of a run."""
+    fan_outs = "5,5" if model != "resgcn+" else "5"
+    words = ["train", "--data", data, "--model", model, *MODELS[model], "--device", device, "--seed", seed]
+    words += ["--epochs", 10, "--hidden", 64, "--batch-size", 256, "--num-neighbors", fan_outs, "--dropout", 0.3]
+    found: dict[str, Any] = json.loads(atta(*words, "--threads", 2, "--quiet", "--json", "-"))
+    return found
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = gpu_parser(__file__, __doc__)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--devices", default="cpu,cuda", help="[cpu,cuda]")
+    arguments = parser.parse_args()
+    data = arguments.work / f"{GRAPH}-1p"
+    if not data.exists():
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        atta("import", "npz", arguments.data_root / GRAPH, arguments.work / GRAPH, "--undirected", "--quiet")
+        atta("partition", arguments.work / GRAPH, data, "--parts", 1, "--method", "random", "--quiet")
+    devices = arguments.devices.split(",")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = {key: pool.submit(trained, data, *key) for key in product(MODELS, devices, SEEDS)}
+    rows: list[dict[str, Any]] = []
+    for model, device in product(MODELS, devices):
+        reports = [runs[model, device, seed].result() for seed in SEEDS]
+        found = [100 * report["best"]["test_accuracy"] for report in reports]
+        phases = reports[0]["epochs"][-1]["breakdown"]
+        seconds = statistics.median(epoch["seconds"] for epoch in reports[0]["epochs"][1:])
+        accuracy = f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"
+        rows.append({"model": model, "device": device, "accuracy": accuracy, "epoch": seconds, **phases})
+        shown(rows)
+    found_all = document("gpu-accuracy", command=command(parser, arguments), rows=rows)
+    lines = [
+        *head("Training on a GPU and on the CPU", found_all),
+        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
+        "",
+        *rows_of(rows[0], *((f"{v:,.3g}" if isinstance(v, float) else v for v in row.values()) for row in rows)),
+    ]
+    write(arguments.out / "gpu-accuracy.json", found_all, lines)
+
+
+if __name__ == "__main__":
+    main()

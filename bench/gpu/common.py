@@ -1,0 +1,147 @@
+"""Shared by the benchmarks of GPUs: the graph, its batches, a trainer's step, and how rates are taken."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import atta
+from atta.partition import partition_graph
+from atta.partition.generate import GenerateOptions, generate
+from atta.train.models import build_model
+from atta.train.settings import MinibatchSettings
+from bench.record import parser_of
+
+FAN_OUTS = (15, 10, 5)
+HIDDEN = 256
+
+
+def gpu_parser(script: str, about: str | None) -> argparse.ArgumentParser:
+    """Options that all these benchmarks have."""
+    parser = parser_of(script, about)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the graph; it is kept")
+    parser.add_argument("--nodes", type=int, default=2_450_000, help="vertices of the generated graph [2450000]")
+    parser.add_argument("--edges", type=int, default=124_000_000, help="its edges [124000000]")
+    parser.add_argument("--threads", type=int, default=15, help="worker threads of a daemon [15]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each rate is measured [3]")
+    return parser
+
+
+def graph_of(arguments: argparse.Namespace) -> Path:
+    """The power-law graph with 100 features, generated if it is not there."""
+    folder: Path = arguments.work / f"graph-{arguments.nodes}"
+    if not folder.exists():
+        generate("powerlaw", folder, GenerateOptions(nodes=arguments.nodes, edges=arguments.edges, features=100))
+    return folder
+
+
+def dataset_of(arguments: argparse.Namespace, parts: int) -> Path:
+    """The graph in ``parts`` random parts."""
+    folder: Path = arguments.work / f"graph-{arguments.nodes}-{parts}p"
+    if not folder.exists():
+        partition_graph(graph_of(arguments), folder, parts=parts, method="random")
+    return folder
+
+
+def serve(data: Path, threads: int) -> Any:
+    """Daemons of a dataset, whose caches are full."""
+    cluster = atta.local(data, threads=threads, verify=False)
+    cluster.wait_filled(60)
+    return cluster
+
+
+def batches_of(cluster: atta.Cluster, size: int, **options: Any) -> Iterator[atta.MiniBatch]:
+    """Batches of training seeds, as a trainer asks for them, epoch after epoch."""
+    loader = atta.NeighborLoader(
+        cluster, list(FAN_OUTS), (cluster.schema.node_types[0], "train"), batch_size=size, shuffle=True, pad=True,
+        tables=["x"], seed_tables=["y"], edge_ids=False, epochs=1000, **options,
+    )  # fmt: skip
+    for epoch in range(1000):
+        loader.set_epoch(epoch)
+        yield from loader
+
+
+class Step:
+    """A trainer's step: GraphSAGE, cross entropy and Adam."""
+
+    def __init__(self, channels: int, outputs: int, *, precision: str = "fp32", hidden: int = HIDDEN) -> None:
+        settings = MinibatchSettings(model="sage", num_neighbors=FAN_OUTS, hidden=hidden)
+        self.model: Any = build_model(settings, channels, outputs).to("cuda")
+        self.optimizer = torch.optim.Adam(self.model.parameters(), 0.003, capturable=True)
+        self._half = precision == "bf16"
+
+    def __call__(self, data: Any) -> torch.Tensor:
+        """Forward, backward and update with a batch that is on the GPU; its loss."""
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._half):
+            scores = self.model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+        loss = F.cross_entropy(scores.float(), data.y[: len(scores)])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def sizes_of(cluster: atta.Cluster) -> tuple[int, int]:
+    """Number of features, and of classes at most."""
+    tables = cluster.schema.node_tables[cluster.schema.node_types[0]]
+    return tables["x"].row_shape[0], 64
+
+
+def rate(turn: Callable[[], object], seconds: float, *, warm_s: float = 1.0, wait: bool = True) -> float:
+    """How often per second ``turn`` can be done, the work of the GPU included unless ``wait`` is False."""
+    until = time.perf_counter() + warm_s
+    turn()
+    while time.perf_counter() < until:
+        turn()
+    if wait:
+        torch.cuda.synchronize()
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() < begun + seconds:
+        turn()
+        count += 1
+    if wait:
+        torch.cuda.synchronize()
+    return count / (time.perf_counter() - begun)
+
+
+def milliseconds(turn: Callable[[int], object], times: int = 20) -> float:
+    """Median time of a turn on the GPU's clock; a turn gets its number."""
+    found = []
+    for number in range(-3, times):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        turn(max(0, number))
+        end.record()
+        torch.cuda.synchronize()
+        if number >= 0:
+            found.append(begin.elapsed_time(end))
+    return statistics.median(found)
+
+
+def kept(cluster: atta.Cluster, size: int, count: int) -> list[Any]:
+    """Batches as PyG's data in memory of their own."""
+    found, source = [], batches_of(cluster, size)
+    for batch in source:
+        found.append(batch.to_pyg().clone())
+        if len(found) == count:
+            break
+    source.close()
+    return found
+
+
+def shown(found: Sequence[dict[str, Any]]) -> None:
+    """Print the newest row."""
+    print(
+        "  ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in found[-1].items()
+        ),
+        flush=True,
+    )

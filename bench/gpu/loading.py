@@ -1,0 +1,142 @@
+"""What bounds training on a GPU: the GPU's step, the loader, or neither; and where a daemon's event loop is full.
+
+    python -m bench.gpu.loading --work DIR
+
+Batches per second of the step alone (on batches that are kept on the GPU), of the loader alone with growing numbers of
+worker threads, and of both together. `pinned slots`: batches are copied from the slots themselves; `pinned copies`:
+through a pinned copy of each, as before. Then one daemon, and two daemons with a consumer each, with large and small
+batches: `loop` is the share of a core that the event loop of the first daemon takes. Bound: the pair reaches 0.95 of
+the slower one.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+import atta
+from atta.bench.output import document
+from atta.train.steps.timing import Stopwatch
+from atta.train.steps.transfer import on_device
+from bench.gpu.common import HIDDEN, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, shown, sizes_of
+from bench.record import command, head, rows_of, write
+
+WORKERS = (1, 2, 4, 8, 15)
+
+
+class Unpinned:
+    """Leaves slots as they are, so that batches are copied to pinned memory."""
+
+    def pin(self, arrays: Iterable[np.ndarray]) -> None:
+        """Do nothing."""
+
+
+def training(cluster: Any, size: int, hidden: int, seconds: float) -> list[dict[str, Any]]:
+    """Rates of step, loader and both."""
+    device = torch.device("cuda", 0)
+    step = Step(*sizes_of(cluster), hidden=hidden)
+    stay = [data.to(device) for data in kept(cluster, size, 8)]
+    order = iter(range(10**9))
+    found = {"seeds": size, "hidden": hidden, "step alone": rate(lambda: step(stay[next(order) % len(stay)]), seconds)}
+    source = batches_of(cluster, size)
+    found["loader alone"] = rate(lambda: next(source), seconds, wait=False)
+    source.close()
+    for name, how in (("pinned slots", None), ("pinned copies", Unpinned())):
+        with patch("atta.train.steps.transfer.pinned_slots", lambda how=how: how) if how else nullcontext():
+            moved = on_device(batches_of(cluster, size), device, Stopwatch(device))
+            found[f"copied, {name}"] = rate(lambda moved=moved: next(moved), seconds)
+            found[f"both, {name}"] = rate(lambda moved=moved: step(next(moved).data), seconds)
+            moved.close()
+    slower = min(found["step alone"], found["loader alone"])
+    found["both of the slower"] = found["both, pinned slots"] / slower
+    return [found]
+
+
+def consume(address: str, size: int, options: dict[str, int], seconds: float, out: Any) -> None:
+    """A consumer process: says when it is warm, then its batches per second."""
+    with atta.connect(address) as cluster:
+        source = batches_of(cluster, size, **options)
+        rate(lambda: next(source), 0.1, wait=False)
+        out.put(0.0)
+        out.put(rate(lambda: next(source), seconds, warm_s=0.0, wait=False))
+
+
+def scaling(data: Any, daemons: int, threads: int, size: int, seconds: float) -> dict[str, Any]:
+    """Batches per second of all consumers, one per daemon, and what the event loop takes."""
+    context = multiprocessing.get_context("spawn")
+    with serve(data, threads) as cluster:
+        answers = context.Queue()
+        address = str(cluster.cluster_file)
+        own = [(address, size, {"rank": r, "world_size": daemons}, seconds, answers) for r in range(daemons)]
+        processes = [context.Process(target=consume, args=words) for words in own]
+        for process in processes:
+            process.start()
+        for _ in processes:
+            answers.get(timeout=60)
+        before, begun = cluster.stats()[0], time.perf_counter()
+        time.sleep(0.7 * seconds)
+        after, spent = cluster.stats()[0], time.perf_counter() - begun
+        rates = [answers.get(timeout=60) for _ in processes]
+        for process in processes:
+            process.join()
+    batches = after["batches"] - before["batches"]
+    loop, cores = ((after[key] - before[key]) / spent for key in ("loop_cpu_s", "cpu_s"))
+    return {
+        "daemons": daemons,
+        "threads": threads,
+        "seeds": size,
+        "batches/s": sum(rates),
+        "seeds/s": sum(rates) * size,
+        "loop": loop,
+        "cores of daemon 0": cores,
+        "loop ms per batch": 1e3 * loop * spent / max(1.0, batches),
+    }
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = gpu_parser(__file__, __doc__)
+    parser.add_argument("--only", choices=("training", "scaling"), help="keep what the record has of the other")
+    arguments = parser.parse_args()
+    target = arguments.out / "gpu-loading.json"
+    before = json.loads(target.read_text()) if target.exists() and arguments.only else {}
+    pairs: list[dict[str, Any]] = before.get("training", [])
+    rows: list[dict[str, Any]] = before.get("scaling", [])
+    if arguments.only != "scaling":
+        pairs = []
+        with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
+            for size, hidden in ((1024, HIDDEN), (1024, 32), (256, HIDDEN)):
+                pairs += training(cluster, size, hidden, arguments.seconds)
+                shown(pairs)
+    if arguments.only != "training":
+        rows = []
+        for size, (daemons, workers) in product((1024, 128), ((1, WORKERS), (2, (2, 7)))):
+            for threads in workers:
+                rows.append(scaling(dataset_of(arguments, daemons), daemons, threads, size, arguments.seconds))
+                shown(rows)
+    found = document("gpu-loading", command=command(parser, arguments), training=pairs, scaling=rows)
+    lines = [
+        *head("Training on a GPU: the step, the loader, and both", found),
+        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
+    ]
+    for table in (pairs, rows):
+        if table:
+            lines += ["", *rows_of(table[0], *((_cell(v) for v in row.values()) for row in table))]
+    write(target, found, lines)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

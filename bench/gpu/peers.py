@@ -1,0 +1,139 @@
+"""Epochs of GraphSAGE beside PyG's NeighborLoader on the same GPU, in turn.
+
+    python -m bench.gpu.peers --work DIR
+
+The same model, fan-outs (15,10,5), batches of 1,024 seeds and optimiser. Atta: one daemon with --threads workers, and
+`on_device`. PyG: NeighborLoader with torch-sparse (pyg-lib is on no package index) and --threads worker processes, which
+pin their batches; its graph lies sorted in its process. Seconds of an epoch, the first of each left out. GraphBolt: whether
+it can be imported at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from atta.bench.output import document
+from atta.partition.graph import Graph
+from atta.train.steps.timing import Stopwatch
+from atta.train.steps.transfer import on_device
+from bench.gpu.common import FAN_OUTS, Step, batches_of, dataset_of, gpu_parser, graph_of, serve, shown, sizes_of
+from bench.record import command, head, rows_of, write
+
+
+def graphbolt() -> str:
+    """Whether DGL's GraphBolt is there."""
+    try:
+        importlib.import_module("dgl.graphbolt")
+    except BaseException as error:  # it may end the process in more than one way
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}"
+    return "imported"
+
+
+def pyg_data(folder: Path) -> tuple[Any, torch.Tensor]:
+    """The graph as PyG's data, edges sorted by target, and the training vertices."""
+    from torch_geometric.data import Data
+
+    graph = Graph.open(folder, verify=False)
+    edges = graph.edges(graph.schema.edge_types[0])
+    source, target = (torch.from_numpy(np.asarray(ids).astype(np.int64)) for ids in (edges.src, edges.dst))
+    order = torch.argsort(target.cuda()).cpu()
+    x, y = (torch.from_numpy(np.array(graph.table("node", name))) for name in ("x", "y"))
+    data = Data(x=x, y=y.long(), edge_index=torch.stack([source[order], target[order]]))
+    return data, torch.from_numpy(np.array(graph.split("node", "train"), np.int64))
+
+
+def pyg_epochs(folder: Path, workers: int) -> Callable[[], Iterable[Any]]:
+    """Epochs of PyG's batches on the GPU."""
+    from torch_geometric.loader import NeighborLoader
+
+    data, seeds = pyg_data(folder)
+    loader = NeighborLoader(
+        data, list(FAN_OUTS), input_nodes=seeds, batch_size=1024, shuffle=True, num_workers=workers, pin_memory=True,
+        persistent_workers=True, filter_per_worker=True, is_sorted=True,
+    )  # fmt: skip
+
+    def epoch() -> Iterable[Any]:
+        for batch in loader:
+            yield batch.to("cuda", non_blocking=True)
+
+    return epoch
+
+
+def timed(epoch: Iterable[Any], step: Step) -> dict[str, float]:
+    """Seconds of an epoch, and what its batches have."""
+    begun, steps, vertices, edges = time.perf_counter(), 0, 0, 0
+    for data in epoch:
+        step(data)
+        steps += 1
+        vertices += len(data.x)
+        edges += data.edge_index.shape[1]
+    torch.cuda.synchronize()
+    return {"s": time.perf_counter() - begun, "batches": steps, "vertices": vertices / steps, "edges": edges / steps}
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = gpu_parser(__file__, __doc__)
+    parser.add_argument("--epochs", type=int, default=3, help="measured epochs of each [3]")
+    arguments = parser.parse_args()
+    bolt = graphbolt()
+    print(f"dgl.graphbolt: {bolt}", flush=True)
+    found: dict[str, list[dict[str, float]]] = {"atta": [], "pyg": []}
+    failed: dict[str, str] = {}
+    with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
+        sizes, device = sizes_of(cluster), torch.device("cuda", 0)
+        moved = on_device(batches_of(cluster, 1024), device, Stopwatch(device))
+        systems: dict[str, Callable[[], Iterable[Any]]] = {}
+        try:
+            systems["pyg"] = pyg_epochs(graph_of(arguments), arguments.threads)
+        except Exception as error:
+            failed["pyg"] = f"{type(error).__name__}: {str(error)[:200]}"
+        seeds = len(Graph.open(graph_of(arguments), verify=False).split("node", "train"))
+        per_epoch = -(-seeds // 1024)
+        systems["atta"] = lambda: (next(moved).data for _ in range(per_epoch))
+        steps = {name: Step(*sizes) for name in systems}
+        for number in range(arguments.epochs + 1):
+            for name in [name for name in systems if name not in failed]:
+                try:
+                    row = timed(systems[name](), steps[name])
+                except Exception as error:
+                    failed[name] = f"{type(error).__name__}: {str(error)[:200]}"
+                    continue
+                print(f"{name}: {row}", flush=True)
+                if number:
+                    found[name].append(row)
+    rows = [
+        {
+            "system": name,
+            "epoch, s": statistics.median(run["s"] for run in runs),
+            **{k: runs[0][k] for k in ("batches", "vertices", "edges")},
+        }
+        for name, runs in found.items()
+        if runs
+    ]
+    for name, why in failed.items():
+        print(f"{name}: {why}")
+    shown(rows)
+    all_found = document("gpu-peers", command=command(parser, arguments), runs=found, failed=failed, graphbolt=bolt)
+    lines = [
+        *head("Epochs on a GPU beside peers", all_found),
+        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
+        "",
+        *rows_of(rows[0], *((f"{v:,.4g}" if isinstance(v, float) else v for v in row.values()) for row in rows)),
+        "",
+        *(f"{name} did not run: {why}" for name, why in failed.items()),
+        f"dgl.graphbolt: {bolt}",
+    ]
+    write(arguments.out / "gpu-peers.json", all_found, lines)
+
+
+if __name__ == "__main__":
+    main()
