@@ -213,10 +213,11 @@ def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaEr
         run_id="atta" if nodes.count > 1 else uuid.uuid4().hex,  # the same on all nodes
         max_restarts=0,
         monitor_interval=0.2,
-        shutdown_timeout=SHUTDOWN_S,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         **meeting,
     )
+    if hasattr(settings, "shutdown_timeout"):  # torch before 2.12 always waits for 30 s
+        settings.shutdown_timeout = SHUTDOWN_S
     ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
     start_s = START_S + (MEETING_S if nodes.count > 1 else 0)
     signs = watched(folder, ranks, limit_s, start_s)

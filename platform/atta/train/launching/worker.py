@@ -156,6 +156,7 @@ def _prepare() -> None:
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     keep_freed_memory()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
 
