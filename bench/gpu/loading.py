@@ -25,6 +25,7 @@ import torch
 
 import atta
 from atta.bench.output import document
+from atta.train.steps.pinning import pinned_slots
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
 from bench.gpu.common import HIDDEN, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, shown, sizes_of
@@ -35,6 +36,9 @@ WORKERS = (1, 2, 4, 8, 15)
 
 class Unpinned:
     """Leaves slots as they are, so that batches are copied to pinned memory."""
+
+    def __init__(self) -> None:
+        pinned_slots().release()
 
     def pin(self, arrays: Iterable[np.ndarray]) -> None:
         """Do nothing."""
@@ -50,7 +54,8 @@ def training(cluster: Any, size: int, hidden: int, seconds: float) -> list[dict[
     source = batches_of(cluster, size)
     found["loader alone"] = rate(lambda: next(source), seconds, wait=False)
     source.close()
-    for name, how in (("pinned slots", None), ("pinned copies", Unpinned())):
+    for name in ("pinned slots", "pinned copies"):
+        how = Unpinned() if name == "pinned copies" else None
         with patch("atta.train.steps.transfer.pinned_slots", lambda how=how: how) if how else nullcontext():
             moved = on_device(batches_of(cluster, size), device, Stopwatch(device))
             found[f"copied, {name}"] = rate(lambda moved=moved: next(moved), seconds)

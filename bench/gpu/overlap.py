@@ -101,8 +101,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
         for hidden in (256, 1024):
-            for how in (None, Unpinned()):
-                rows.append(measured(cluster, hidden=hidden, how=how))
+            for copied in (False, True):
+                rows.append(measured(cluster, hidden=hidden, how=Unpinned() if copied else None))
                 shown(rows)
     said = command(gpu_parser(__file__, __doc__), arguments)
     found = document("gpu-overlap", command=said, rows=rows)

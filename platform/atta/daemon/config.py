@@ -8,6 +8,7 @@ from typing import Annotated
 
 from atta.errors import ConfigError
 from atta.kvstore.durable.votes import LEAST
+from atta.observe.machine.memory import total_bytes
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.scheduler import POLICIES, SchedulerConfig
@@ -70,13 +71,25 @@ class DaemonConfig:
     ] = "auto"
     """Random reads of a loaded partition are faster: it lies in huge pages. Mapped files stay in the page cache."""
     buffer_bytes: Annotated[
-        int, Option("Memory for batch buffers.", name="buffer", unit="bytes", at_least=64 * MIB)
-    ] = 4 * GIB
-    """Most memory that the batches of all sessions may take."""
-    queue_bytes: Annotated[int, Option("Batches ahead, per session.", name="queue", unit="bytes", at_least=MIB)] = (
-        SchedulerConfig.queue_bytes
-    )
-    """Most bytes of batches in flight or finished, per session."""
+        int | None,
+        Option(
+            "Memory for batch buffers.",
+            name="buffer",
+            unit="bytes",
+            at_least=64 * MIB,
+            unset="4GiB, or 2GiB per thread if that is more, but then at most a quarter of the memory",
+        ),
+    ] = None
+    queue_bytes: Annotated[
+        int | None,
+        Option(
+            "Batches in flight or finished, per session.",
+            name="queue",
+            unit="bytes",
+            at_least=MIB,
+            unset="1GiB, or 512MiB per thread if that is more, but then at most an eighth of the memory",
+        ),
+    ] = None
     cache_bytes: Annotated[
         int, Option("Memory for hot rows and in-edges of other partitions; 0: none.", name="cache", unit="bytes")
     ] = 1 * GIB
@@ -255,6 +268,20 @@ class DaemonConfig:
             raise ConfigError(f"--promote-after: --peers names {known} daemons; a majority needs {LEAST} or more")
         if self.backup and self.backup == self.listen:
             raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
+
+    @property
+    def most_buffer_bytes(self) -> int:
+        """Most memory that the batches of all sessions may take."""
+        if self.buffer_bytes is not None:
+            return self.buffer_bytes
+        return max(4 * GIB, min(self.threads * 2 * GIB, total_bytes() // 4))
+
+    @property
+    def most_queue_bytes(self) -> int:
+        """Most bytes of batches in flight or finished, per session. Every worker needs a batch to work on."""
+        if self.queue_bytes is not None:
+            return self.queue_bytes
+        return max(SchedulerConfig.queue_bytes, min(self.threads * GIB // 2, total_bytes() // 8))
 
     @property
     def most_snapshot_bytes(self) -> int:

@@ -329,7 +329,7 @@ class Daemon:
         return {
             **self._backup.stats(),
             "parts": float(len(self.config.parts)),
-            "queue_limit_bytes": float(self.config.queue_bytes),
+            "queue_limit_bytes": float(self.config.most_queue_bytes),
             "request_bytes": float(self._requests.used_bytes),
             "answer_bytes": float(self._answers.used_bytes),
             "log_lines_dropped": float(logs.dropped_lines()),

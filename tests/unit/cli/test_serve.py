@@ -77,12 +77,26 @@ def test_defaults_stand_in_the_dataclass(run: Any) -> None:
     assert run() == DaemonConfig("d", range(1))
     config = DaemonConfig("d", range(1))
     assert (config.listen, config.threads) == ("127.0.0.1:7070", usable_cores())
-    assert (config.buffer_bytes, config.queue_bytes, config.cache_bytes, config.table_bytes) == (
-        4 * GIB, 1 * GIB, 1 * GIB, 4 * GIB,
-    )  # fmt: skip
+    assert (config.cache_bytes, config.table_bytes) == (1 * GIB, 4 * GIB)
     assert (config.lease_s, config.peer_deadline_s, config.peer_delay_s, config.drain_s) == (60, 60, 0, 10)
     scheduler = SchedulerConfig()
     assert (config.policy, config.prefetch, config.requests) == (scheduler.policy, scheduler.prefetch, 16)
+
+
+def test_memory_for_batches_grows_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many workers needs a batch, as far as the machine has memory."""
+    for threads, memory, buffer, queue in (
+        (2, 24, 4, 1),
+        (15, 128, 30, 7.5),
+        (15, 64, 16, 7.5),
+        (15, 16, 4, 2),
+        (64, 4, 4, 1),
+    ):
+        monkeypatch.setattr("atta.daemon.config.total_bytes", lambda memory=memory: memory * GIB)
+        config = DaemonConfig("d", range(1), threads=threads)
+        assert (config.most_buffer_bytes, config.most_queue_bytes) == (buffer * GIB, queue * GIB)
+    given = DaemonConfig("d", range(1), threads=15, buffer_bytes=GIB, queue_bytes=MIB)
+    assert (given.most_buffer_bytes, given.most_queue_bytes) == (GIB, MIB)
 
 
 WORDS = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atta.client.sessions.slots import SlotMaps, lease_of
 from atta.daemon.engine.slots import Slot, SlotPool
 from atta.protos.v1.session_pb2 import SharedSlot
-from atta.train.steps.pinning import LEAST_BYTES, PAGE, PinnedSlots
+from atta.train.steps.pinning import IDLE_BATCHES, LEAST_BYTES, PAGE, PinnedSlots
 
 LARGE, SMALL = 2 * LEAST_BYTES, LEAST_BYTES - PAGE
 CAPACITY = 64 * LEAST_BYTES
@@ -61,12 +61,16 @@ class Consumer:
     def __init__(self, limit: int = 1 << 30) -> None:
         self.pages, self.maps = Pages(), SlotMaps()
         self.slots = PinnedSlots(self.pages, limit)
+        self.seen: set[int] = set()
 
     def take(self, slot: Slot, layout: Mapping[int, int]) -> list[np.ndarray]:
-        """The arrays of a batch, whose offsets and sizes are ``layout``, pinned."""
+        """The arrays of a batch, whose offsets and sizes are ``layout``, pinned; not the first batch of the slot."""
         told = SharedSlot(path=slot.path, capacity=slot.capacity, offset=slot.offset, nonce=slot.nonce)
         told.inode, told.made = slot.arena.inode, slot.made
         buffer = self.maps.lease(told, os.getpid())
+        if slot.made not in self.seen:
+            self.seen.add(slot.made)
+            self.slots.pin([np.asarray(buffer[:8])])
         arrays = [np.asarray(buffer[start : start + nbytes]) for start, nbytes in layout.items()]
         self.slots.pin(arrays)
         assert self.slots.nbytes == sum(self.pages.pinned.values())
@@ -130,25 +134,43 @@ def test_a_slot_that_overlaps_a_former_one_takes_its_place(pool: SlotPool) -> No
     assert len(consumer.pages.pinned) == 1
 
 
-def test_the_least_recently_used_slots_give_way(pool: SlotPool) -> None:
+def test_the_first_batch_of_a_slot_is_not_pinned(pool: SlotPool) -> None:
+    consumer, slot = Consumer(), pool.acquire(CAPACITY)
+    consumer.seen.add(slot.made)
+    for pins in (0, 1, 1):
+        consumer.take(slot, {PAGE: LARGE})
+        assert consumer.pages.pins == pins
+
+
+def test_slots_in_turns_do_not_push_each_other_out(pool: SlotPool) -> None:
     consumer, slots = Consumer(limit=3 * LARGE), [pool.acquire(CAPACITY) for _ in range(4)]
-    for slot in slots:
-        (array,) = consumer.take(slot, {PAGE: LARGE})
-        assert consumer.pages.holds(array)
+    for _ in range(5):
+        pinned = [consumer.pages.holds(consumer.take(slot, {PAGE: LARGE})[0]) for slot in slots]
+        assert pinned == [True, True, False, False]
         assert consumer.slots.nbytes <= 3 * LARGE
-    consumer.take(slots[-1], {PAGE: LARGE})
-    assert consumer.pages.pins == 4
-    consumer.take(slots[0], {PAGE: LARGE})
-    assert consumer.pages.pins == 5
+    assert consumer.pages.pins == 2
+    for _ in range(IDLE_BATCHES + 2):
+        consumer.take(slots[3], {PAGE: LARGE})
+    assert [consumer.pages.holds(consumer.take(slot, {PAGE: LARGE})[0]) for slot in slots[2:]] == [False, True]
+
+
+def test_an_array_is_pinned_as_a_whole_or_not_at_all(pool: SlotPool) -> None:
+    consumer, slot = Consumer(), pool.acquire(CAPACITY)
+    consumer.take(slot, {PAGE: LARGE})
+    (small,) = consumer.take(slot, {LARGE: SMALL})  # of another session: begins in pinned pages, ends beyond
+    assert all(
+        stop <= small.ctypes.data or small.ctypes.data + SMALL <= start for start, stop in consumer.pages.ranges()
+    )
 
 
 def test_where_pinning_is_refused_nothing_is_tried_again(pool: SlotPool) -> None:
-    consumer, slot = Consumer(), pool.acquire(CAPACITY)
+    consumer, slots = Consumer(), [pool.acquire(CAPACITY) for _ in range(2)]
+    consumer.take(slots[0], {PAGE: LARGE})
     consumer.pages.able = False
-    for _ in range(2):
-        consumer.take(slot, {PAGE: LARGE, 1 << 20: LARGE})
-    assert consumer.pages.pinned == {}
-    assert consumer.pages.pins <= 2
+    for _ in range(3):
+        consumer.take(slots[1], {PAGE: LARGE, 1 << 20: LARGE})
+    assert consumer.pages.pinned == {}  # a range that cannot grow with its array must not stay
+    assert consumer.pages.pins == 2
 
 
 def test_a_file_that_is_unmapped_is_not_pinned_any_more(pool: SlotPool) -> None:
@@ -178,7 +200,7 @@ layouts = st.lists(st.tuples(st.integers(0, 3), sizes), min_size=1, max_size=4)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([24, 40]), st.booleans(), layouts), max_size=25))
 def test_large_arrays_are_always_pinned(batches: list[tuple[int, int, bool, list[tuple[int, int]]]]) -> None:
     """Of any batches in any slots, some of which are given back and made anew, with arrays at any places."""
-    pool, consumer = SlotPool(1 << 30), Consumer(limit=40 * LEAST_BYTES)
+    pool, consumer = SlotPool(1 << 30), Consumer()
     slots: dict[int, Slot] = {}
     now = 0.0
     try:

@@ -64,7 +64,7 @@ class Engine:
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
         self._view = VersionView(0, NO_SOURCES, dataset, shard, cache, edges)
         self._pages = named_threads(1, "atta-pages")
-        self.slots = SlotPool(config.buffer_bytes, self._report_lent, self._pages.submit)
+        self.slots = SlotPool(config.most_buffer_bytes, self._report_lent, self._pages.submit)
         self.counters: dict[str, float] = {}
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
         self.recorder = Recorder(config.trace_events, firsts=firsts)
@@ -72,8 +72,8 @@ class Engine:
             sched.SchedulerConfig(
                 workers=config.threads,
                 net_in_flight=config.requests,
-                queue_bytes=config.queue_bytes,
-                buffer_bytes=config.buffer_bytes,
+                queue_bytes=config.most_queue_bytes,
+                buffer_bytes=config.most_buffer_bytes,
                 policy=config.policy,
                 prefetch=config.prefetch,
             ),

@@ -237,9 +237,9 @@ def check_room(layout: Layout, least: int, config: DaemonConfig) -> None:
             f"a batch could take {layout.capacity >> 40} TiB, at most {MAX_CAPACITY >> 40} are possible: "
             "lower the batch size or the fan-outs"
         )
-    if least > config.buffer_bytes:
+    if least > config.most_buffer_bytes:
         raise QuotaExceededError(
-            f"the seeds of one batch take {least >> 20} MiB, all buffers together {config.buffer_bytes >> 20} MiB: "
+            f"the seeds of one batch take {least >> 20} MiB, all buffers together {config.most_buffer_bytes >> 20} MiB: "
             "raise --buffer or lower the batch size"
         )
 

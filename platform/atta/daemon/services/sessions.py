@@ -238,8 +238,9 @@ class SessionService:
         self._engine.slots.trim(now)
 
     def _no_room(self) -> QuotaExceededError:
+        config = self._config
         return QuotaExceededError(
-            f"other batches have left no room in {self._config.buffer_bytes >> 20} MiB of buffers for {self._config.lease_s:g} s: "
+            f"other batches have left no room in {config.most_buffer_bytes >> 20} MiB of buffers for {config.lease_s:g} s: "
             "raise --buffer, lower the batch size, or let go of old batches"
         )
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from atta.client.sessions.slots import SlotLease, lease_of
+from atta.observe.machine.memory import total_bytes
 
 __all__ = ["CudaPages", "Pages", "PinnedSlots", "pinned_slots"]
 
@@ -27,8 +28,10 @@ LEAST_BYTES = 64 << 10
 """Smaller arrays are copied to pinned memory, which takes less time than a look at their pages."""
 SPARE = 1.25
 """Pages are pinned for an array that is so much larger, as the next batch in the slot may be."""
-LIMIT_BYTES = 8 << 30
-"""Most bytes that stay pinned. The slots used longest ago give way first."""
+SHARE = 0.25
+"""Most of the machine's memory that stays pinned."""
+IDLE_BATCHES = 256
+"""After so many batches elsewhere, a slot gives way to another one. Sooner, slots in turns would push each other out."""
 
 
 class Pages(Protocol):
@@ -66,11 +69,18 @@ class _PinnedSlot:
     made: int
     offset: int
     stop: int
+    used_at: int = 0  # number of the latest batch
+    uses: int = 0
     ranges: dict[int, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         return sum(stop - start for start, stop in self.ranges.items())
+
+    def cuts(self, start: int, stop: int) -> bool:
+        """Whether a part of the bytes from ``start`` to ``stop`` is pinned, or several parts one by one."""
+        touched = [span for span in self.ranges.items() if span[0] < stop and start < span[1]]
+        return bool(touched) and not (touched[0][0] <= start and stop <= touched[0][1])
 
     def overlapped(self, start: int, stop: int) -> bool:
         """Whether ``start`` to ``stop`` has bytes of a range that begins elsewhere."""
@@ -84,9 +94,10 @@ class PinnedSlots:
     then the daemon has given them back meanwhile, and what was pinned there is no longer part of the file.
     """
 
-    def __init__(self, pages: Pages, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, pages: Pages, limit_bytes: int) -> None:
         self._pages, self._limit = pages, limit_bytes
         self._slots: OrderedDict[tuple[int, int], _PinnedSlot] = OrderedDict()  # by address of the file, and offset
+        self._batches = 0
         self._able = True
 
     @property
@@ -95,7 +106,12 @@ class PinnedSlots:
         return sum(slot.nbytes for slot in self._slots.values())
 
     def pin(self, arrays: Iterable[np.ndarray]) -> None:
-        """Pin the large ones of a batch's arrays that lie in a slot. Where that is impossible, nothing happens."""
+        """Pin the large ones of a batch's arrays that lie in a slot, if they are not the slot's first batch.
+
+        To pin a slot takes as long as several copies to pinned memory, and some slots are used once. Where pages cannot
+        be pinned, nothing happens.
+        """
+        self._batches += 1
         leases: dict[int, tuple[SlotLease, list[np.ndarray]]] = {}
         for array in arrays:
             lease = lease_of(array)
@@ -105,19 +121,28 @@ class PinnedSlots:
             if self._able:
                 self._pin(lease, inside)
 
+    def release(self) -> None:
+        """Pin nothing any more of what is pinned now."""
+        for key in list(self._slots):
+            self._drop(key)
+
     def _pin(self, lease: SlotLease, arrays: list[np.ndarray]) -> None:
         base = lease.mapping.ctypes.data
         slot = self._slot(lease, base)
+        if slot.uses == 1:
+            return
         begins = sorted([*(array.ctypes.data - base for array in arrays), slot.stop])
         for array in sorted(arrays, key=lambda array: array.ctypes.data):
             start = array.ctypes.data - base
             if array.nbytes < LEAST_BYTES or start % PAGE:
                 continue
             room = next(begin for begin in begins if begin >= start + array.nbytes)
-            self._extend(base, slot, start, start + array.nbytes, room)
-        while self.nbytes > self._limit and len(self._slots) > 1:
-            key = next(iter(self._slots))
-            self._drop(key)
+            if not self._extend(base, slot, start, start + array.nbytes, room):
+                self._drop((base, slot.offset))
+                return
+        spans = ((array.ctypes.data - base, array.ctypes.data - base + array.nbytes) for array in arrays)
+        if any(slot.cuts(start, stop) for start, stop in spans):  # CUDA copies no array of which a part is pinned
+            self._drop((base, slot.offset))
 
     def _slot(self, lease: SlotLease, base: int) -> _PinnedSlot:
         """What is known of a slot, which is now the latest used."""
@@ -131,13 +156,23 @@ class PinnedSlots:
                     self._drop(other)
             slot = self._slots[key] = _PinnedSlot(lease.made, lease.offset, stop)
         self._slots.move_to_end(key)
+        slot.used_at, slot.uses = self._batches, slot.uses + 1
         return slot
 
-    def _extend(self, base: int, slot: _PinnedSlot, start: int, stop: int, room: int) -> None:
+    def _make_room(self, nbytes: int) -> bool:
+        """Whether so many bytes more may be pinned, now that slots have given way that were not used for long."""
+        while (held := self.nbytes) + nbytes > self._limit:
+            key, oldest = next(iter(self._slots.items()))
+            if held == 0 or self._batches - oldest.used_at < IDLE_BATCHES:
+                return False
+            self._drop(key)
+        return True
+
+    def _extend(self, base: int, slot: _PinnedSlot, start: int, stop: int, room: int) -> bool:
         """Have ``start`` to ``stop`` pinned, and some more, but nothing beyond ``room``, where another array begins."""
         pinned = slot.ranges.get(start, start)
         if pinned >= stop:
-            return
+            return True
         least, wanted = _pages_up(stop), _pages_up(start + int(SPARE * (stop - start)))
         stop = min(wanted, max(least, room // PAGE * PAGE))
         if slot.overlapped(start, stop):  # another session's batches have their arrays elsewhere in slots of that size
@@ -145,18 +180,24 @@ class PinnedSlots:
                 self._unpin(base, slot, begin)
         elif start in slot.ranges:
             self._unpin(base, slot, start)
-        self._able = self._pages.pin(base + start, stop - start)
-        if self._able:
+        if not self._make_room(stop - start):
+            return False
+        if self._pages.pin(base + start, stop - start):
             slot.ranges[start] = stop
+            return True
+        self.release()
+        self._able = False
+        return False
 
     def _unpin(self, base: int, slot: _PinnedSlot, start: int) -> None:
         del slot.ranges[start]
         self._pages.unpin(base + start)
 
     def _drop(self, key: tuple[int, int]) -> None:
-        slot = self._slots.pop(key)
-        for start in list(slot.ranges):
-            self._unpin(key[0], slot, start)
+        slot = self._slots.pop(key, None)
+        if slot is not None:
+            for start in list(slot.ranges):
+                self._unpin(key[0], slot, start)
 
     def _forget(self, base: int) -> None:
         """A file is about to be unmapped."""
@@ -171,4 +212,4 @@ def _pages_up(nbytes: int) -> int:
 @functools.cache
 def pinned_slots() -> PinnedSlots:
     """Those of this process: CUDA refuses to pin a page twice."""
-    return PinnedSlots(CudaPages())
+    return PinnedSlots(CudaPages(), int(SHARE * total_bytes()))
