@@ -176,7 +176,7 @@ def main() -> None:
         sizes, batches = sizes_of(cluster), kept(cluster, 1024, 8)
     rows = steps(batches, sizes)
     epochs: list[dict[str, Any]] = []
-    for name in (None, *() if arguments.no_epochs else OPTIONS):
+    for name in (None, *([] if arguments.no_epochs else OPTIONS)):
         if name:
             epochs.append(epoch(data, name, arguments.threads))
             shown(epochs)
