@@ -50,9 +50,9 @@ def dataset_of(arguments: argparse.Namespace, parts: int) -> Path:
     return folder
 
 
-def serve(data: Path, threads: int) -> Any:
-    """Daemons of a dataset, whose caches are full."""
-    cluster = atta.local(data, threads=threads, verify=False)
+def serve(data: Path, threads: int, *options: str) -> Any:
+    """Daemons of a dataset, whose caches are full; ``options`` of ``atta serve``."""
+    cluster = atta.local(data, threads=threads, verify=False, options=options)
     cluster.wait_filled(60)
     return cluster
 
@@ -80,12 +80,22 @@ class Step:
     def __call__(self, data: Any) -> torch.Tensor:
         """Forward, backward and update with a batch that is on the GPU; its loss."""
         with torch.autocast("cuda", torch.bfloat16, enabled=self._half):
-            scores = self.model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+            scores = self._scores(data)
         loss = F.cross_entropy(scores.float(), data.y[: len(scores)])
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+    def _scores(self, data: Any) -> torch.Tensor:
+        """Each layer for the rows that the next one reads; for all, if the batch does not tell them apart by hops."""
+        if "num_sampled_nodes" not in data:
+            whole: torch.Tensor = self.model.gnn(data.x.float(), data.edge_index)
+            return whole[: data.batch_size]
+        scores: torch.Tensor = self.model(
+            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges
+        )
+        return scores
 
 
 def sizes_of(cluster: atta.Cluster) -> tuple[int, int]:

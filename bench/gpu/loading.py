@@ -5,7 +5,7 @@
 Batches per second of the step alone (on batches that are kept on the GPU), of the loader alone with growing numbers of
 worker threads, and of both together. `pinned slots`: batches are copied from the slots themselves; `pinned copies`:
 through a pinned copy of each, as before. Then one daemon, and two daemons with a consumer each, with large and small
-batches: `loop` is the share of a core that the event loop of the first daemon takes. Bound: the pair reaches 0.95 of
+batches: `loop` is the share of a core that the event loop of the first daemon takes, `queue` its option --queue. Bound: the pair reaches 0.95 of
 the slower one.
 """
 
@@ -31,7 +31,8 @@ from atta.train.steps.transfer import on_device
 from bench.gpu.common import HIDDEN, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, shown, sizes_of
 from bench.record import command, head, rows_of, write
 
-WORKERS = (1, 2, 4, 8, 15)
+DAEMONS = ((1, 1, ""), (1, 4, ""), (1, 8, ""), (1, 15, ""), (1, 15, "1GiB"), (2, 7, ""))
+"""Number of daemons, worker threads of each, and --queue."""
 
 
 class Unpinned:
@@ -75,10 +76,10 @@ def consume(address: str, size: int, options: dict[str, int], seconds: float, ou
         out.put(rate(lambda: next(source), seconds, warm_s=0.0, wait=False))
 
 
-def scaling(data: Any, daemons: int, threads: int, size: int, seconds: float) -> dict[str, Any]:
+def scaling(data: Any, which: tuple[int, int, str], size: int, seconds: float) -> dict[str, Any]:
     """Batches per second of all consumers, one per daemon, and what the event loop takes."""
-    context = multiprocessing.get_context("spawn")
-    with serve(data, threads) as cluster:
+    context, (daemons, threads, queue) = multiprocessing.get_context("spawn"), which
+    with serve(data, threads, *(("--queue", queue) if queue else ())) as cluster:
         answers = context.Queue()
         address = str(cluster.cluster_file)
         own = [(address, size, {"rank": r, "world_size": daemons}, seconds, answers) for r in range(daemons)]
@@ -98,6 +99,7 @@ def scaling(data: Any, daemons: int, threads: int, size: int, seconds: float) ->
     return {
         "daemons": daemons,
         "threads": threads,
+        "queue": queue or "default",
         "seeds": size,
         "batches/s": sum(rates),
         "seeds/s": sum(rates) * size,
@@ -119,15 +121,14 @@ def main() -> None:
     if arguments.only != "scaling":
         pairs = []
         with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
-            for size, hidden in ((1024, HIDDEN), (1024, 32), (256, HIDDEN)):
+            for size, hidden in ((1024, HIDDEN), (1024, 32)):
                 pairs += training(cluster, size, hidden, arguments.seconds)
                 shown(pairs)
     if arguments.only != "training":
         rows = []
-        for size, (daemons, workers) in product((1024, 128), ((1, WORKERS), (2, (2, 7)))):
-            for threads in workers:
-                rows.append(scaling(dataset_of(arguments, daemons), daemons, threads, size, arguments.seconds))
-                shown(rows)
+        for size, which in product((1024, 128), DAEMONS):
+            rows.append(scaling(dataset_of(arguments, which[0]), which, size, arguments.seconds))
+            shown(rows)
     found = document("gpu-loading", command=command(parser, arguments), training=pairs, scaling=rows)
     lines = [
         *head("Training on a GPU: the step, the loader, and both", found),

@@ -4,7 +4,8 @@
 
 The same model, fan-outs (15,10,5), batches of 1,024 seeds and optimiser. Atta: one daemon with --threads workers, and
 `on_device`. PyG: NeighborLoader with torch-sparse (pyg-lib is on no package index) and --threads worker processes, which
-pin their batches; its graph lies sorted in its process. Seconds of an epoch, the first of each left out. GraphBolt: whether
+pin their batches; its graph lies sorted in its process. With torch-sparse it does not say which vertices belong to which
+hop, so every layer computes all of them; `alone` is an epoch of its batches without steps. Seconds of an epoch, the first of each left out. GraphBolt: whether
 it can be imported at all.
 """
 
@@ -67,7 +68,7 @@ def pyg_epochs(folder: Path, workers: int) -> Callable[[], Iterable[Any]]:
     return epoch
 
 
-def timed(epoch: Iterable[Any], step: Step) -> dict[str, float]:
+def timed(epoch: Iterable[Any], step: Callable[[Any], object]) -> dict[str, float]:
     """Seconds of an epoch, and what its batches have."""
     begun, steps, vertices, edges = time.perf_counter(), 0, 0, 0
     for data in epoch:
@@ -88,6 +89,7 @@ def main() -> None:
     print(f"dgl.graphbolt: {bolt}", flush=True)
     found: dict[str, list[dict[str, float]]] = {"atta": [], "pyg": []}
     failed: dict[str, str] = {}
+    alone: dict[str, float] = {}
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
         sizes, device = sizes_of(cluster), torch.device("cuda", 0)
         moved = on_device(batches_of(cluster, 1024), device, Stopwatch(device))
@@ -110,10 +112,13 @@ def main() -> None:
                 print(f"{name}: {row}", flush=True)
                 if number:
                     found[name].append(row)
+        for name in [name for name in systems if name not in failed]:
+            alone[name] = timed(systems[name](), lambda data: None)["s"]
     rows = [
         {
             "system": name,
             "epoch, s": statistics.median(run["s"] for run in runs),
+            "alone, s": alone.get(name, float("nan")),
             **{k: runs[0][k] for k in ("batches", "vertices", "edges")},
         }
         for name, runs in found.items()
@@ -122,7 +127,9 @@ def main() -> None:
     for name, why in failed.items():
         print(f"{name}: {why}")
     shown(rows)
-    all_found = document("gpu-peers", command=command(parser, arguments), runs=found, failed=failed, graphbolt=bolt)
+    all_found = document(
+        "gpu-peers", command=command(parser, arguments), runs=found, alone=alone, failed=failed, graphbolt=bolt
+    )
     lines = [
         *head("Epochs on a GPU beside peers", all_found),
         *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
