@@ -18,9 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from atta.bench.output import document
-from bench.gpu.common import gpu_parser, shown
-from bench.record import command, head, rows_of, write
+from bench.gpu.common import Record, gpu_parser
 
 GRAPH = "facebook_pagepage"
 MODELS = {
@@ -68,25 +66,16 @@ def main() -> None:
         atta("partition", arguments.work / GRAPH, data, "--parts", 1, "--method", "random", "--quiet")
     devices = arguments.devices.split(",")
     pairs = [(m, d) for m, d in product(MODELS, devices) if d != "cpu" or m not in ON_GPU_ONLY]
+    record = Record("gpu-accuracy", "Training on a GPU and on the CPU", __doc__, (parser, arguments))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = {(*pair, seed): pool.submit(trained, data, *pair, seed) for pair, seed in product(pairs, SEEDS)}
-    rows: list[dict[str, Any]] = []
-    for model, device in pairs:
-        reports = [runs[model, device, seed].result() for seed in SEEDS]
-        found = [100 * report["best"]["test_accuracy"] for report in reports]
-        phases = reports[0]["epochs"][-1]["breakdown"]
-        seconds = statistics.median(epoch["seconds"] for epoch in reports[0]["epochs"][1:])
-        accuracy = f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"
-        rows.append({"model": model, "device": device, "accuracy": accuracy, "epoch": seconds, **phases})
-        shown(rows)
-    found_all = document("gpu-accuracy", command=command(parser, arguments), rows=rows)
-    lines = [
-        *head("Training on a GPU and on the CPU", found_all),
-        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
-        "",
-        *rows_of(rows[0], *((f"{v:,.3g}" if isinstance(v, float) else v for v in row.values()) for row in rows)),
-    ]
-    write(arguments.out / "gpu-accuracy.json", found_all, lines)
+        for model, device in pairs:
+            reports = [runs[model, device, seed].result() for seed in SEEDS]
+            found = [100 * report["best"]["test_accuracy"] for report in reports]
+            phases = reports[0]["epochs"][-1]["breakdown"]
+            seconds = statistics.median(epoch["seconds"] for epoch in reports[0]["epochs"][1:])
+            accuracy = f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"
+            record.add("rows", {"model": model, "device": device, "accuracy": accuracy, "epoch": seconds, **phases})
 
 
 if __name__ == "__main__":

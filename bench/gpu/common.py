@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 
 import atta
+from atta.bench.output import document
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.models import build_model
 from atta.train.settings import MinibatchSettings
-from bench.record import parser_of
+from bench.record import command, head, parser_of, rows_of, write
 
 FAN_OUTS = (15, 10, 5)
 HIDDEN = 256
@@ -146,12 +147,32 @@ def kept(cluster: atta.Cluster, size: int, count: int) -> list[Any]:
     return found
 
 
-def shown(found: Sequence[dict[str, Any]]) -> None:
-    """Print the newest row."""
-    print(
-        "  ".join(
-            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in found[-1].items()
-        ),
-        flush=True,
-    )
+class Record:
+    """The record of a benchmark, written anew after every row: time on a GPU's machine may end at any moment."""
+
+    def __init__(self, name: str, title: str, about: str | None, told: tuple[argparse.ArgumentParser, Any]) -> None:
+        """``told``: the parser, and the arguments that it has found. ``about``: the script's docstring."""
+        self._name, self._title, self._about = name, title, (about or "").split("\n\n", 2)[2].strip()
+        self._command, self._target = command(*told), told[1].out / f"{name}.json"
+        self._tables: dict[str, list[dict[str, Any]]] = {}
+        self.notes: dict[str, str] = {}
+
+    def add(self, table: str, row: dict[str, Any]) -> None:
+        """Add a row to a table, print it, and write the files."""
+        self._tables.setdefault(table, []).append(row)
+        print("  ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write the files."""
+        found = document(self._name, command=self._command, **self._tables, **self.notes)
+        lines = [*head(self._title, found), self._about]
+        for rows in self._tables.values():
+            lines += ["", *rows_of(rows[0], *(map(shown, row.values()) for row in rows))]
+        lines += ["", *(f"{name}: {note}" for name, note in self.notes.items())]
+        write(self._target, found, lines)
+
+
+def shown(value: object) -> str:
+    """A figure for people."""
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -2,16 +2,14 @@
 
     python -m bench.gpu.loading --work DIR
 
-Batches per second of the step alone (on batches that are kept on the GPU), of the loader alone with growing numbers of
-worker threads, and of both together. `pinned slots`: batches are copied from the slots themselves; `pinned copies`:
-through a pinned copy of each, as before. Then one daemon, and two daemons with a consumer each, with large and small
-batches: `loop` is the share of a core that the event loop of the first daemon takes, `queue` its option --queue. Bound: the pair reaches 0.95 of
-the slower one.
+First one daemon, and two daemons with a consumer each, with large and small batches: `loop` is the share of a core that
+the event loop of the first daemon takes, `queue` its option --queue. Then batches per second of the step alone (on
+batches that are kept on the GPU), of the loader alone, and of both together. `pinned slots`: batches are copied from the
+slots themselves; `pinned copies`: through a pinned copy of each. Bound: the pair reaches 0.95 of the slower one.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import time
 from collections.abc import Iterable
@@ -24,12 +22,10 @@ import numpy as np
 import torch
 
 import atta
-from atta.bench.output import document
 from atta.train.steps.pinning import pinned_slots
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
-from bench.gpu.common import HIDDEN, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, shown, sizes_of
-from bench.record import command, head, rows_of, write
+from bench.gpu.common import HIDDEN, Record, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, sizes_of
 
 DAEMONS = ((1, 1, ""), (1, 4, ""), (1, 8, ""), (1, 15, ""), (1, 15, "1GiB"), (2, 7, ""))
 """Number of daemons, worker threads of each, and --queue."""
@@ -45,7 +41,7 @@ class Unpinned:
         """Do nothing."""
 
 
-def training(cluster: Any, size: int, hidden: int, seconds: float) -> list[dict[str, Any]]:
+def training(cluster: Any, size: int, hidden: int, seconds: float) -> dict[str, Any]:
     """Rates of step, loader and both."""
     device = torch.device("cuda", 0)
     step = Step(*sizes_of(cluster), hidden=hidden)
@@ -64,7 +60,7 @@ def training(cluster: Any, size: int, hidden: int, seconds: float) -> list[dict[
             moved.close()
     slower = min(found["step alone"], found["loader alone"])
     found["both of the slower"] = found["both, pinned slots"] / slower
-    return [found]
+    return found
 
 
 def consume(address: str, size: int, options: dict[str, int], seconds: float, out: Any) -> None:
@@ -112,36 +108,13 @@ def scaling(data: Any, which: tuple[int, int, str], size: int, seconds: float) -
 def main() -> None:
     """Measure and write the record."""
     parser = gpu_parser(__file__, __doc__)
-    parser.add_argument("--only", choices=("training", "scaling"), help="keep what the record has of the other")
     arguments = parser.parse_args()
-    target = arguments.out / "gpu-loading.json"
-    before = json.loads(target.read_text()) if target.exists() and arguments.only else {}
-    pairs: list[dict[str, Any]] = before.get("training", [])
-    rows: list[dict[str, Any]] = before.get("scaling", [])
-    if arguments.only != "scaling":
-        pairs = []
-        with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
-            for size, hidden in ((1024, HIDDEN), (1024, 32)):
-                pairs += training(cluster, size, hidden, arguments.seconds)
-                shown(pairs)
-    if arguments.only != "training":
-        rows = []
-        for size, which in product((1024, 128), DAEMONS):
-            rows.append(scaling(dataset_of(arguments, which[0]), which, size, arguments.seconds))
-            shown(rows)
-    found = document("gpu-loading", command=command(parser, arguments), training=pairs, scaling=rows)
-    lines = [
-        *head("Training on a GPU: the step, the loader, and both", found),
-        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
-    ]
-    for table in (pairs, rows):
-        if table:
-            lines += ["", *rows_of(table[0], *((_cell(v) for v in row.values()) for row in table))]
-    write(target, found, lines)
-
-
-def _cell(value: object) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    record = Record("gpu-loading", "Training on a GPU: the step, the loader, and both", __doc__, (parser, arguments))
+    for size, which in product((1024, 128), DAEMONS):
+        record.add("scaling", scaling(dataset_of(arguments, which[0]), which, size, arguments.seconds))
+    with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
+        for hidden in (HIDDEN, 32):
+            record.add("training", training(cluster, 1024, hidden, arguments.seconds))
 
 
 if __name__ == "__main__":

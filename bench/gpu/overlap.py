@@ -12,18 +12,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from atta.bench.output import document
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
-from bench.gpu.common import Step, batches_of, dataset_of, gpu_parser, serve, shown, sizes_of
+from bench.gpu.common import Record, Step, batches_of, dataset_of, gpu_parser, serve, sizes_of
 from bench.gpu.loading import Unpinned
-from bench.record import command, head, rows_of, write
 
 STEPS = 40
 Span = tuple[float, float]
@@ -97,22 +96,12 @@ def measured(cluster: Any, *, hidden: int, how: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the record."""
-    arguments = gpu_parser(__file__, __doc__).parse_args()
-    rows: list[dict[str, Any]] = []
+    parser = gpu_parser(__file__, __doc__)
+    arguments = parser.parse_args()
+    record = Record("gpu-overlap", "Copies to a GPU beside its computation", __doc__, (parser, arguments))
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
-        for hidden in (256, 1024):
-            for copied in (False, True):
-                rows.append(measured(cluster, hidden=hidden, how=Unpinned() if copied else None))
-                shown(rows)
-    said = command(gpu_parser(__file__, __doc__), arguments)
-    found = document("gpu-overlap", command=said, rows=rows)
-    lines = [
-        *head("Copies to a GPU beside its computation", found),
-        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
-        "",
-        *rows_of(rows[0], *((f"{v:,.4g}" if isinstance(v, float) else v for v in row.values()) for row in rows)),
-    ]
-    write(arguments.out / "gpu-overlap.json", found, lines)
+        for hidden, copied in product((256, 1024), (False, True)):
+            record.add("rows", measured(cluster, hidden=hidden, how=Unpinned() if copied else None))
 
 
 if __name__ == "__main__":

@@ -5,28 +5,26 @@
 The same model, fan-outs (15,10,5), batches of 1,024 seeds and optimiser. Atta: one daemon with --threads workers, and
 `on_device`. PyG: NeighborLoader with torch-sparse (pyg-lib is on no package index) and --threads worker processes, which
 pin their batches; its graph lies sorted in its process. With torch-sparse it does not say which vertices belong to which
-hop, so every layer computes all of them; `alone` is an epoch of its batches without steps. Seconds of an epoch, the first of each left out. GraphBolt: whether
-it can be imported at all.
+hop, so every layer computes all of them. Seconds of every epoch, by turns; `alone` is an epoch of batches without steps.
+GraphBolt: whether it can be imported at all.
 """
 
 from __future__ import annotations
 
 import importlib
-import statistics
 import time
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from atta.bench.output import document
 from atta.partition.graph import Graph
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
-from bench.gpu.common import FAN_OUTS, Step, batches_of, dataset_of, gpu_parser, graph_of, serve, shown, sizes_of
-from bench.record import command, head, rows_of, write
+from bench.gpu.common import FAN_OUTS, Record, Step, batches_of, dataset_of, gpu_parser, graph_of, serve, sizes_of
 
 
 def graphbolt() -> str:
@@ -85,61 +83,21 @@ def main() -> None:
     parser = gpu_parser(__file__, __doc__)
     parser.add_argument("--epochs", type=int, default=3, help="measured epochs of each [3]")
     arguments = parser.parse_args()
-    bolt = graphbolt()
-    print(f"dgl.graphbolt: {bolt}", flush=True)
-    found: dict[str, list[dict[str, float]]] = {"atta": [], "pyg": []}
-    failed: dict[str, str] = {}
-    alone: dict[str, float] = {}
+    record = Record("gpu-peers", "Epochs on a GPU beside peers", __doc__, (parser, arguments))
+    record.notes["dgl.graphbolt"] = graphbolt()
     with serve(dataset_of(arguments, 1), arguments.threads) as cluster:
         sizes, device = sizes_of(cluster), torch.device("cuda", 0)
         moved = on_device(batches_of(cluster, 1024), device, Stopwatch(device))
-        systems: dict[str, Callable[[], Iterable[Any]]] = {}
-        try:
-            systems["pyg"] = pyg_epochs(graph_of(arguments), arguments.threads)
-        except Exception as error:
-            failed["pyg"] = f"{type(error).__name__}: {str(error)[:200]}"
         seeds = len(Graph.open(graph_of(arguments), verify=False).split("node", "train"))
-        per_epoch = -(-seeds // 1024)
-        systems["atta"] = lambda: (next(moved).data for _ in range(per_epoch))
-        steps = {name: Step(*sizes) for name in systems}
-        for number in range(arguments.epochs + 1):
-            for name in [name for name in systems if name not in failed]:
-                try:
-                    row = timed(systems[name](), steps[name])
-                except Exception as error:
-                    failed[name] = f"{type(error).__name__}: {str(error)[:200]}"
-                    continue
-                print(f"{name}: {row}", flush=True)
-                if number:
-                    found[name].append(row)
-        for name in [name for name in systems if name not in failed]:
-            alone[name] = timed(systems[name](), lambda data: None)["s"]
-    rows = [
-        {
-            "system": name,
-            "epoch, s": statistics.median(run["s"] for run in runs),
-            "alone, s": alone.get(name, float("nan")),
-            **{k: runs[0][k] for k in ("batches", "vertices", "edges")},
+        systems: dict[str, Callable[[], Iterable[Any]]] = {
+            "pyg": pyg_epochs(graph_of(arguments), arguments.threads),
+            "atta": lambda: (next(moved).data for _ in range(-(-seeds // 1024))),
         }
-        for name, runs in found.items()
-        if runs
-    ]
-    for name, why in failed.items():
-        print(f"{name}: {why}")
-    shown(rows)
-    all_found = document(
-        "gpu-peers", command=command(parser, arguments), runs=found, alone=alone, failed=failed, graphbolt=bolt
-    )
-    lines = [
-        *head("Epochs on a GPU beside peers", all_found),
-        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
-        "",
-        *rows_of(rows[0], *((f"{v:,.4g}" if isinstance(v, float) else v for v in row.values()) for row in rows)),
-        "",
-        *(f"{name} did not run: {why}" for name, why in failed.items()),
-        f"dgl.graphbolt: {bolt}",
-    ]
-    write(arguments.out / "gpu-peers.json", all_found, lines)
+        steps = {name: Step(*sizes) for name in systems}
+        for number, (name, batches) in product(range(arguments.epochs + 1), systems.items()):
+            record.add("epochs", {"system": name, "number": number, **timed(batches(), steps[name])})
+        for name, batches in systems.items():
+            record.add("epochs", {"system": name, "number": "alone", **timed(batches(), lambda data: None)})
 
 
 if __name__ == "__main__":

@@ -22,10 +22,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from atta.bench.output import document
 from atta.train.models.compiled import compile_in_place
-from bench.gpu.common import HIDDEN, Step, dataset_of, gpu_parser, kept, milliseconds, serve, shown, sizes_of
-from bench.record import command, head, rows_of, write
+from bench.gpu.common import HIDDEN, Record, Step, dataset_of, gpu_parser, kept, milliseconds, serve, sizes_of
 
 OPTIONS = {"fp32": [], "bf16": ["--precision", "bf16"], "compiled": ["--compile"]}
 
@@ -103,9 +101,8 @@ def by_matrix(model: Any) -> Callable[..., torch.Tensor]:
     return forward
 
 
-def steps(batches: list[Any], sizes: tuple[int, int]) -> list[dict[str, Any]]:
-    """Milliseconds of a step in every way."""
-    found: list[dict[str, Any]] = []
+def steps(record: Record, batches: list[Any], sizes: tuple[int, int]) -> None:
+    """Record the milliseconds of a step in every way."""
     on_gpu = [data.clone().to("cuda") for data in batches]
 
     def note(name: str, make: Callable[[], Callable[[int], object]], first: int = 0) -> None:
@@ -113,10 +110,10 @@ def steps(batches: list[Any], sizes: tuple[int, int]) -> list[dict[str, Any]]:
             turn = make()
             for number in range(first):
                 turn(number)
-            found.append({"step": name, "ms": milliseconds(turn)})
+            found: float | str = milliseconds(turn)
         except Exception as error:  # what this torch cannot do is a result as well
-            found.append({"step": name, "ms": f"{type(error).__name__}: {str(error)[:160]}"})
-        shown(found)
+            found = f"{type(error).__name__}: {str(error)[:160]}"
+        record.add("steps", {"step": name, "ms": found})
 
     def eager(precision: str) -> Callable[[int], object]:
         step = Step(*sizes, precision=precision)
@@ -151,7 +148,6 @@ def steps(batches: list[Any], sizes: tuple[int, int]) -> list[dict[str, Any]]:
     torch.backends.cuda.matmul.allow_tf32 = False
     note("compiled", lambda: compiled("fp32"), 20)
     note("bf16, compiled", lambda: compiled("bf16"), 20)
-    return found
 
 
 def epoch(data: Path, name: str, threads: int) -> dict[str, Any]:
@@ -169,27 +165,13 @@ def epoch(data: Path, name: str, threads: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and write the record."""
     parser = gpu_parser(__file__, __doc__)
-    parser.add_argument("--no-epochs", action="store_true", help="only steps")
     arguments = parser.parse_args()
+    record = Record("gpu-precision", "Half precision, compiled models and CUDA graphs", __doc__, (parser, arguments))
     data = dataset_of(arguments, 1)
     with serve(data, arguments.threads) as cluster:
-        sizes, batches = sizes_of(cluster), kept(cluster, 1024, 8)
-    rows = steps(batches, sizes)
-    epochs: list[dict[str, Any]] = []
-    for name in (None, *([] if arguments.no_epochs else OPTIONS)):
-        if name:
-            epochs.append(epoch(data, name, arguments.threads))
-            shown(epochs)
-        found = document("gpu-precision", command=command(parser, arguments), steps=rows, epochs=epochs)
-        lines = [
-            *head("Half precision, compiled models and CUDA graphs", found),
-            *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
-        ]
-        for table in (rows, epochs):
-            if table:
-                cells = (((f"{v:,.4g}" if isinstance(v, float) else v) for v in row.values()) for row in table)
-                lines += ["", *rows_of(table[0], *cells)]
-        write(arguments.out / "gpu-precision.json", found, lines)
+        steps(record, kept(cluster, 1024, 8), sizes_of(cluster))
+    for name in OPTIONS:
+        record.add("epochs", epoch(data, name, arguments.threads))
 
 
 if __name__ == "__main__":

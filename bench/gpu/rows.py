@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from atta.bench.output import document
-from bench.gpu.common import dataset_of, gpu_parser, kept, milliseconds, serve, shown
-from bench.record import command, head, rows_of, write
+from bench.gpu.common import Record, dataset_of, gpu_parser, kept, milliseconds, serve
 
 SHARES = (0.05, 0.1, 0.2, 0.5)
 OTHERS, BATCHES = 40, 4
@@ -114,7 +112,8 @@ def measured(batches: list[Any], uses: np.ndarray, x: np.ndarray, share: float) 
 
 def main() -> None:
     """Measure and write the record."""
-    arguments = gpu_parser(__file__, __doc__).parse_args()
+    parser = gpu_parser(__file__, __doc__)
+    arguments = parser.parse_args()
     data = dataset_of(arguments, 1)
     with serve(data, arguments.threads) as cluster:
         seen = kept(cluster, 1024, OTHERS + BATCHES)
@@ -124,19 +123,9 @@ def main() -> None:
     x = np.zeros((arguments.nodes, seen[0].x.shape[1]), np.float32)
     for batch in seen:
         x[batch.n_id.numpy()] = batch.x.numpy()
-    rows: list[dict[str, Any]] = []
+    record = Record("gpu-rows", "Hot rows on the GPU", __doc__, (parser, arguments))
     for share in SHARES:
-        rows.append(measured(seen[OTHERS:], uses, x, share))
-        shown(rows)
-    said = command(gpu_parser(__file__, __doc__), arguments)
-    found = document("gpu-rows", command=said, rows=rows)
-    lines = [
-        *head("Hot rows on the GPU", found),
-        *(__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip().splitlines(),
-        "",
-        *rows_of(rows[0], *((f"{v:,.4g}" for v in row.values()) for row in rows)),
-    ]
-    write(arguments.out / "gpu-rows.json", found, lines)
+        record.add("rows", measured(seen[OTHERS:], uses, x, share))
 
 
 if __name__ == "__main__":
