@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import atta
-from atta.train.steps.pinning import pinned_slots
+from atta.client.loaders.prefetch import pinned_slots
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
 from bench.gpu.common import HIDDEN, Record, Step, batches_of, dataset_of, gpu_parser, kept, rate, serve, sizes_of
@@ -53,7 +53,7 @@ def training(cluster: Any, size: int, hidden: int, seconds: float) -> dict[str, 
     source.close()
     for name in ("pinned slots", "pinned copies"):
         how = Unpinned() if name == "pinned copies" else None
-        with patch("atta.train.steps.transfer.pinned_slots", lambda how=how: how) if how else nullcontext():
+        with patch("atta.client.loaders.prefetch.pinned_slots", lambda how=how: how) if how else nullcontext():
             moved = on_device(batches_of(cluster, size), device, Stopwatch(device))
             found[f"copied, {name}"] = rate(lambda moved=moved: next(moved), seconds)
             found[f"both, {name}"] = rate(lambda moved=moved: step(next(moved).data), seconds)

@@ -56,7 +56,7 @@ def measured(cluster: Any, *, hidden: int, how: Any) -> dict[str, Any]:
     """Figures of some steps."""
     device = torch.device("cuda", 0)
     step, watch = Step(*sizes_of(cluster), hidden=hidden), Stopwatch(device)
-    with patch("atta.train.steps.transfer.pinned_slots", lambda: how) if how else nullcontext():
+    with patch("atta.client.loaders.prefetch.pinned_slots", lambda: how) if how else nullcontext():
         moved = on_device(batches_of(cluster, 1024), device, watch)
         for _ in range(60):
             step(next(moved).data)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
     from atta.client.loaders.minibatch import MiniBatch
     from atta.client.loaders.neighbor import NeighborLoader
+    from atta.client.loaders.prefetch import PrefetchLoader
     from atta.client.loaders.server import ServerLoader, server_subgraph
     from atta.client.local import LocalCluster, local
     from atta.client.tables.embedding import DistEmbedding
@@ -80,6 +81,7 @@ __all__ = [
     "NotAuthenticatedError",
     "OptimiserSpec",
     "PeerLostError",
+    "PrefetchLoader",
     "ProtocolError",
     "QuotaExceededError",
     "RemoteError",
@@ -114,6 +116,7 @@ _HOMES = {
     "NegativeSampling": "atta.client.loaders.link",
     "NeighborLoader": "atta.client.loaders.neighbor",
     "OptimiserSpec": "atta.kvstore.spec",
+    "PrefetchLoader": "atta.client.loaders.prefetch",
     "ServerLoader": "atta.client.loaders.server",
     "__version__": "atta.observe.version",
     "connect": "atta.client.cluster",

@@ -141,6 +141,18 @@ def test_predictions(world: World, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
+def test_a_prefetch_loader_gives_the_data_of_its_loader(world: World) -> None:
+    with atta.connect(world.plain) as cluster:
+        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=100, shuffle=True)
+        for epoch in range(5):
+            loader.set_epoch(epoch)
+            expected = [batch.to_pyg().clone() for batch in loader]
+            loader.set_epoch(epoch)
+            for data, same in zip(atta.PrefetchLoader(loader, DEVICE), expected, strict=True):
+                assert data.x.device.type == DEVICE
+                assert all(torch.equal(data[name].cpu(), same[name]) for name in ("x", "y", "edge_index", "n_id"))
+
+
 def test_trainers_without_a_gpu_each(world: World, capfd: pytest.CaptureFixture[str]) -> None:
     """By default they compute on the CPU, and say so."""
     many: dict[str, Any] = {"trainers": torch.cuda.device_count() + 1, "epochs": 1}

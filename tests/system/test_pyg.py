@@ -67,6 +67,30 @@ def test_node_loader_accepts_the_backends(cluster: atta.LocalCluster, small_grap
     assert not torch.equal(first.n_id, other.n_id)
 
 
+def test_a_prefetch_loader_gives_the_data_of_its_loader(cluster: atta.LocalCluster) -> None:
+    loader = atta.NeighborLoader(cluster, [4, 3], "train", batch_size=32, shuffle=True)
+    moved = atta.PrefetchLoader(loader, "cpu")
+    assert len(moved) == len(loader)
+    expected = [batch.to_pyg() for batch in loader]
+    loader.set_epoch(0)
+    for data, same in zip(moved, expected, strict=True):
+        assert data.keys() == same.keys()
+        assert all(torch.equal(data[name], same[name]) for name in ("x", "y", "edge_index", "n_id", "e_id", "input_id"))
+
+
+def test_what_a_prefetch_loader_refuses(cluster: atta.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    loader = atta.NeighborLoader(cluster, [2], "train", batch_size=32, transform=atta.MiniBatch.to_pyg)
+    with pytest.raises(atta.ConfigError, match="gives Data, not MiniBatch: leave out its transform"):
+        next(iter(atta.PrefetchLoader(loader, "cpu")))
+    with pytest.raises(atta.ConfigError, match="'abacus': torch knows no such device"):
+        atta.PrefetchLoader(loader, "abacus")
+    with pytest.raises(atta.ConfigError, match="'cuda': torch sees no GPU"):
+        atta.PrefetchLoader(loader, "cuda")
+    with pytest.raises(TypeError, match="list_iterator has no length"):
+        len(atta.PrefetchLoader(iter([]), "cpu"))
+
+
 def test_disjoint_and_temporal(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     features, graph, sampler = backends(cluster, [3, 2], time_attr="time")
     ids = torch.from_numpy(small_graph.train_ids)

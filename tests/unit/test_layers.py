@@ -48,6 +48,7 @@ TORCH_ALLOWED = (
     "atta.bench",
     "atta.compat.dgl",
     "atta.client.loaders.minibatch",
+    "atta.client.loaders.prefetch",
     "atta.client.loaders.dgl",
     "atta.client.loaders.pyg",
     "atta.client.loaders.pyg_data",

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from atta.client.loaders.prefetch import pinned_slots
 from atta.client.sessions.slots import SlotMaps
 from atta.daemon.engine.slots import SlotPool
 from atta.errors import ConfigError
 from atta.protos.v1.session_pb2 import SharedSlot
 from atta.train.launching.worker import choose_device
-from atta.train.steps.pinning import pinned_slots
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
 

@@ -32,7 +32,7 @@ _WHY = {
     "filter_per_worker": "there are no worker processes",
     "prefetch_factor": "the daemons decide how many batches they make ahead",
     "in_order": "batches always come in order",
-    "pin_memory": "batches lie in memory shared with the daemon, or in received bytes",
+    "pin_memory": "atta.PrefetchLoader copies batches to a GPU, from the memory shared with the daemon",
     "pin_memory_device": "batches lie in memory shared with the daemon, or in received bytes",
     "generator": "all randomness follows seed and the number of the epoch",
     "is_sorted": "daemons hold their edges sorted",

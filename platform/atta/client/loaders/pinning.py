@@ -7,8 +7,6 @@ pinned once, as far as batches have filled them.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -16,20 +14,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from atta.client.sessions.slots import SlotLease, lease_of
-from atta.observe.machine.memory import total_bytes
 
-__all__ = ["CudaPages", "Pages", "PinnedSlots", "pinned_slots"]
+__all__ = ["Pages", "PinnedSlots"]
 
 PAGE = 4096
 LEAST_BYTES = 64 << 10
 """Smaller arrays are copied to pinned memory, which takes less time than a look at their pages."""
 SPARE = 1.25
 """Pages are pinned for an array that is so much larger, as the next batch in the slot may be."""
-SHARE = 0.25
-"""Most of the machine's memory that stays pinned."""
 IDLE_BATCHES = 256
 """After so many batches elsewhere, a slot gives way to another one. Sooner, slots in turns would push each other out."""
 
@@ -42,24 +36,6 @@ class Pages(Protocol):
 
     def unpin(self, address: int) -> None:
         """Undo a ``pin``, once nobody copies from there any more."""
-
-
-class CudaPages:
-    """Pins memory for the copies of all GPUs."""
-
-    def pin(self, address: int, nbytes: int) -> bool:
-        """See ``Pages``."""
-        portable = 1  # for every GPU that this process uses
-        if int(torch.cuda.cudart().cudaHostRegister(address, nbytes, portable)) == 0:
-            return True
-        with contextlib.suppress(RuntimeError):  # CUDA keeps the error, and the next call would report it
-            torch.zeros(1, device="cuda")
-        return False
-
-    def unpin(self, address: int) -> None:
-        """See ``Pages``."""
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaHostUnregister(address)
 
 
 @dataclass
@@ -207,9 +183,3 @@ class PinnedSlots:
 
 def _pages_up(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
-
-
-@functools.cache
-def pinned_slots() -> PinnedSlots:
-    """Those of this process: CUDA refuses to pin a page twice."""
-    return PinnedSlots(CudaPages(), int(SHARE * total_bytes()))

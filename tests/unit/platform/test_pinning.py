@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.client.loaders.pinning import IDLE_BATCHES, LEAST_BYTES, PAGE, PinnedSlots
 from atta.client.sessions.slots import SlotMaps, lease_of
 from atta.daemon.engine.slots import Slot, SlotPool
 from atta.protos.v1.session_pb2 import SharedSlot
-from atta.train.steps.pinning import IDLE_BATCHES, LEAST_BYTES, PAGE, PinnedSlots
 
 LARGE, SMALL = 2 * LEAST_BYTES, LEAST_BYTES - PAGE
 CAPACITY = 64 * LEAST_BYTES
