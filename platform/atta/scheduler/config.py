@@ -18,6 +18,9 @@ class SchedulerConfig:
 
     workers: int = 2
     """Number of CPU tasks that run at once."""
+    at_hand: int = 0
+    """Number of CPU tasks that the shell gets beyond those. So a worker has its next task while the shell still hears of
+    the one before. The order of tasks cannot change any more for them."""
     net_in_flight: int = 16
     """Number of tasks that wait for other daemons at once."""
     chunk_rows: int = 65_536
@@ -72,7 +75,7 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("buffer_bytes", "max_dags", "log_events"):
+        for name in ("at_hand", "buffer_bytes", "max_dags", "log_events"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
         for name in ("target_queue", "empty_queue", "least_headroom", "utilisation_window_s", "sleep_s"):

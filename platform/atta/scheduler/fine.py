@@ -37,11 +37,15 @@ class Dag:
 
 
 class LaneQueue:
-    """The ready tasks of one lane and the number of those running."""
+    """The ready tasks of one lane and the number of those running.
 
-    def __init__(self, width: int, order: TaskOrder, costs: CostModel) -> None:
+    Tasks count as running once the shell has them: ``width`` run at once, and ``at_hand`` more may be there for them.
+    """
+
+    def __init__(self, width: int, order: TaskOrder, costs: CostModel, at_hand: int = 0) -> None:
         self.width = width
-        self.running = 0  # at most ``width``; less only while no task waits (after every event)
+        self.running = 0  # at most ``_most``; less only while no task waits (after every event)
+        self._most = width + at_hand
         self.fetching = 0.0
         """Bytes of the rows that its running and waiting tasks fetch."""
         self._order, self._costs = order, costs
@@ -54,7 +58,7 @@ class LaneQueue:
 
     @property
     def backlog(self) -> int:
-        """Number of waiting tasks, without those that idle workers take at once."""
+        """Number of tasks that no worker runs, also those at hand; negative: so many workers idle."""
         return len(self._heap) - (self.width - self.running)
 
     def push(self, dag: Dag, task: Task, now: float) -> None:
@@ -68,7 +72,7 @@ class LaneQueue:
 
         A plain tuple, as it is made for every task.
         """
-        if self.running == self.width or not self._heap:
+        if self.running == self._most or not self._heap:
             return None
         _, _, dag, task, ready = heapq.heappop(self._heap)
         self.running += 1
@@ -93,8 +97,8 @@ class LaneQueue:
         """
         known, tasks = {id(dag) for dag in dags}, [*running]
         assert self.running == len(tasks), f"lane {name}: {self.running} tasks are counted as running, {len(tasks)} run"
-        assert self.running <= self.width, f"lane {name}: {self.running} tasks run, at most {self.width} may"
-        assert self.running == self.width or not self._heap, f"lane {name} idles while tasks wait"
+        assert self.running <= self._most, f"lane {name}: {self.running} tasks run, at most {self._most} may"
+        assert self.running == self._most or not self._heap, f"lane {name} idles while tasks wait"
         for _, _, dag, task, _ in self._heap:
             assert not dag.cancelled, f"lane {name}: {task} of cancelled DAG {dag.id} waits"
             assert id(dag) in known, f"lane {name}: {task} of unknown DAG {dag.id} waits"

@@ -56,8 +56,10 @@ class Scheduler:
         policy = policy_named(config.policy)
         self._due = policy.rule
         self.costs = CostModel()
-        widths = {Lane.CPU: config.workers, Lane.NET: config.net_in_flight}
-        self._lanes = {lane: LaneQueue(width, policy.order, self.costs) for lane, width in widths.items()}
+        self._lanes = {
+            Lane.CPU: LaneQueue(config.workers, policy.order, self.costs, config.at_hand),
+            Lane.NET: LaneQueue(config.net_in_flight, policy.order, self.costs),
+        }
         self._load = Load(config.utilisation_window_s)
         self._sessions: dict[str, ScheduledSession] = {}  # by name, in the order of opening; all open
         self._paces = PaceMemory()

@@ -270,7 +270,7 @@ class Shell:
         waiting.remove(chosen)
 
     def _check_bounds(self) -> None:
-        width = {Lane.CPU: self.config.workers, Lane.NET: self.config.net_in_flight}
+        width = {Lane.CPU: self.config.workers + self.config.at_hand, Lane.NET: self.config.net_in_flight}
         for lane in Lane:
             running = sum(task.lane is lane for _, task in self.running)
             assert running <= width[lane]

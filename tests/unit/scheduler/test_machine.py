@@ -18,6 +18,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(
         workers=st.integers(1, 3),
+        at_hand=st.integers(0, 2),
         net=st.integers(1, 4),
         max_dags=st.sampled_from([0, 1, 2, 5]),
         room=st.sampled_from([1, 900, 2900, 5900, 10**9]),
@@ -25,9 +26,12 @@ class Machine(RuleBasedStateMachine):
         chunk=st.sampled_from([7, 100]),
         seed=st.integers(0, 10**6),
     )
-    def start(self, workers: int, net: int, max_dags: int, room: int, buffer: int, chunk: int, seed: int) -> None:
+    def start(
+        self, workers: int, at_hand: int, net: int, max_dags: int, room: int, buffer: int, chunk: int, seed: int
+    ) -> None:
         config = SchedulerConfig(
             workers=workers,
+            at_hand=at_hand,
             net_in_flight=net,
             max_dags=max_dags,
             queue_bytes=room,

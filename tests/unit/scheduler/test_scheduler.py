@@ -90,6 +90,17 @@ def test_what_tasks_took_decides_which_is_cheapest() -> None:
     assert [t.kind for _, t in ready] == [Kind.NEIGHBORHOOD]
 
 
+def test_a_worker_has_its_next_task_at_hand() -> None:
+    plan = {"batches": 4, "workers": 1, "prefetch": 4}
+    alone, ahead = (opened("prefetch", **plan, at_hand=spare) for spare in (0, 1))
+    assert [len(runs(actions)) for _, actions in (alone, ahead)] == [1, 2]
+    for scheduler, actions in (alone, ahead):
+        number, task = runs(actions)[0]
+        following = runs(scheduler.on(TaskDone(number, task, []), 0.001))
+        assert len(following) == 1  # one for the one that has ended
+        scheduler.validate()
+
+
 def test_finished_batches_come_out_in_order() -> None:
     scheduler, actions = opened(batches=3, workers=3)
     seeds = dict(runs(actions))

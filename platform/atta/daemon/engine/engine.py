@@ -43,6 +43,9 @@ __all__ = ["Engine"]
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
 """How often the CPU utilisation is sampled, in seconds."""
+WORKERS_PER_SPARE = 4
+"""For so many workers one more task is handed over than they can run. A task takes a millisecond, and to hear of its end
+and hand over the next one takes the event loop a tenth or more of that."""
 _COUNTERS = {(kind, lane): f"tasks_{kind.value}_{lane.value}_total" for kind in Kind for lane in Lane}
 
 
@@ -71,6 +74,7 @@ class Engine:
         self._scheduler = sched.Scheduler(
             sched.SchedulerConfig(
                 workers=config.threads,
+                at_hand=-(-config.threads // WORKERS_PER_SPARE),
                 net_in_flight=config.requests,
                 queue_bytes=config.most_queue_bytes,
                 buffer_bytes=config.most_buffer_bytes,
