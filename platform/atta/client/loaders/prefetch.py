@@ -142,8 +142,8 @@ class CudaPages:
         portable = 1  # for every GPU that this process uses
         if int(torch.cuda.cudart().cudaHostRegister(address, nbytes, portable)) == 0:
             return True
-        with contextlib.suppress(RuntimeError):  # CUDA keeps the error, and the next call would report it
-            torch.zeros(1, device="cuda")
+        with contextlib.suppress(RuntimeError):  # CUDA keeps the error, and the next kernel's launch would report it
+            torch.ones(1, device="cuda")
         return False
 
     def unpin(self, address: int) -> None:
