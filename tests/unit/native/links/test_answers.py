@@ -138,7 +138,7 @@ def test_a_large_request_is_cut_into_several() -> None:
 def test_a_row_with_many_edges_is_one_answer_even_when_nobody_wants_it_any_more() -> None:
     owner, me = Owner(hub=500_000), _native.Links(1)  # 6 MB
     owner.link_to(me)
-    wanted = np.zeros(1, np.int64)
+    wanted, in_time = np.zeros(1, np.int64), 0
     for _ in range(5):
         given_up, step = me.step(), me.step()
         for one in (given_up, step):
@@ -147,9 +147,14 @@ def test_a_row_with_many_edges_is_one_answer_even_when_nobody_wants_it_any_more(
         me.flush()
         given_up.give_up("not wanted")
         assert given_up.done
-        assert [left[4:] for left in given_up.left()] == [(False, "not wanted")]
+        if left := given_up.left():
+            assert [item[4:] for item in left] == [(False, "not wanted")]
+            in_time += 1
+        else:  # on a busy machine the answer was there before
+            assert len(given_up.answers(0)) == 1
         done(me, step)
         assert step.left() == []
+    assert in_time
     ((_, *found),) = step.answers(0)
     same(tuple(found), owner.edges[0].expected(wanted, fan_out=-1, replace=False, stream_key=9))
     assert me.attached(1) == 1
