@@ -216,7 +216,7 @@ def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaEr
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         **meeting,
     )
-    if hasattr(settings, "shutdown_timeout"):  # torch before 2.12 always waits for 30 s
+    if hasattr(settings, "shutdown_timeout"):  # torch 2.11 has none, and waits as long as it likes
         settings.shutdown_timeout = SHUTDOWN_S
     ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
     start_s = START_S + (MEETING_S if nodes.count > 1 else 0)
