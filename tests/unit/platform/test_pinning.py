@@ -163,6 +163,19 @@ def test_an_array_is_pinned_as_a_whole_or_not_at_all(pool: SlotPool) -> None:
     )
 
 
+def test_arrays_of_other_sizes_are_pinned_beside_each_other(pool: SlotPool) -> None:
+    """Spare pages of one batch's array end inside another batch's, or a range begins there: that batch's large ones win."""
+    former: list[dict[int, int]] = [{PAGE: LARGE}, {PAGE: 2 * LARGE}, {PAGE: LARGE, 60 * PAGE: LARGE}]
+    for layout in former:
+        consumer, slot = Consumer(), pool.acquire(CAPACITY)
+        consumer.take(slot, layout)
+        for lengths in [(LARGE, SMALL, LARGE), (SMALL, LARGE, LARGE + 1), (LARGE, LARGE, SMALL)]:
+            starts = np.cumsum([PAGE, *(-(-length // PAGE) * PAGE for length in lengths)])[:-1].tolist()
+            for array in consumer.take(slot, dict(zip(starts, lengths, strict=True))):
+                assert consumer.pages.holds(array) or array.nbytes == SMALL
+        pool.release(slot)
+
+
 def test_where_pinning_is_refused_nothing_is_tried_again(pool: SlotPool) -> None:
     consumer, slots = Consumer(), [pool.acquire(CAPACITY) for _ in range(2)]
     consumer.take(slots[0], {PAGE: LARGE})

@@ -53,14 +53,17 @@ class _PinnedSlot:
     def nbytes(self) -> int:
         return sum(stop - start for start, stop in self.ranges.items())
 
-    def cuts(self, start: int, stop: int) -> bool:
-        """Whether a part of the bytes from ``start`` to ``stop`` is pinned, or several parts one by one."""
-        touched = [span for span in self.ranges.items() if span[0] < stop and start < span[1]]
-        return bool(touched) and not (touched[0][0] <= start and stop <= touched[0][1])
+    def holds(self, start: int) -> bool:
+        """Whether the byte at ``start`` is pinned."""
+        return any(begin <= start < end for begin, end in self.ranges.items())
 
-    def overlapped(self, start: int, stop: int) -> bool:
-        """Whether ``start`` to ``stop`` has bytes of a range that begins elsewhere."""
-        return any(begin != start and begin < stop and start < end for begin, end in self.ranges.items())
+    def cutting(self, spans: list[tuple[int, int]]) -> list[int]:
+        """Where the ranges start that have a part of one of these spans alone: CUDA copies no array of which a part is pinned."""
+        return [
+            begin
+            for begin, end in self.ranges.items()
+            if any(start < end and begin < stop and not (begin <= start and stop <= end) for start, stop in spans)
+        ]
 
 
 class PinnedSlots:
@@ -107,17 +110,18 @@ class PinnedSlots:
         slot = self._slot(lease, base)
         if slot.uses == 1:
             return
-        begins = sorted([*(array.ctypes.data - base for array in arrays), slot.stop])
-        for array in sorted(arrays, key=lambda array: array.ctypes.data):
-            start = array.ctypes.data - base
-            if array.nbytes < LEAST_BYTES or start % PAGE:
+        spans = sorted((array.ctypes.data - base, array.ctypes.data - base + array.nbytes) for array in arrays)
+        for start in slot.cutting(spans):
+            self._unpin(base, slot, start)
+        begins = [*(start for start, _ in spans), slot.stop]
+        for start, stop in spans:
+            if stop - start < LEAST_BYTES or start % PAGE or slot.holds(start):
                 continue
-            room = next(begin for begin in begins if begin >= start + array.nbytes)
-            if not self._extend(base, slot, start, start + array.nbytes, room):
+            room = next(begin for begin in begins if begin >= stop)
+            if not self._extend(base, slot, start, stop, room):
                 self._drop((base, slot.offset))
                 return
-        spans = ((array.ctypes.data - base, array.ctypes.data - base + array.nbytes) for array in arrays)
-        if any(slot.cuts(start, stop) for start, stop in spans):  # CUDA copies no array of which a part is pinned
+        if slot.cutting(spans):  # an array begins in the last page of another one
             self._drop((base, slot.offset))
 
     def _slot(self, lease: SlotLease, base: int) -> _PinnedSlot:
@@ -146,16 +150,8 @@ class PinnedSlots:
 
     def _extend(self, base: int, slot: _PinnedSlot, start: int, stop: int, room: int) -> bool:
         """Have ``start`` to ``stop`` pinned, and some more, but nothing beyond ``room``, where another array begins."""
-        pinned = slot.ranges.get(start, start)
-        if pinned >= stop:
-            return True
-        least, wanted = _pages_up(stop), _pages_up(start + int(SPARE * (stop - start)))
-        stop = min(wanted, max(least, room // PAGE * PAGE))
-        if slot.overlapped(start, stop):  # another session's batches have their arrays elsewhere in slots of that size
-            for begin in list(slot.ranges):
-                self._unpin(base, slot, begin)
-        elif start in slot.ranges:
-            self._unpin(base, slot, start)
+        room = min([room, *(begin for begin in slot.ranges if begin >= stop)])
+        stop = min(_pages_up(start + int(SPARE * (stop - start))), max(_pages_up(stop), room // PAGE * PAGE))
         if not self._make_room(stop - start):
             return False
         if self._pages.pin(base + start, stop - start):
