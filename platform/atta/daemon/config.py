@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -269,14 +270,14 @@ class DaemonConfig:
         if self.backup and self.backup == self.listen:
             raise ConfigError(f"--backup {self.backup}: that is this daemon's own address")
 
-    @property
+    @functools.cached_property
     def most_buffer_bytes(self) -> int:
         """Most memory that the batches of all sessions may take."""
         if self.buffer_bytes is not None:
             return self.buffer_bytes
         return max(4 * GIB, min(self.threads * 2 * GIB, total_bytes() // 4))
 
-    @property
+    @functools.cached_property
     def most_queue_bytes(self) -> int:
         """Most bytes of batches in flight or finished, per session. Every worker needs a batch to work on."""
         if self.queue_bytes is not None:

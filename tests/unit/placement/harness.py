@@ -225,7 +225,7 @@ class Linked:
         attaching = cast(Attaching, self)  # all are attached, and what is lost stays lost
         self.owners = LinkedOwners(self._links, self._steps, attaching, messages, placed.dataset)
 
-    async def _nobody_is_silent(self) -> None:
+    async def _nobody_is_silent(self, owners: list[int]) -> None:
         pass
 
     @contextlib.contextmanager

@@ -37,8 +37,8 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """All cores of the machine are idle."""
     import psutil
 
-    times = psutil.cpu_times(percpu=True)
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: times)
+    times = {percpu: psutil.cpu_times(percpu=percpu) for percpu in (False, True)}
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu=False: times[percpu])
 
 
 @pytest.mark.usefixtures("idle")
@@ -92,8 +92,14 @@ def test_without_a_quota_the_cores_count(tmp_path: Path, group: str) -> None:
     assert 0 < load.percent() <= 100
 
 
-def test_this_machine() -> None:
-    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+@pytest.mark.parametrize("cores", [1, None])
+def test_this_machine(cores: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``cores``: how many of them this process may use; None: all."""
+    allowed = set(sorted(os.sched_getaffinity(0))[:cores])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
+    assert 1 <= usable_cores() <= len(allowed)
     load = ProcessorLoad()
-    time.sleep(0.05)
-    assert 0 <= load.percent() <= 100
+    stop = time.monotonic() + 0.3
+    while time.monotonic() < stop:
+        pass
+    assert 0 < load.percent() <= 100

@@ -64,9 +64,8 @@ class DaemonLinks:
         if part in self._attaching.missing:
             await self._attaching.ready([part])
 
-    async def _end_silent(self) -> None:
-        """End the links to peers that do not answer. What they owe is then asked for by messages."""
-        parts = [part for part in self._others if self._native.attached(part)]
+    async def _end_silent(self, parts: list[int]) -> None:
+        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages."""
         there = await asyncio.gather(*(self._peers[part].answers() for part in parts))
         for part, answers in zip(parts, there, strict=True):
             if not answers:

@@ -40,12 +40,13 @@ class LinkSteps:
         self,
         links: _native.Links,
         deadline_s: float,
-        end_silent: Callable[[], Awaitable[None]],
+        end_silent: Callable[[list[int]], Awaitable[None]],
         *,
         delay_s: float = 0.0,
     ) -> None:
-        """``end_silent``: asks the peers at the links whether they are there, and ends the links of those that do not
-        answer. It is awaited while a step takes long. ``delay_s``: how long every step waits before it asks.
+        """``end_silent``: asks owners whether they are there, and ends the links of those that do not answer. It is told
+        which ones owe answers and have sent nothing for ``ASK_AFTER_S``. ``delay_s``: how long every step waits before
+        it asks.
         """
         self._links, self._deadline_s, self._end_silent, self._delay_s = links, deadline_s, end_silent, delay_s
         self._asking: asyncio.Task[None] | None = None
@@ -103,12 +104,13 @@ class LinkSteps:
                 awaited.late = True
                 awaited.step.give_up("no answer within the deadline" if overdue else "late")
         oldest = min((awaited.began for awaited in self._awaited.values()), default=now)
-        if now - oldest >= ASK_AFTER_S and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.ensure_future(self._asked())
+        may_ask = now - oldest >= ASK_AFTER_S and (self._asking is None or self._asking.done())
+        if may_ask and (silent := self._links.silent(ASK_AFTER_S)):
+            self._asking = asyncio.ensure_future(self._asked(silent))
         self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch) if self._awaited else None
 
-    async def _asked(self) -> None:
-        await self._end_silent()
+    async def _asked(self, silent: list[int]) -> None:
+        await self._end_silent(silent)
         await asyncio.sleep(ASK_AFTER_S)  # before the next question
 
     def close(self) -> None:

@@ -29,6 +29,12 @@ class AskingEnd final : public Endpoint {
 
   bool alive() const { return alive_.load(std::memory_order_acquire); }
 
+  // Whether the owner owes answers, and nothing has come since `us`, of `now_us`.
+  bool silent_since(std::int64_t us) const {
+    const std::int64_t quiet = quiet_us_.load(std::memory_order_relaxed);
+    return quiet != kOwesNothing && quiet <= us;
+  }
+
   // Adds a request; `write(out, number)` writes its frame. It is sent by the next `flush`. Returns its number; 0: the
   // link is down, or its owner has not read for long.
   template <class Write>
@@ -37,6 +43,7 @@ class AskingEnd final : public Endpoint {
     if (!why_.empty() || out_.size() - sent_ > kMaxUnsent) return 0;
     const std::uint64_t number = ++numbers_;
     write(out_, number);
+    if (waiting_.empty()) quiet_us_.store(now_us(), std::memory_order_relaxed);
     waiting_.emplace(number, Waiting{std::move(step), asked});
     most_row_bytes_ = std::max(most_row_bytes_, asked->most_row_bytes());
     counters_->asked.fetch_add(1, std::memory_order_relaxed);
@@ -59,6 +66,7 @@ class AskingEnd final : public Endpoint {
       found->second.asked->why = why;
       step = std::move(found->second.step);
       waiting_.erase(found);
+      if (waiting_.empty()) quiet_us_.store(kOwesNothing, std::memory_order_relaxed);
     }
     step->ended();
   }
@@ -79,6 +87,7 @@ class AskingEnd final : public Endpoint {
       const std::uint64_t received = std::exchange(reader_.received, 0);
       counters_->answered_bytes.fetch_add(received, std::memory_order_relaxed);
       received_.fetch_add(received, std::memory_order_relaxed);
+      if (received > 0) quiet_us_.store(waiting_.empty() ? kOwesNothing : now_us(), std::memory_order_relaxed);
       if (reader_.malformed || misfit_ != nullptr) counters_->malformed.fetch_add(1, std::memory_order_relaxed);
       if (why != nullptr) return broke(why);
     }
@@ -94,6 +103,7 @@ class AskingEnd final : public Endpoint {
       waiting.step->ended();
     }
     waiting_.clear();
+    quiet_us_.store(kOwesNothing, std::memory_order_relaxed);
     out_.clear(), sent_ = 0;
   }
 
@@ -104,6 +114,7 @@ class AskingEnd final : public Endpoint {
   };
 
   static constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  // bytes of requests
+  static constexpr std::int64_t kOwesNothing = -1;
 
   bool broke(const char* why) {
     why_ = why;
@@ -150,6 +161,7 @@ class AskingEnd final : public Endpoint {
   std::mutex mutex_;
   std::string why_;                // it ended; empty: it lives
   std::atomic<bool> alive_{true};  // whether `why_` is empty, for those who need not be exact
+  std::atomic<std::int64_t> quiet_us_{kOwesNothing};  // when the last bytes came, or the waiting began
   const char* misfit_ = nullptr;
   FrameReader reader_;
   std::uint64_t numbers_ = 0;

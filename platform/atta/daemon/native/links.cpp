@@ -360,6 +360,15 @@ class Links {
     return found->second.size();
   }
 
+  // The owners that owe answers, and of which nothing has come for so long.
+  std::vector<std::int64_t> silent(double seconds) const {
+    const std::int64_t since = now_us() - static_cast<std::int64_t>(1e6 * seconds);
+    std::vector<std::int64_t> found;
+    for (const auto& [owner, ends] : links_)
+      if (std::any_of(ends.begin(), ends.end(), [&](const auto& end) { return end->silent_since(since); })) found.push_back(owner);
+    return found;
+  }
+
   Step* step() { return new Step(++steps_, finished_); }  // Python owns it
 
   // Hands the requests of a step to their links. `flush` sends them.
@@ -494,6 +503,7 @@ void bind_links(nb::module_& m) {
       .def("attach", &Links::attach, "owner"_a, "fd"_a, "tls"_a.none() = nullptr)
       .def("detach", &Links::detach, "owner"_a)
       .def("attached", &Links::attached, "owner"_a)
+      .def("silent", &Links::silent, "seconds"_a)
       .def("step", &Links::step, nb::rv_policy::take_ownership)
       .def("begin", &Links::begin, "step"_a, "age_ms"_a)
       .def("flush", &Links::flush)

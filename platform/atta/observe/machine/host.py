@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 __all__ = ["machine_id"]
 
 
+@functools.cache
 def machine_id() -> str:
     """A string that is equal for processes under one kernel that see each other, have one owner and one network.
 

@@ -16,6 +16,7 @@ from atta.daemon.links.steps import LinkSteps
 from atta.daemon.peers.hedges import ENOUGH, LEAST_S, SHARE
 from atta.wire.silence import ASK_AFTER_S
 from tests.unit.native.links.ends import PATIENCE_S, Owner, pairs, pull
+from tests.unit.native.links.frames import PULLED, Frame
 
 OWNER = Owner(rows=1000, hub=5)
 ROWS = np.random.default_rng(3).integers(0, 1000, 2000)
@@ -27,14 +28,14 @@ class Asking:
     """A daemon with a link to ``OWNER``, number 1, and one to a peer that never answers."""
 
     def __init__(self, deadline_s: float) -> None:
-        self.links, self.looked = _native.Links(1), 0
+        self.links, self.looked = _native.Links(1), list[list[int]]()
         OWNER.link_to(self.links)
         near, self.mute = pairs("unix")
         self.links.attach(MUTE, near.detach())
         self.steps = LinkSteps(self.links, deadline_s, self._look)
 
-    async def _look(self) -> None:
-        self.looked += 1
+    async def _look(self, silent: list[int]) -> None:
+        self.looked.append(silent)
 
     def pull(self, owner: int) -> tuple[_native.Step, np.ndarray]:
         """A step that pulls ``ROWS`` of an owner, and where they go."""
@@ -148,9 +149,29 @@ def test_peers_are_asked_whether_they_are_there_while_a_step_takes_long() -> Non
     async def test() -> None:
         async with asking(1.5 * ASK_AFTER_S) as me:
             await me.check_answered()
-            assert me.looked == 0
+            assert me.looked == []
             await me.ask(MUTE)
-            assert me.looked == 1
+            assert me.looked == [[MUTE]]
+
+    within(test)
+
+
+def test_an_owner_that_still_sends_is_not_silent() -> None:
+    """It owes an answer for long, but something comes all the time: here a little of a piece, again and again."""
+
+    async def test() -> None:
+        async with asking(2.5 * ASK_AFTER_S) as me:
+            long = asyncio.ensure_future(me.ask(MUTE))
+            await asyncio.sleep(0)  # it is asked
+            answer = Frame(PULLED, np.zeros(len(ROWS) * 100, np.uint8).tobytes(), request=1, rows=len(ROWS)).encoded()
+            for at in range(0, 4000, 100):
+                me.mute.sendall(answer[at : at + 100])
+                await asyncio.sleep(2 * ASK_AFTER_S / 40)
+                assert me.links.silent(ASK_AFTER_S) == []
+            assert me.looked == []
+            assert me.links.silent(0.0) == [MUTE]
+            await long
+            assert me.links.silent(0.0) == []  # it was given up, so nothing is owed
 
     within(test)
 
