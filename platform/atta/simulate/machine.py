@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atta.daemon.engine.brief import brief_us, is_brief
-from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
     BatchReady,
@@ -235,8 +234,8 @@ class Machine:
     def _ask_owner(self, owner: Machine, part: _OwnersPart) -> None:
         self.requests += part.of.stands_for
         nbytes = part.units * part.of.price.request
-        # Requests overtake answers: a request is only a few packets.
-        self._switch.send(-math.inf, self.port, owner.port, nbytes, owner.serve, self, part)
+        # A request is only a few packets.
+        self._switch.send(self.port, owner.port, nbytes, owner.serve, self, part, urgent=True)
 
     def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
@@ -246,11 +245,7 @@ class Machine:
         self._on_loop(loop_s, self.serving.run, part.of.since, seconds, self._answer, other, part)
 
     def _answer(self, other: Machine, part: _OwnersPart) -> None:
-        remote = part.of
-        nbytes = part.units * remote.price.answer
-        # As in a daemon, answers of one message take no turns with those that are streamed.
-        at_once = remote.task.kind is Kind.NEIGHBORHOOD and nbytes <= CHUNK_BYTES
-        self._switch.send(-math.inf if at_once else remote.since, self.port, other.port, nbytes, other.receive, part)
+        self._switch.send(self.port, other.port, part.units * part.of.price.answer, other.receive, part)
 
     def receive(self, part: _OwnersPart) -> None:
         """The answer to a request has arrived. Threads that serve take in what has come before they serve more."""

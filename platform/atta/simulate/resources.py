@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from atta.daemon.peers.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
 
 __all__ = ["Cores", "Pool", "Port", "Switch"]
 
+PIECE_BYTES = 256 << 10
+"""What a connection sends in its turn. TCP shares a link packet by packet; smaller pieces here change nothing."""
 _EPSILON_S = 1e-9
 """Largest rest of work that counts as rounding error, in seconds."""
 
@@ -133,50 +135,70 @@ class Pool:
 
 
 class Port:
-    """A machine's full-duplex link to the switch."""
+    """A machine's full-duplex link to the switch, with a connection to every other machine."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0.0  # bytes
-        self.waiting: list[tuple[float, int, Port, float, tuple[Any, ...]]] = []  # messages to send
-        self.up_free = 0.0  # when the uplink has passed the last message that it began
-        self.down_free = 0.0  # when the last message sent to it so far has arrived
+        self.urgent: deque[tuple[Port, float, tuple[Any, ...]]] = deque()
+        self.lines: dict[Port, deque[tuple[float, tuple[Any, ...]]]] = {}  # what waits, by connection
+        self.turns: deque[Port] = deque()  # connections on which something waits, in the order of their turns
+        self.sending = False  # whether the switch will look for what waits
+        self.up_free = 0.0  # when the uplink has passed the last piece that it began
+        self.down_free = 0.0  # when the last piece sent to it so far has arrived
 
 
 class Switch:
-    """A switch that never blocks. Each direction of a port passes messages one after another, at the link's rate.
+    """A switch that never blocks. Each direction of a port passes pieces one after another, at the link's rate.
 
-    A port sends the oldest batch's messages first, and receives in the order of the first bytes. Long data goes as
-    several messages, and those of an older batch may come in between. Messages cut through: the receiver's downlink
-    begins when the first byte arrives, half a round trip after the sender's uplink began. All first bytes need equally
-    long, so they arrive in the order in which messages are begun, and an arrival is known when its message is begun.
+    Urgent messages go first. Then a port's connections take turns, ``PIECE_BYTES`` each, as TCP shares a link. What waits
+    on a connection goes in order: it is in the buffer of a socket. A port receives in the order of the first bytes. Pieces
+    cut through: the receiver's downlink begins when the first byte arrives, half a round trip after the sender's uplink
+    began. All first bytes need equally long, so they arrive in the order in which pieces are begun, and an arrival is
+    known when its piece is begun.
     """
 
     def __init__(self, clock: Clock, rate: float, rtt_s: float) -> None:
         """``rate`` in bytes per second; ``math.inf``: bytes take no time."""
         self._clock, self._rate, self._way_s = clock, rate, rtt_s / 2
-        self._arrivals = count()
 
-    def send(self, since: float, source: Port, target: Port, nbytes: float, *then: Any) -> None:
-        """Call ``then[0](*then[1:])`` when the last byte has arrived; ``since``: when its batch was begun."""
-        if not source.waiting and source.up_free <= self._clock.now and nbytes <= PULL_BYTES:
-            self._begin(source, target, nbytes, then)
-            return
-        if not source.waiting:
+    def send(self, source: Port, target: Port, nbytes: float, *then: Any, urgent: bool = False) -> None:
+        """Call ``then[0](*then[1:])`` when the last byte has arrived."""
+        if not source.sending:
+            if source.up_free <= self._clock.now and (urgent or nbytes <= PIECE_BYTES):
+                self._begin(source, target, nbytes, then)
+                return
+            source.sending = True
             self._clock.at(max(self._clock.now, source.up_free), self._next, source)
-        heapq.heappush(source.waiting, (since, next(self._arrivals), target, nbytes, then))
+        if urgent:
+            source.urgent.append((target, nbytes, then))
+            return
+        line = source.lines.setdefault(target, deque())
+        if not line:
+            source.turns.append(target)
+        line.append((nbytes, then))
 
     def _next(self, source: Port) -> None:
-        """The uplink is free, and messages wait for it."""
-        since, turn, target, left, then = heapq.heappop(source.waiting)
-        nbytes = min(left, PULL_BYTES)
-        if left > nbytes:
-            heapq.heappush(source.waiting, (since, turn, target, left - nbytes, then))
-        self._begin(source, target, nbytes, then if left == nbytes else ())
-        if source.waiting:
+        """The uplink is free, and something waits for it."""
+        if source.urgent:
+            self._begin(source, *source.urgent.popleft())
+        else:
+            self._begin_turn(source, source.turns.popleft())
+        source.sending = bool(source.urgent or source.turns)
+        if source.sending:
             self._clock.at(source.up_free, self._next, source)
 
+    def _begin_turn(self, source: Port, target: Port) -> None:
+        line = source.lines[target]
+        left, then = line.popleft()
+        nbytes = min(left, PIECE_BYTES)
+        if left > nbytes:
+            line.appendleft((left - nbytes, then))
+        if line:
+            source.turns.append(target)
+        self._begin(source, target, nbytes, then if left == nbytes else ())
+
     def _begin(self, source: Port, target: Port, nbytes: float, then: tuple[Any, ...]) -> None:
-        """Pass a message. ``then`` is empty if more of the same data follows."""
+        """Pass a piece. ``then`` is empty if more of the message follows."""
         now, seconds = self._clock.now, nbytes / self._rate
         source.sent += nbytes
         source.up_free = now + seconds

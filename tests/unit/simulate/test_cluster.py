@@ -171,18 +171,18 @@ def test_costs_of_requests_grow_with_the_owners_and_costs_of_tasks_do_not() -> N
 
 
 def test_a_request_may_stand_for_several() -> None:
-    """Eight of 31 peers asked in place of all of them: the same costs, bytes and, nearly, the same rate."""
+    """16 of 31 peers asked in place of all of them: the same costs and bytes, and a rate that is a little higher."""
     options: dict[str, Any] = {"machines": 32, "batches": 6, "link": 1.25e8, "train_s": 0.0}
     profile = replace(PROFILE, loop=LOOP, remote={
         kind: Remote(0.02, 1.0, Linear(15, 0.0001), Linear(15, 0.0001)) for kind in ("neighborhood", "feature")
     })  # fmt: skip
-    few, all_ = (simulate(scenario(profile, peers=peers, **options)) for peers in (8, 31))
+    few, all_ = (simulate(scenario(profile, peers=peers, **options)) for peers in (16, 31))
     assert all_.requests_per_batch == pytest.approx(5 * 31, rel=1e-3)
     assert few.requests_per_batch == pytest.approx(all_.requests_per_batch, rel=1e-3)
     assert few.cpu_ms_per_batch == pytest.approx(all_.cpu_ms_per_batch, rel=1e-3)
     assert few.link_bytes_per_batch == pytest.approx(all_.link_bytes_per_batch, rel=1e-3)
-    assert few.seeds_per_s == pytest.approx(all_.seeds_per_s, rel=0.1)
-    assert few.events < 0.5 * all_.events
+    assert 1.0 <= few.seeds_per_s / all_.seeds_per_s < 1.12
+    assert few.events < 0.75 * all_.events
 
 
 @pytest.mark.parametrize("policy", [

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.peers.chunks import PULL_BYTES
 from atta.simulate.clock import Clock
-from atta.simulate.resources import Cores, Pool, Port, Switch
+from atta.simulate.resources import PIECE_BYTES, Cores, Pool, Port, Switch
 
 
 def test_calls_come_in_order_of_time_then_of_planning() -> None:
@@ -53,7 +52,7 @@ def test_messages_cut_through_and_wait_at_both_ends() -> None:
     switch, a, b, c = Switch(clock, 100.0, 1.0), Port(), Port(), Port()
 
     def send(name: str, source: Port, target: Port, nbytes: float) -> None:
-        switch.send(0.0, source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
+        switch.send(source, target, nbytes, lambda: ends.__setitem__(name, clock.now))
 
     send("a to c", a, c, 100)  # uplink 0 to 1 s, arrives 0.5 to 1.5 s
     send("a to b", a, b, 100)  # uplink 1 to 2 s, arrives 1.5 to 2.5 s
@@ -62,23 +61,28 @@ def test_messages_cut_through_and_wait_at_both_ends() -> None:
     assert ends == pytest.approx({"a to c": 1.5, "a to b": 2.5, "b to c": 3.5})
 
 
-def test_a_port_sends_for_the_oldest_batch_first() -> None:
+def test_a_connection_sends_in_order() -> None:
     clock, ends = Clock(), {}
-    switch, a, b = Switch(clock, 100.0, 0.0), Port(), Port()
-    for name, since in (("first", 9.0), ("young", 7.0), ("old", 3.0)):
-        switch.send(since, a, b, 100.0, lambda name=name: ends.__setitem__(name, clock.now))
+    switch, a, b = Switch(clock, float(PIECE_BYTES), 0.0), Port(), Port()
+    for name, pieces in (("first", 1.0), ("second", 2.5), ("third", 1.0)):
+        switch.send(a, b, pieces * PIECE_BYTES, lambda name=name: ends.__setitem__(name, clock.now))
     clock.run()
-    assert ends == pytest.approx({"first": 1.0, "old": 2.0, "young": 3.0})
+    assert ends == pytest.approx({"first": 1.0, "second": 3.5, "third": 4.5})
+    assert a.sent == b.received == 4.5 * PIECE_BYTES
 
 
-def test_an_older_batch_comes_between_the_messages_of_another() -> None:
+def test_connections_take_turns_and_urgent_messages_overtake_them() -> None:
     clock, ends = Clock(), {}
-    switch, a, b = Switch(clock, float(PULL_BYTES), 0.0), Port(), Port()
-    for when, name, since, messages in ((0.0, "young", 7.0, 3.5), (0.5, "old", 3.0, 2)):
-        clock.at(when, switch.send, since, a, b, messages * PULL_BYTES, lambda n=name: ends.__setitem__(n, clock.now))
+    switch, a, b, c = Switch(clock, float(PIECE_BYTES), 0.0), Port(), Port(), Port()
+    for when, name, urgent, target, pieces in (
+        (0.0, "large", False, b, 3.0), (0.0, "behind it", False, b, 2.0), (0.0, "other", False, c, 2.0),
+        (3.5, "urgent", True, c, 0.5),
+    ):  # fmt: skip
+        ended = partial(lambda name: ends.__setitem__(name, clock.now), name)
+        clock.at(when, partial(switch.send, urgent=urgent), a, target, pieces * PIECE_BYTES, ended)
     clock.run()
-    assert ends == pytest.approx({"old": 3.0, "young": 5.5})
-    assert a.sent == b.received == 5.5 * PULL_BYTES
+    # large, other, large, other, urgent, large, and then what was behind it
+    assert ends == pytest.approx({"other": 4.0, "urgent": 4.5, "large": 5.5, "behind it": 7.5})
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,16 +108,18 @@ def test_work_is_conserved(jobs: list[tuple[float, float]], count: int, threads:
 @settings(max_examples=60, deadline=None)
 @given(
     messages=st.lists(
-        st.tuples(st.floats(0, 2), st.integers(0, 3), st.integers(0, 3), st.integers(0, 1000)), min_size=1, max_size=30
+        st.tuples(st.floats(0, 2), st.integers(0, 3), st.integers(0, 3), st.integers(0, 4 * PIECE_BYTES), st.booleans()),
+        min_size=1, max_size=30,
     )
-)
-def test_bytes_are_conserved(messages: list[tuple[float, int, int, int]]) -> None:
-    clock, arrived, rate = Clock(), [], 500.0
+)  # fmt: skip
+def test_bytes_are_conserved(messages: list[tuple[float, int, int, int, bool]]) -> None:
+    clock, arrived, rate = Clock(), [], 2.0 * PIECE_BYTES
     switch, ports = Switch(clock, rate, 0.1), [Port() for _ in range(4)]
-    for when, source, target, size in messages:
-        clock.at(when, switch.send, when, ports[source], ports[target], size, arrived.append, size)
+    for when, source, target, size, urgent in messages:
+        send = partial(switch.send, urgent=urgent)
+        clock.at(when, send, ports[source], ports[target], size, arrived.append, size)
     clock.run()
-    total = sum(size for *_, size in messages)
+    total = sum(size for *_, size, _ in messages)
     assert sum(p.sent for p in ports) == sum(p.received for p in ports) == sum(arrived) == total
     busiest = max(max(p.sent, p.received) for p in ports)
     assert clock.now >= busiest / rate
