@@ -36,6 +36,8 @@ HOSTS, PORT, MEETING_PORT, DAEMON_PORT = 2, 30_050, 29_777, 7_070
 TIMEOUT_S = 900.0
 TOLERANCE, FASTER = 1.0, 2.0
 """Points of test accuracy, and of DistDGL's epochs per second."""
+LEAST_RUNS = 4
+"""Of each system, for a comparison at equal first losses."""
 EPOCH = re.compile(r"Epoch Time\(s\): ([\d.]+)")
 MODEL = re.compile(r"Epoch Time\(s\): .*?forward: ([\d.]+), backward: ([\d.]+)")
 LATER = [
@@ -44,6 +46,8 @@ LATER = [
 ]
 """What DGL 1.1.3 does not have yet."""
 ACCURACY = re.compile(r"(?:Val Acc|eval acc) ([\d.]+)[,;] (?:Test Acc|test acc) ([\d.]+)")
+FIRST_LOSS = re.compile(r"Epoch 0+ \| Step 0+ \| Loss ([\d.]+)")
+"""What the first weights, which are random, make of the first batch. It says much about how well a short training ends."""
 IMPORTS = re.compile(r"^import dgl\n(import dgl\.distributed\n)?", re.MULTILINE)
 
 
@@ -246,7 +250,21 @@ def figures(logs: list[str]) -> dict[str, float]:
     in_model = statistics.median([max(epoch) for epoch in model][1:])
     val, test = (float(value) for value in ACCURACY.findall("\n".join(logs))[-1])
     epoch_s = statistics.median(slower[1:])
-    return {"first_epoch_s": slower[0], "epoch_s": epoch_s, "model_s": in_model, "val": val, "test": test}
+    found = {"first_epoch_s": slower[0], "epoch_s": epoch_s, "model_s": in_model, "val": val, "test": test}
+    losses = [float(loss) for log in logs for loss in FIRST_LOSS.findall(log)]
+    return found | ({"first_loss": statistics.mean(losses)} if losses else {})
+
+
+def at_equal_starts(runs: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Points of test accuracy between Atta and DistDGL at equal first losses, their standard error, and the correlation of
+    first loss and accuracy: an analysis of covariance, with one slope for both systems."""
+    ours = np.array([run["system"] == "atta" for run in runs], float)
+    start, test = np.array([run["first_loss"] for run in runs]), 100 * np.array([run["test"] for run in runs])
+    known = np.stack([np.ones(len(runs)), ours, start - start.mean()], axis=1)
+    fitted, *_ = np.linalg.lstsq(known, test)
+    rest = test - known @ fitted
+    variance = rest @ rest / (len(runs) - 3) * np.linalg.inv(known.T @ known)[1, 1]
+    return float(fitted[1]), float(variance**0.5), float(np.corrcoef(start, test)[0, 1])
 
 
 def servers(hosts: list[Host], program: list[str], env: dict[str, str], folder: Path) -> list[subprocess.Popen[bytes]]:
@@ -348,7 +366,31 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
         "trainer with one thread.",
         "",
         *rows_of(titles, *rows),
+        *_starts_lines([*results, *about.get("beside_other_work", [])]),
     ]
+
+
+def _starts_lines(results: list[dict[str, Any]]) -> list[str]:
+    """Accuracies of the examples that print a first loss, compared at equal ones."""
+    rows = []
+    for name in dict.fromkeys(r["example"] for r in results if "first_loss" in r):
+        runs = [r for r in results if r["example"] == name and "first_loss" in r]
+        counts = [sum(r["system"] == system for r in runs) for system in ("atta", "dgl")]
+        if min(counts) < LEAST_RUNS:
+            continue
+        points, error, correlation = at_equal_starts(runs)
+        shown = f"{points:+.1f} ± {error:.1f}", f"{correlation:.2f}", "yes" if points >= -TOLERANCE else "**no**"
+        rows.append((name, " and ".join(map(str, counts)), *shown))
+    if not rows:
+        return []
+    titles = (
+        "example",
+        "runs",
+        "points at equal first losses",
+        "correlation of first loss and accuracy",
+        f"≥ -{TOLERANCE:g}",
+    )
+    return ["", *rows_of(titles, *rows)]
 
 
 def _variance_of_mean(values: list[float]) -> float:

@@ -50,10 +50,10 @@ class DaemonLinks:
         self._dataset, self._config = dataset, config
         self.service = LinkService(self._native, config.listen, config.link_port, encrypted=encrypted)
         self._steps = LinkSteps(self._native, config.peer_deadline_s, self._end_silent, delay_s=config.peer_delay_s)
-        self._peers, self._others = peers, [owner for owner in range(dataset.num_parts) if owner != shard.part]
+        self._peers, others = peers, [owner for owner in range(dataset.num_parts) if owner != shard.part]
         # One connection is served by one thread, so a pair of large daemons has several.
         first, width = config.parts.start, max(1, threads // 2)
-        self._attaching = Attaching(self._native, first, peers.__getitem__, self._others, width=width)
+        self._attaching = Attaching(self._native, first, peers.__getitem__, others, width=width)
 
     def owners(self, messages: AskedOwners) -> AskedOwners:
         """Asks over links, and by ``messages`` what links do not answer."""
