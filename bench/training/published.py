@@ -338,7 +338,7 @@ def main() -> None:
 
 
 def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
-    rows = []
+    rows, every = [], [*results, *about.get("beside_other_work", [])]  # the latter have accuracies alone
     for name in dict.fromkeys(result["example"] for result in results):
         of = {
             system: [r for r in results if r["example"] == name and r["system"] == system] for system in ("atta", "dgl")
@@ -346,9 +346,10 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
         epoch = {system: statistics.median(r["epoch_s"] for r in runs) for system, runs in of.items()}
         first = {system: statistics.median(r["first_epoch_s"] for r in runs) for system, runs in of.items()}
         model = {system: statistics.median(r["model_s"] for r in runs) for system, runs in of.items()}
-        test = {system: 100 * statistics.mean(r["test"] for r in runs) for system, runs in of.items()}
+        tests = {s: [r["test"] for r in every if (r["example"], r["system"]) == (name, s)] for s in of}
+        test = {system: 100 * statistics.mean(found) for system, found in tests.items()}
         rate, points = epoch["dgl"] / epoch["atta"], test["atta"] - test["dgl"]
-        error = 100 * sum(_variance_of_mean([r["test"] for r in runs]) for runs in of.values()) ** 0.5
+        error = 100 * sum(map(_variance_of_mean, tests.values())) ** 0.5
         rows.append((
             name, *(f"{epoch[by]:.2f} ({first[by]:.2f}; {model[by]:.2f})" for by in ("atta", "dgl")), f"{rate:.2f}",
             "yes" if rate >= FASTER else "**no**", f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f} ± {error:.1f}",
@@ -366,7 +367,7 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
         "trainer with one thread.",
         "",
         *rows_of(titles, *rows),
-        *_starts_lines([*results, *about.get("beside_other_work", [])]),
+        *_starts_lines(every),
     ]
 
 
