@@ -159,8 +159,8 @@ class AskingEnd final : public Endpoint {
   std::shared_ptr<LinkCounters> counters_;
   std::atomic<std::uint64_t>& received_;  // of `counters_`: bytes of this owner
   std::mutex mutex_;
-  std::string why_;                // it ended; empty: it lives
-  std::atomic<bool> alive_{true};  // whether `why_` is empty, for those who need not be exact
+  std::string why_;                                   // it ended; empty: it lives
+  std::atomic<bool> alive_{true};                     // whether `why_` is empty, for those who need not be exact
   std::atomic<std::int64_t> quiet_us_{kOwesNothing};  // when the last bytes came, or the waiting began
   const char* misfit_ = nullptr;
   FrameReader reader_;
