@@ -14,7 +14,7 @@ from atta.simulate.clock import Clock
 __all__ = ["Cores", "Pool", "Port", "Switch"]
 
 PIECE_BYTES = 256 << 10
-"""What a connection sends in its turn. TCP shares a link packet by packet; smaller pieces here change nothing."""
+"""What a connection sends in its turn. TCP shares a link packet by packet; pieces of 64 KiB change rates by less than 4 %."""
 _EPSILON_S = 1e-9
 """Largest rest of work that counts as rounding error, in seconds."""
 
