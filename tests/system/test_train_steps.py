@@ -48,14 +48,26 @@ def config_of(cluster: str, trainers: int, **more: Any) -> TrainConfig:
     return TrainConfig(cluster=cluster, trainers=trainers, **wanted)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[EpochReport], Path]:
+    """The run of two trainers that nothing disturbs, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("through")
+    return fit(replace(config_of(cluster, 2), checkpoint=str(folder))).epochs, folder
+
+
 LINKS = {"task": "link", "batch_size": 250, "edge_split": "0.9,0.05,0.05"}
 WALKS = {"task": "unsupervised", "walk_length": 3, "batch_size": 25, "evaluate_by": "links"}
 
 
 @pytest.mark.parametrize("trainers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_killed_run_goes_on_in_mid_epoch(cluster: str, tmp_path: Path, trainers: int) -> None:
-    config = config_of(cluster, trainers)
-    through = fit(replace(config, checkpoint=str(tmp_path / "through"))).epochs
+def test_a_killed_run_goes_on_in_mid_epoch(
+    cluster: str, tmp_path: Path, request: pytest.FixtureRequest, trainers: int
+) -> None:
+    config, whole = config_of(cluster, trainers), tmp_path / "through"
+    if trainers == 2:
+        through, whole = request.getfixturevalue("undisturbed")
+    else:
+        through = fit(replace(config, checkpoint=str(whole))).epochs
     folder = tmp_path / "killed"
     cut = replace(config, checkpoint=str(folder), checkpoint_steps=EVERY)
     with subprocess.Popen(command(cut), stderr=subprocess.PIPE, text=True) as job:
@@ -69,7 +81,7 @@ def test_a_killed_run_goes_on_in_mid_epoch(cluster: str, tmp_path: Path, trainer
     assert set(files) >= {f"rank-{place.epoch}-{place.batch}-{rank}.pt" for rank in range(trainers)}
 
     resumed = fit(replace(cut, resume=True)).epochs
-    assert_same(resumed, folder, through, tmp_path / "through")
+    assert_same(resumed, folder, through, whole)
     assert not list(folder.glob("rank-*")), "the last checkpoint is at the end of an epoch"
 
 
@@ -119,11 +131,15 @@ def test_what_does_not_fit_the_place_is_refused(cluster: str, tmp_path: Path) ->
     ],
 )
 def test_all_trainers_start_again_when_one_is_lost(
-    cluster: str, tmp_path: Path, number: signal.Signals, timeout_s: float, cause: str
+    cluster: str,
+    tmp_path: Path,
+    undisturbed: tuple[list[EpochReport], Path],
+    number: signal.Signals,
+    timeout_s: float,
+    cause: str,
 ) -> None:
-    config = config_of(cluster, 2)
-    through = fit(replace(config, checkpoint=str(tmp_path / "through"))).epochs
-    folder = tmp_path / "lost"
+    config, folder = config_of(cluster, 2), tmp_path / "lost"
+    through, whole = undisturbed
     cut = replace(config, checkpoint=str(folder), checkpoint_steps=EVERY, max_restarts=2, rank_timeout=timeout_s)
     words = [*command(cut), "--quiet", "--json", str(tmp_path / "report.json")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as job:
@@ -136,7 +152,7 @@ def test_all_trainers_start_again_when_one_is_lost(
     assert not psutil.wait_procs(trainers.values(), timeout=WITHIN_S)[1]
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["restarts"] == 1
-    assert_same([EpochReport.from_dict(e) for e in report["epochs"]], folder, through, tmp_path / "through")
+    assert_same([EpochReport.from_dict(e) for e in report["epochs"]], folder, through, whole)
 
 
 @pytest.mark.parametrize("trainers", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -23,7 +23,7 @@ from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_placement_changes_nothing(data: st.DataObject) -> None:
     draw = data.draw

@@ -31,7 +31,7 @@ def local(graph: Typed) -> dict[str, LocalGraph]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_placement_changes_nothing(data: st.DataObject) -> None:
     draw = data.draw
@@ -90,7 +90,7 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
         assert not noted or np.array_equal(out.filled(f"edge/{edge_type}/note"), note[out.filled(f"e_id/{edge_type}")])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_copies_of_in_edges_change_nothing(data: st.DataObject) -> None:
     """With copies of all in-edges a batch is the same, and no other partition expands any vertex."""
