@@ -18,7 +18,7 @@ from atta.scheduler.pace import Pace
 __all__ = ["Load", "ScheduledSession"]
 
 _ALWAYS = 4
-"""Number of batches that a session may hold in any case."""
+"""Number of batches that a session may hold in any case from the start."""
 
 
 class Load:
@@ -93,28 +93,29 @@ class ScheduledSession:
         held = self.line[1]
         if held <= self.pace.most:
             return False
-        self.pace.most, self.pace.widened_at = held, self.pace.finished
+        self.pace.most = held
         self.widening += 1
         return True
 
     def may_widen(self, load: Load, config: SchedulerConfig) -> bool:
-        """Whether one more batch is worth its memory if the loader never had as many at once.
+        """Whether the loader may have one more batch at once.
 
-        Buffers are used again, and touching a new one can take longer than making a batch. So beyond four batches the
-        number rises only while a worker and the machine are idle. In the beginning it may double with what has been
-        finished, as in TCP's slow start; later it may rise by a quarter at a time; otherwise only once in
-        ``widening_batches`` batches. While none is in flight, the score alone decides how many finished ones wait. With
+        On a busy machine more batches at once all take longer, and none is made sooner. So there may be four; one more
+        after ``widening_batches`` batches, and one whenever twice as many are finished: who else keeps the machine busy
+        is not known. There may be more only while a worker and the machine are idle. Buffers are used again, and
+        touching a new one can take longer than making a batch. So the number rises by steps beyond what the loader has
+        ever had: in the beginning it may double with what has been finished, as in TCP's slow start; later it may rise
+        by a quarter at a time. While none is in flight, the score alone decides how many finished ones wait. With
         several loaders, their turns decide.
         """
-        pace = self.pace
-        if load.shared or self.in_flight == 0 or self.line[1] < max(_ALWAYS, pace.most):
+        pace, held = self.pace, self.line[1]
+        always = _ALWAYS + (pace.finished // config.widening_batches).bit_length()
+        if load.shared or self.in_flight == 0 or held < always:
             return True
-        if pace.finished - pace.widened_at >= config.widening_batches:
-            return True
-        idle = load.idle and load.percent < config.target_utilisation
-        return idle and self.widening < (
-            pace.most if pace.finished < config.widening_batches else max(1, pace.most // 4)
-        )
+        if not load.idle or load.percent >= config.target_utilisation:
+            return False
+        beginning = pace.finished < config.widening_batches
+        return held < pace.most or self.widening < (pace.most if beginning else max(1, pace.most // 4))
 
     @property
     def hungry(self) -> bool:

@@ -33,8 +33,8 @@ class SchedulerConfig:
     """Policy "two-level": launch nothing while this many bytes of rows are still to come from other daemons. They keep
     a link of 25 Gbit/s busy for 10 ms."""
     widening_batches: int = 256
-    """Policy "two-level": while no worker idles, a loader may have more batches at once than ever before only once in
-    this many batches. Its first ones, as many, count as the beginning."""
+    """Policy "two-level": while no worker idles or the machine is busy, a loader may have a fifth batch at once after
+    this many batches, a sixth after twice as many, and so on. Its first ones, as many, count as the beginning."""
     max_dags: int = 0
     """Per session: most DAGs in flight plus finished batches; 0 = max(16, 2 x workers)."""
     policy: str = "two-level"

@@ -31,7 +31,6 @@ class Pace:
     finished: int = 0
     largest: int = 0  # bytes
     most: int = 0  # largest number of batches that were in flight or finished at once
-    widened_at: int = 0  # value of ``finished`` when ``most`` last rose
     total_ms: float = 0.0  # of the batches that calibrate sigma
 
     @property

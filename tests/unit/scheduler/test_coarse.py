@@ -183,29 +183,36 @@ def test_nothing_is_launched_while_lanes_are_saturated() -> None:
         assert by_score(made, load, 1e6, CONFIG) == math.inf
 
 
-def test_more_batches_than_ever_come_by_steps_for_idle_workers() -> None:
+def test_more_than_four_batches_are_for_idle_workers_and_come_by_steps() -> None:
     load, old = Load(0.1), CONFIG.widening_batches
-    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=5, finished=2 * old, widened_at=2 * old)
-    made = session(in_flight=5, pace=hungry)
+    hungry = Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=6, finished=old - 1)
+    four, made = session(in_flight=4, pace=hungry), session(in_flight=6, pace=hungry)
     load.idle = False
-    assert by_score(made, load, 1e6, CONFIG) == math.inf
-    assert by_score(session(in_flight=4, pace=hungry), load, 1e6, CONFIG) == 0, "there have been five before"
     assert by_score(session(in_flight=3, pace=Pace(sigma=1e-9)), load, 1e6, CONFIG) == 0, "four are always allowed"
-    assert by_score(session(queue=dict.fromkeys(range(5), 0), pace=hungry), load, 1e6, CONFIG) == 0, "none in flight"
+    assert by_score(four, load, 1e6, CONFIG) == math.inf, "although there have been six"
+    assert by_score(session(queue=dict.fromkeys(range(6), 0), pace=hungry), load, 1e6, CONFIG) == 0, "none in flight"
     load.shared = True
     assert by_score(made, load, 1e6, CONFIG) == 0, "it is a matter of turns"
     load.shared, load.idle = False, True
-    assert by_score(made, load, 1e6, CONFIG) == 0
+    assert by_score(four, load, 1e6, CONFIG) == by_score(made, load, 1e6, CONFIG) == 0
+    load.sample(100, 0.0)
+    assert by_score(four, load, 1e6, CONFIG) == math.inf, "the machine is busy, whoever keeps it so"
+    load.sample(0, 1e6)
+
     made.in_flight += 1
     assert made.widened()
-    assert (hungry.most, made.widening) == (6, 1)
-    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the sixth has not been finished"
-    hungry.finished = old - 1
+    assert (hungry.most, made.widening) == (7, 1)
     assert by_score(made, load, 1e6, CONFIG) == 0, "the number may double in the beginning"
+    hungry.finished = old
+    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the seventh has not been finished"
+
+
+@pytest.mark.parametrize(("batches", "allowed"), [(0, 4), (255, 4), (256, 5), (511, 5), (512, 6), (1023, 6), (1024, 7)])
+def test_a_busy_machine_allows_one_more_batch_whenever_twice_as_many_are_finished(batches: int, allowed: int) -> None:
+    load, pace = Load(0.1), Pace(sample_ms=700, train_ms=1, sigma=1e-9, batch_bytes=1.0, most=9, finished=batches)
     load.sample(100, 0.0)
-    assert by_score(made, load, 1e6, CONFIG) == math.inf, "the machine is busy, whoever keeps it so"
-    hungry.finished = hungry.widened_at + old
-    assert by_score(made, load, 1e6, CONFIG) == 0, "now and then there may be one more"
+    assert by_score(session(in_flight=allowed - 1, pace=pace), load, 1e6, CONFIG) == 0
+    assert by_score(session(in_flight=allowed, pace=pace), load, 1e6, CONFIG) == math.inf
 
 
 def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -> None:
@@ -220,11 +227,14 @@ def test_turns_go_forward_by_work_over_weight_and_idle_sessions_save_nothing() -
 
 def test_pipeline_floor_keeps_as_many_as_training_takes_meanwhile() -> None:
     load = Load(0.1)
-    load.sample(100, 0)
+    load.sample(CONFIG.target_utilisation - 1, 0)
     slow = Pace(sample_ms=70, train_ms=20, sigma=1e9, batch_bytes=1.0, most=9)  # training takes 3.5 batches meanwhile
     assert slow.depth == 3.5
     assert by_score(session(in_flight=3, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == 0
     assert by_score(session(in_flight=4, queue={1: 0}, pace=slow), load, 0.0, CONFIG) > 0
+    load.sample(100, 1e6)
+    assert by_score(session(in_flight=3, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == math.inf, "more than four"
+    assert by_score(session(in_flight=2, queue={1: 0}, pace=slow), load, 0.0, CONFIG) == 0
     plain = SchedulerConfig(pipeline_floor=False)
     assert by_score(session(in_flight=2, queue={1: 0}, pace=slow), load, 0.0, plain) > 0
     assert Pace(sample_ms=70).depth == 0
