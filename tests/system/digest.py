@@ -30,6 +30,7 @@ from atta.train.cooperative.across import predictions
 from atta.train.cooperative.across.digest import DigestTrainer
 from atta.train.cooperative.across.trainer import ExchangeTrainer
 from atta.train.cooperative.sharing.shares import TrainerShare
+from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.stale.prediction.guard import Guard
 from atta.train.steps.timing import Stopwatch
 from atta.train.strategies import STRATEGIES
@@ -178,10 +179,11 @@ def interrupted(case: TableCase, config: TrainConfig, cluster: atta.Cluster, pat
     """The run of a case that stops in the middle and goes on from a file."""
     first, second = Run(case, replace(config, epochs=case.resumed), cluster), Run(case, config, cluster)
     trainer = first.trainer
-    reports = ExchangeTrainer.fit(trainer)  # without the end of the tables
+    reports = ServerTrainer.fit(trainer)  # without the end of rows and tables: then what is being learnt is lost
     model, optimizer = trainer.model.state_dict(), trainer.optimizer.state_dict()
     torch.save({"model": model, "optimizer": optimizer, "stale": trainer.stale.state()}, path)
     trainer.stale.close()
+    trainer._reporter.end()
     second.epochs.extend(first.epochs)
     second.goes_on(torch.load(path, weights_only=True), reports)
     second.trainer.fit()

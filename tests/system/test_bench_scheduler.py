@@ -37,6 +37,7 @@ def test_policies_on_loopback(dataset: Path, tmp_path: Path) -> None:
         "1,4",
     ]
     words += ["--rtt", "4ms", "--think", "1ms", "--warm-up", "1", "--seconds", "0s", "--runs", "1", "--netns", "off"]
+    words += ["--cache-share", "0"]  # else rows and edges are at home, and nothing waits for a round trip
     command = [sys.executable, "-m", "atta.cli.main", "bench", "scheduler", "--data", str(dataset), *words]
     done = subprocess.run(
         [*command, "--json", str(target), "--quiet"], capture_output=True, text=True, check=False, timeout=240
