@@ -64,18 +64,22 @@ def main(path: str) -> None:
                 return
             if key.fileobj is listener:
                 trainer = start(listener.accept()[0], (listener, ended, wake, *(t.caller for t in trainers)))
-                trainers.append(trainer)
-                waiting.register(trainer.caller, selectors.EVENT_READ, trainer)
+                if trainer is not None:
+                    trainers.append(trainer)
+                    waiting.register(trainer.caller, selectors.EVENT_READ, trainer)
             elif key.fileobj is ended:
                 ended.recv(4096)
                 trainers = [t for t in trainers if not reap(t, waiting)]
-            else:
+            elif key.data in trainers:  # it may have been reaped a moment ago
                 pass_on(key.data)
 
 
-def start(caller: socket.socket, others: tuple[socket.socket, ...]) -> Trainer:
-    """Fork a trainer as the caller asks."""
+def start(caller: socket.socket, others: tuple[socket.socket, ...]) -> Trainer | None:
+    """Fork a trainer as the caller asks; None if the caller was killed before it asked."""
     message, control, _, _ = caller.recvmsg(MOST_BYTES, socket.CMSG_SPACE(STREAMS * 4))
+    if not control:
+        caller.close()
+        return None
     streams = array.array("i", control[0][2])
     pid = os.fork()
     if not pid:
