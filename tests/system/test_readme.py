@@ -35,9 +35,8 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 def run(words: Sequence[str], folder: Path, prefix: Sequence[str] = ()) -> str:
-    done = subprocess.run(
-        [*prefix, *words], cwd=folder, env={**os.environ, "PATH": PATH}, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "PATH": PATH, "COLUMNS": "160"}  # a loaded readline would set the terminal's width
+    done = subprocess.run([*prefix, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout + done.stderr
 

@@ -291,6 +291,8 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
 
 def printer() -> Console:
     """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set."""
-    from rich.console import Console
+    from atta.cli.reports import ReportConsole
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS)
+    return ReportConsole(
+        highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
+    )
