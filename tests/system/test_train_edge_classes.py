@@ -170,8 +170,8 @@ def test_two_trainers_give_the_figures_of_one(typed: World, tmp_path: Path) -> N
     weights = str(tmp_path / "checkpoint.pt")
     alone = fit(config(typed, trainers=1, epochs=1, lr=1e-30, init_from=weights, **settings))
     assert alone.epochs[0].metrics == pytest.approx(run.epochs[-1].metrics, rel=1e-4)
-    with pytest.raises(atta.errors.ConfigError, match="was trained for --task edge-classes on a typed graph"):
-        atta.predict(typed.running, tmp_path)
+    with pytest.raises(atta.errors.ConfigError, match="for --task edge-classes: ask for embeddings, or give pairs"):
+        atta.predict(typed.running, tmp_path, what="scores")
 
 
 BAD = [
