@@ -57,8 +57,9 @@ class SchedulerConfig:
     """Weight of the newest measurement in the running means of sampling and training times."""
     utilisation_window_s: float = 0.1
     """Time constant of the running mean of the CPU utilisation."""
-    sleep_s: float = 0.005
-    """Longest time until a launch that its score refused is considered again."""
+    sleep_s: float = 0.1
+    """Longest time until a launch that its score refused is considered again. Before, each sample of the utilisation and
+    each event of the session gives reason to."""
     log_events: int = 1024
     """Length of the decision log; 0 = none."""
 

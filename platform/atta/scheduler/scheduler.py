@@ -93,6 +93,7 @@ class Scheduler:
                 self._wakeups.arrived()
             case Utilisation():
                 self._load.sample(event.percent, now)
+                self._consider_refused(now, actions)
             case SessionOpened():
                 self._session_opened(event, now, actions)
             case SessionClosed():
@@ -321,6 +322,11 @@ class Scheduler:
                     self._held_back[session.name] = session
                 return
             self._launch(session, now, actions)
+
+    def _consider_refused(self, now: float, actions: list[Action]) -> None:
+        """The utilisation is another: consider the sessions whose launch the score has refused until later."""
+        for session in [s for s in self._sessions.values() if s.check_at < math.inf]:
+            self._consider(session, now, actions)
 
     def _saturated(self) -> bool:
         """Whether a task waits for every worker, requests wait for their turn, or rows to come keep any link busy."""

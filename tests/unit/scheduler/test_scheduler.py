@@ -158,9 +158,20 @@ def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:
     # Q = 1, C = C*, T_sample = 40 ms, T_train unknown (ratio 1).
     # The score reaches sigma at sigma / (f(C*) * 1 / 1) = 40 / 4 = 10 ms after the launch.
     assert kinds(actions) == ["BatchReady", "LaunchDag", "RunTask", "WakeAt"]
-    assert actions[-1] == WakeAt(pytest.approx(0.045))  # type: ignore[arg-type]
-    assert kinds(scheduler.on(Tick(), 0.045)) == ["WakeAt"]
+    assert actions[-1] == WakeAt(pytest.approx(0.05))  # type: ignore[arg-type]
     assert kinds(scheduler.on(Tick(), 0.0501)) == ["LaunchDag"], "the only worker has a task, and another one waits"
+
+
+def test_a_launch_that_the_score_refused_is_considered_when_the_machine_is_less_busy() -> None:
+    scheduler = Scheduler(SchedulerConfig(workers=2), 0)
+    ((_, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
+    scheduler.on(Utilisation(100.0), 0.0)
+    actions = end(scheduler, 0, task, now=0.040)
+    assert kinds(actions) == ["BatchReady", "WakeAt"]
+    assert actions[-1] == WakeAt(pytest.approx(0.14)), "on a full machine the score rises slowly"  # type: ignore[arg-type]
+    assert kinds(scheduler.on(Utilisation(100.0), 0.1)) == [], "nothing has changed"
+    assert kinds(scheduler.on(Tick(), 0.14)) == ["WakeAt"]
+    assert kinds(scheduler.on(Utilisation(0.0), 0.15)) == ["LaunchDag", "RunTask", "WakeAt"]
 
 
 def test_a_tick_that_comes_too_early_is_asked_for_again() -> None:
