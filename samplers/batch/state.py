@@ -225,17 +225,18 @@ class BatchState:
                 items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept > 0, version))
         return items
 
-    def accept(self, task: Task, item: SampleItem, answer: Answer) -> None:
-        """Take the answer to ``item``.
+    def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:
+        """Take the answer to rows of ``item``, those from ``first_row`` on. Each row must be answered once.
 
         Raises:
             ValueError: the answer does not fit the question.
         """
-        if len(answer.counts) != len(item.rows) or int(answer.counts.sum()) != len(answer.neighbors):
+        positions = item.positions[first_row : first_row + len(answer.counts)]
+        if len(answer.counts) != len(positions) or int(answer.counts.sum()) != len(answer.neighbors):
             raise ValueError(f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match")
         pending = self._pending[task.op]
         with pending.lock:
-            pending.groups.setdefault(item.edge_type, []).append((item.positions, answer))
+            pending.groups.setdefault(item.edge_type, []).append((positions, answer))
 
     def join(self, op_id: str) -> Joined:
         """Merge the answers to an operator's tasks into the batch."""

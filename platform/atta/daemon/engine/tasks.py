@@ -172,7 +172,7 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
 async def _sample(state: BatchState, task: Task, context: RemoteContext) -> TaskResult:
     items = state.sample_items(task)
     rows = received = 0
-    for item, answer, nbytes in await context.owners.sample(items, age_ms=context.age_ms) if items else ():
-        state.accept(task, item, answer)
-        rows, received = rows + len(item.rows), received + nbytes
+    for item, first_row, answer, nbytes in await context.owners.sample(items, age_ms=context.age_ms) if items else ():
+        state.accept(task, item, answer, first_row)
+        rows, received = rows + len(answer.counts), received + nbytes
     return TaskResult(remote_rows=rows, remote_bytes=received, requests=owners_of(items))

@@ -17,6 +17,7 @@ import structlog
 
 from atta.daemon.filling.pieces import FillPiece
 from atta.daemon.filling.source import FillSource, of_one_owner
+from atta.daemon.peers.answers import SampledRows
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import MOST_DEGREE, Candidates, HotVertices, choose, edge_types_into
 from atta.kvstore.cache.pieces import Piece, in_pieces
@@ -24,6 +25,7 @@ from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.methods import Method
+from atta.samplers.shard import Answer
 
 __all__ = ["EdgeFilling"]
 
@@ -107,7 +109,19 @@ class EdgeFilling:
         places, starts = np.arange(len(ids)), of_one_owner(self._dataset.num_parts, piece.owner, len(ids))
         types = self._into(piece.node_type)
         items = [SampleItem(e, ids, places, -1, False, Method.UNIFORM, 0, starts=starts) for e in types]
-        answers = [sampled.answer for sampled in await self._source.owners.sample(items)]
+        found = await self._source.owners.sample(items)
+        answers = [_joined([piece for piece in found if piece.item is item]) for item in items]
         if not await self._source.work(self._cache.keep, piece.node_type, piece.first, answers, [*of.T]):
             log.warning("edges differ from what their owner has", owner=piece.owner, vertices=len(ids))
         return piece.nbytes
+
+
+def _joined(pieces: list[SampledRows]) -> Answer:
+    """The in-edges of all rows of an item."""
+    answers = [piece.answer for piece in sorted(pieces, key=lambda piece: piece.first_row)]
+    if len(answers) == 1:
+        return answers[0]
+    counts, neighbors, edge_ids = (
+        np.concatenate([getattr(answer, name) for answer in answers]) for name in ("counts", "neighbors", "edge_ids")
+    )
+    return Answer(counts, neighbors, edge_ids)

@@ -12,7 +12,7 @@ from atta import _native
 from atta.daemon.links.attaching import Attaching
 from atta.daemon.links.served import Numbers
 from atta.daemon.links.steps import LinkSteps
-from atta.daemon.peers.answers import AskedOwners, SampledItem
+from atta.daemon.peers.answers import AskedOwners, SampledRows
 from atta.partition.dataset import Dataset
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.kernels.arrays import as_bytes
@@ -21,8 +21,6 @@ from atta.samplers.shard import Answer
 __all__ = ["LinkedOwners"]
 
 Item = TypeVar("Item", SampleItem, FeatureItem)
-Piece = tuple[int, np.ndarray, np.ndarray, np.ndarray]
-"""First row, counts, neighbours, edge ids."""
 
 
 class LinkedOwners:
@@ -36,7 +34,7 @@ class LinkedOwners:
         self._owners = np.arange(dataset.num_parts, dtype=np.int64)
         self._firsts = {t: np.ascontiguousarray(offsets[:-1]) for t, offsets in dataset.book.offsets.items()}
 
-    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledItem]:
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
         """See ``AskedOwners``."""
         if any(item.tables or item.version or item.method.rules.draw is not None for item in items):
             return await self._messages.sample(items, age_ms=age_ms)
@@ -45,20 +43,19 @@ class LinkedOwners:
         for item in items:
             self._add_sample(step, item)
         await self._steps.run(step, "sample", age_ms)
-        found = [step.answers(number) for number in range(len(items))]
-        nbytes = step.nbytes()
+        found = [
+            SampledRows(item, first, answer := Answer(*arrays), _nbytes(answer))
+            for number, item in enumerate(items)
+            for first, *arrays in step.answers(number)
+        ]
         if left := self._left(step):
             rest = [_part(items[index], owner, first, rows) for index, owner, first, rows, _, _ in left]
             more = await self._messages.sample(rest, age_ms=age_ms)
-            for (index, _, first, *_), sampled in zip(left, more, strict=True):
-                answer = sampled.answer
-                found[index].append((first, answer.counts, answer.neighbors, answer.edge_ids))
-                nbytes += sampled.nbytes
-        # The bytes of a step are counted once.
-        return [
-            SampledItem(item, _joined(pieces), nbytes if number == 0 else 0)
-            for number, (item, pieces) in enumerate(zip(items, found, strict=True))
-        ]
+            places = {id(part): (items[index], first) for part, (index, _, first, *_) in zip(rest, left, strict=True)}
+            for part, at, answer, nbytes in more:
+                item, first = places[id(part)]
+                found.append(SampledRows(item, first + at, answer, nbytes))
+        return found
 
     def _add_sample(self, step: _native.Step, item: SampleItem) -> None:
         assert item.starts is not None
@@ -140,10 +137,5 @@ def _part(item: Item, owner: int, first: int, rows: int) -> Item:
     return replace(item, rows=item.rows[at], positions=item.positions[at], trees=trees, times=times, starts=starts)
 
 
-def _joined(pieces: list[Piece]) -> Answer:
-    """Answers to all rows of an item as one."""
-    if len(pieces) == 1:
-        return Answer(*pieces[0][1:])
-    pieces.sort(key=lambda piece: piece[0])
-    counts, neighbors, edge_ids = (np.concatenate([piece[i] for piece in pieces]) for i in (1, 2, 3))
-    return Answer(counts, neighbors, edge_ids)
+def _nbytes(answer: Answer) -> int:
+    return answer.counts.nbytes + answer.neighbors.nbytes + answer.edge_ids.nbytes

@@ -169,19 +169,23 @@ class Step {
     return total;
   }
 
-  // (first row, counts, neighbours, edge ids) of what was answered of an item, in order of the rows. Answers that follow
-  // each other are one.
+  // (first row, counts, neighbours, edge ids) of what was answered of an item, in order of the rows. Small answers that
+  // follow each other are one. The arrays of large ones are the memory into which the links have written: this runs on
+  // the event loop.
   nb::list answers(std::size_t index) const {
     check_done();
+    std::size_t bytes = 0;
+    for (const auto& asked : requests_->asked)
+      if (asked->item == index) bytes += 4 * asked->done + asked->neighbors.size() + asked->edge_ids.size();
     nb::list found;
-    std::vector<const Asked*> run;
+    std::vector<Asked*> run;
     const auto flush = [&] {
-      if (!run.empty()) found.append(joined(run));
+      if (!run.empty()) found.append(run.size() == 1 ? shared(*run[0]) : joined(run));
       run.clear();
     };
     for (const auto& asked : requests_->asked) {
       if (asked->item != index || asked->done == 0) continue;
-      const bool follows = !run.empty() && run.back()->done == run.back()->rows &&
+      const bool follows = bytes <= kJoinedBytes && !run.empty() && run.back()->done == run.back()->rows &&
                            run.back()->first + run.back()->rows == asked->first &&
                            run.back()->wide_neighbors == asked->wide_neighbors && run.back()->wide_edge_ids == asked->wide_edge_ids;
       if (!follows) flush();
@@ -224,8 +228,29 @@ class Step {
     if (!done()) bad("step", "is under way");
   }
 
+  // Most bytes of an item whose answers are copied into one. To hand out arrays costs about as much as to copy as many.
+  static constexpr std::size_t kJoinedBytes = std::size_t{256} << 10;
+
+  nb::tuple shared(Asked& asked) const {
+    nb::capsule owner(new std::shared_ptr<StepRequests>(requests_),
+                      [](void* kept) noexcept { delete static_cast<std::shared_ptr<StepRequests>*>(kept); });
+    return nb::make_tuple(asked.first, view(asked.counts.data(), asked.done, owner),
+                          ids_of(asked.neighbors, asked.edges, asked.wide_neighbors, owner),
+                          ids_of(asked.edge_ids, asked.edges, asked.wide_edge_ids, owner));
+  }
+
   template <class T>
-  static nb::object array_of(const std::vector<const Asked*>& run, std::vector<std::byte> Asked::* part) {
+  static nb::object view(T* data, std::size_t size, const nb::capsule& owner) {
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
+  }
+
+  static nb::object ids_of(std::vector<std::byte>& bytes, std::size_t size, bool wide, const nb::capsule& owner) {
+    return wide ? view(reinterpret_cast<std::int64_t*>(bytes.data()), size, owner)
+                : view(reinterpret_cast<std::int32_t*>(bytes.data()), size, owner);
+  }
+
+  template <class T>
+  static nb::object array_of(const std::vector<Asked*>& run, std::vector<std::byte> Asked::* part) {
     std::size_t edges = 0, at = 0;
     for (const Asked* asked : run) edges += asked->edges;
     Buffer<T> out(edges);
@@ -236,7 +261,7 @@ class Step {
     return out.release();
   }
 
-  static nb::tuple joined(const std::vector<const Asked*>& run) {
+  static nb::tuple joined(const std::vector<Asked*>& run) {
     std::size_t rows = 0, at = 0;
     for (const Asked* asked : run) rows += asked->done;
     Buffer<std::int32_t> counts(rows);

@@ -13,7 +13,7 @@ import numpy as np
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 
-__all__ = ["AskedOwners", "AskedPeer", "AskedPeers", "PulledRows", "SampledItem", "SampledRows"]
+__all__ = ["AskedOwners", "AskedPeer", "AskedPeers", "PulledRows", "SampledRows"]
 
 
 class SampledRows(NamedTuple):
@@ -32,14 +32,6 @@ class PulledRows(NamedTuple):
     first_row: int
     rows: int
     data: Any  # their bytes, table by table
-
-
-class SampledItem(NamedTuple):
-    """Sampled edges of all rows of one item."""
-
-    item: SampleItem
-    answer: Answer
-    nbytes: int  # on the network
 
 
 class AskedPeer(Protocol):
@@ -84,8 +76,8 @@ class AskedOwners(Protocol):
     When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame.
     """
 
-    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledItem]:
-        """Sampled edges of ``items``, in the order of their rows."""
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
+        """Sampled edges of ``items``: every row once, piece by piece, in any order."""
         ...
 
     async def pull(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from atta.daemon.peers.answers import AskedPeer, AskedPeers, SampledItem
+from atta.daemon.peers.answers import AskedPeer, AskedPeers, SampledRows
 from atta.daemon.peers.chunks import SMALL_BYTES
 from atta.errors import RemoteError
 from atta.kvstore import codecs
@@ -19,7 +19,6 @@ from atta.kvstore.store import wire_bytes
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.batch.items import FeatureItem, SampleItem
-from atta.samplers.shard import Answer
 
 __all__ = ["Owners", "all_settled"]
 
@@ -42,7 +41,7 @@ class Owners:
         self._offsets: Mapping[str, np.ndarray] = dataset.book.offsets
         self._targets = {e: dataset.schema.endpoints(e)[1] for e in dataset.schema.edge_types}
 
-    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledItem]:
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
         """See ``AskedOwners``.
 
         Raises:
@@ -50,14 +49,11 @@ class Owners:
         """
         parts = [_parts(item, self._offsets[self._targets[item.edge_type]]) for item in items]
         owners = sorted({owner for of_item in parts for owner in of_item})
-        asked = [[of_item[owner] for of_item in parts if owner in of_item] for owner in owners]
-        answered = await _all([_sample(self._peers[o], mine, age_ms) for o, mine in zip(owners, asked, strict=True)])
-        by_owner = dict(zip(owners, map(iter, answered), strict=True))
-        # An owner's answers are in the order of the items, and an item's rows are in the order of the owners.
-        return [
-            _joined(item, [piece for owner in of_item for piece in next(by_owner[owner])])
-            for item, of_item in zip(items, parts, strict=True)
-        ]
+        talks = []
+        for owner in owners:
+            mine = [(item, of_item[owner]) for item, of_item in zip(items, parts, strict=True) if owner in of_item]
+            talks.append(_sample(self._peers[owner], owner, mine, age_ms))
+        return [piece for pieces in await _all(talks) for piece in pieces]
 
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
@@ -171,38 +167,29 @@ def _requests(items: Sequence[Item]) -> list[list[tuple[int, Item]]]:
     return requests
 
 
-async def _sample(peer: AskedPeer, items: Sequence[SampleItem], age_ms: int) -> list[list[tuple[Answer, int]]]:
-    """By item, a peer's answers to its rows in order, and their bytes."""
-    found: list[list[tuple[Answer, int]]] = [[] for _ in items]
-    answered = [0] * len(items)
-    for request in _requests(items):
-        numbers, due = {id(item): number for number, item in request}, answered.copy()
-        async for item, first_row, answer, nbytes in peer.sample([item for _, item in request], age_ms=age_ms):
-            number, edges = numbers[id(item)], len(answer.neighbors)
+async def _sample(
+    peer: AskedPeer, owner: int, asked: Sequence[tuple[SampleItem, SampleItem]], age_ms: int
+) -> list[SampledRows]:
+    """A peer's answers to its part of each item. ``asked``: items and these parts."""
+    found: list[SampledRows] = []
+    answered = [0] * len(asked)
+    for request in _requests([part for _, part in asked]):
+        numbers, due = {id(part): number for number, part in request}, answered.copy()
+        async for part, first_row, answer, nbytes in peer.sample([part for _, part in request], age_ms=age_ms):
+            number, edges = numbers[id(part)], len(answer.neighbors)
             if due[number] + first_row != answered[number]:
-                raise RemoteError(peer.address, f"answers row {first_row} of edge type {item.edge_type} out of turn")
+                raise RemoteError(peer.address, f"answers row {first_row} of edge type {part.edge_type} out of turn")
             if int(answer.counts.sum()) != edges or len(answer.edge_ids) != edges:
-                why = f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match"
+                why = f"malformed answer for edge type {part.edge_type}: counts and neighbours do not match"
                 raise RemoteError(peer.address, why)
+            item = asked[number][0]
+            assert item.starts is not None
+            found.append(SampledRows(item, int(item.starts[owner]) + answered[number], answer, nbytes))
             answered[number] += len(answer.counts)
-            found[number].append((answer, nbytes))
-    left = [item.edge_type for item, rows in zip(items, answered, strict=True) if rows != len(item.rows)]
+    left = [part.edge_type for (_, part), rows in zip(asked, answered, strict=True) if rows != len(part.rows)]
     if left:
         raise RemoteError(peer.address, f"left rows of {', '.join(left)} unanswered")
     return found
-
-
-def _joined(item: SampleItem, pieces: Sequence[tuple[Answer, int]]) -> SampledItem:
-    """All answers to an item as one."""
-    nbytes = sum(nbytes for _, nbytes in pieces)
-    if len(pieces) == 1:
-        return SampledItem(item, pieces[0][0], nbytes)
-    answers = [answer for answer, _ in pieces]
-    counts, neighbors, edge_ids = (
-        np.concatenate([getattr(answer, name) for answer in answers]) for name in ("counts", "neighbors", "edge_ids")
-    )
-    tables = {name: np.concatenate([answer.tables[name] for answer in answers]) for name in item.tables}
-    return SampledItem(item, Answer(counts, neighbors, edge_ids, tables), nbytes)
 
 
 def _scatter(outs: Outs, positions: np.ndarray, data: memoryview, codec: str) -> None:
