@@ -105,12 +105,17 @@ class ScheduledSession:
         is not known. There may be more only while a worker and the machine are idle. Buffers are used again, and
         touching a new one can take longer than making a batch. So the number rises by steps beyond what the loader has
         ever had: in the beginning it may double with what has been finished, as in TCP's slow start; later it may rise
-        by a quarter at a time. While none is in flight, the score alone decides how many finished ones wait. With
-        several loaders, their turns decide.
+        by a quarter at a time. While none is in flight, the score alone decides how many finished ones wait; but nobody
+        waits for a batch before which as many are finished as at the score's operating point, so it gets no new buffer.
+        With several loaders, their turns decide.
         """
-        pace, held = self.pace, self.line[1]
+        pace, (finished, held) = self.pace, self.line
         always = _ALWAYS + (pace.finished // config.widening_batches).bit_length()
-        if load.shared or self.in_flight == 0 or held < always:
+        if load.shared:
+            return True
+        if held >= pace.most and self.finished and finished >= config.target_queue:
+            return False
+        if self.in_flight == 0 or held < always:
             return True
         if not load.idle or load.percent >= config.target_utilisation:
             return False

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from atta.client.sessions.slots import SlotMaps
 from atta.daemon.engine.arenas import Arena, Gaps, arena_bytes
-from atta.daemon.engine.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, stale_sizes
+from atta.daemon.engine.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, slot_size, stale_sizes
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1.session_pb2 import SharedSlot
 from atta.wire import memfiles
@@ -65,11 +65,27 @@ def test_both_sides_see_one_memory(pool: SlotPool) -> None:
     assert view[5000] == 77  # when the daemon ends, a reader keeps its memory
 
 
-def test_slots_are_as_large_as_asked_for_and_share_no_page(pool: SlotPool) -> None:
-    slots = [pool.acquire(nbytes) for nbytes in (5000, 4096, 100)]
-    assert [len(slot.buffer) for slot in slots] == [5000, 4096, 100]
-    assert [slot.offset // 4096 for slot in slots] == [0, 2, 3]
-    assert len(SlotMaps().lease(told(slots[0]), PID)) == 5000
+def test_slots_are_hardly_larger_than_asked_for_and_share_no_page(pool: SlotPool) -> None:
+    slots = [pool.acquire(nbytes) for nbytes in (5000, 4096, 100, 17 * 4096 - 1)]
+    assert [len(slot.buffer) // 4096 for slot in slots] == [2, 1, 1, 18]
+    assert [slot.offset // 4096 for slot in slots] == [0, 2, 3, 4]
+    assert len(SlotMaps().lease(told(slots[0]), PID)) == 8192
+
+
+@given(st.integers(1, 1 << 50))
+def test_one_of_eight_sizes_between_two_powers_of_two_is_an_eighth_larger_at_most(nbytes: int) -> None:
+    size = slot_size(nbytes)
+    assert nbytes <= size < nbytes + max(4096, nbytes / 8)
+    assert size % 4096 == 0
+    assert slot_size(size) == size
+    pages = size // 4096
+    assert pages < 16 or pages % (1 << (pages.bit_length() - 4)) == 0
+
+
+def test_loaders_that_differ_in_little_use_each_others_slots(pool: SlotPool) -> None:
+    slot = pool.acquire(45 << 20)
+    pool.release(slot)
+    assert pool.acquire((45 << 20) + 8192) is slot, "such as with a table of labels"
 
 
 def test_lease_ends_with_the_last_derived_view(pool: SlotPool) -> None:
@@ -263,7 +279,7 @@ def test_a_new_slot_gets_its_pages_where_the_largest_batch_had_them(
     work.clear()
     populating.release(third)
     assert populating.acquire(capacity) is third
-    assert populating.acquire(capacity + 4096)
+    assert populating.acquire(2 * capacity)
     assert not work, "a used slot has its pages, and of the other size nothing is known"
 
 
@@ -494,7 +510,7 @@ def test_sessions_of_many_sizes_leave_little(pool: SlotPool) -> None:
 
 def test_slots_of_running_sessions_are_kept(pool: SlotPool) -> None:
     """They stay for any number of sizes and any length of pause: fresh pages cost more than a copy."""
-    sizes = [4096 * n for n in range(1, 20)]
+    sizes = [4096 << n for n in range(19)]
     for size in sizes:
         pool.opened(size)
         pool.release(pool.acquire(size))

@@ -288,7 +288,9 @@ class Shell:
             elif book.launched < len(book.batches) and book.in_flight == 0 and held < self.config.dag_cap:
                 # Batches wait and there is room: another look must follow, unless bytes or the policy forbid a launch.
                 roomy = sum(book.sizes.values()) + 1.3 * self.size <= self.config.queue_bytes
-                if self.config.policy == "two-level" and roomy and not self.config.buffer_bytes:
+                line = len(book.sizes) + (len(book.before.sizes) if open_before and book.before is not None else 0)
+                enough = bool(book.sizes) and line >= self.config.target_queue  # the next one follows when one is taken
+                if self.config.policy == "two-level" and roomy and not self.config.buffer_bytes and not enough:
                     assert self.wake is not None
                     assert self.wake <= self.now + self.config.sleep_s + 1e-9
         open_dags = {n for n, m in self.dags.items() if not m.ended and not m.cancelled}

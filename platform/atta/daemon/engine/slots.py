@@ -23,7 +23,7 @@ from atta.errors import QuotaExceededError
 from atta.observe.machine.memory import available_bytes
 from atta.wire import memfiles
 
-__all__ = ["Slot", "SlotPool", "stale_sizes"]
+__all__ = ["Slot", "SlotPool", "slot_size", "stale_sizes"]
 
 PAGE = 4096
 POPULATED_AT_ONCE = 4 << 20
@@ -103,6 +103,14 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
+def slot_size(nbytes: int) -> int:
+    """``nbytes`` rounded up to one of eight sizes between two powers of two. So loaders that differ in little, such as a
+    table of labels, use each other's slots. What is not touched takes no memory."""
+    pages = -(-nbytes // PAGE)
+    step = 1 << max(0, pages.bit_length() - 4)
+    return -(-pages // step) * step * PAGE
+
+
 def _available() -> int:
     try:
         return available_bytes()
@@ -165,10 +173,11 @@ class SlotPool:
 
     def opened(self, capacity: int) -> None:
         """A session will want slots of ``capacity`` bytes."""
-        self._sessions[capacity] += 1
+        self._sessions[slot_size(capacity)] += 1
 
     def closed(self, capacity: int, now: float) -> None:
         """A session that wanted slots of ``capacity`` bytes has ended."""
+        capacity = slot_size(capacity)
         self._sessions[capacity] -= 1
         self._use(capacity, now)
         self.trim(now)
@@ -228,11 +237,12 @@ class SlotPool:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def acquire(self, capacity: int) -> Slot:
-        """A slot of exactly ``capacity`` bytes, a used one if possible.
+        """A slot of at least ``capacity`` bytes, a used one if possible.
 
         Raises:
             QuotaExceededError: the quota, the machine's free memory, or the number of descriptors is used up.
         """
+        capacity = slot_size(capacity)
         free = self._free.get(capacity, [])
         for index in range(len(free) - 1, -1, -1):
             if free[index].claim():
