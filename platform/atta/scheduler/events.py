@@ -78,7 +78,11 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TaskDone(_Brief):
-    """A task of a RunTask has been executed; ``growth`` and ``expand`` as in ``DagInstance.done``."""
+    """A task of a RunTask has been executed; ``growth`` and ``expand`` as in ``DagInstance.done``.
+
+    ``then``: tasks of the DAG that no RunTask has named, and that have been executed meanwhile, in this order: each was
+    made ready by one before it. Their own ``then`` is empty.
+    """
 
     dag: int
     task: Task
@@ -86,6 +90,7 @@ class TaskDone(_Brief):
     expand: Sequence[OwnedVertices] | None = None
     nbytes: int = 0  # END tasks: bytes that the finished batch occupies until it is taken
     seconds: float = 0.0  # from its start to its end; 0 = not measured
+    then: Sequence[TaskDone] = ()
 
 
 @dataclass(frozen=True, slots=True)

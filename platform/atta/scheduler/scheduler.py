@@ -246,16 +246,25 @@ class Scheduler:
 
     def _task_done(self, event: TaskDone, now: float, actions: list[Action]) -> None:
         dag = self._answered(event.dag, event.task)
-        if event.seconds > 0:
-            self.costs.observe(event.task, event.seconds)
+        ready: list[Task] = []
+        for done in (event, *event.then):
+            if done.seconds > 0:
+                self.costs.observe(done.task, done.seconds)
+            if dag is None:
+                continue
+            if done is not event:
+                if done.task not in ready:
+                    raise SchedulerError(f"DAG {dag.id}: {done.task} was not ready after {event.task}")
+                ready.remove(done.task)
+            if done.task.lane is Lane.CPU:
+                dag.work_s += done.seconds
+            ready += dag.instance.done(done.task, done.growth, done.expand)
         if dag is None:
             return
-        if event.task.lane is Lane.CPU:
-            dag.work_s += event.seconds
-        for task in dag.instance.done(event.task, event.growth, event.expand):
+        for task in ready:
             self._lanes[task.lane].push(dag, task, now)
         if dag.instance.finished:
-            self._dag_finished(dag, event.nbytes, now, actions)
+            self._dag_finished(dag, (event.then or [event])[-1].nbytes, now, actions)
 
     def _task_failed(self, event: TaskFailed, now: float, actions: list[Action]) -> None:
         dag = self._answered(event.dag, event.task)

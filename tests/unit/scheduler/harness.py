@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.instance import DagInstance, Kind, Lane, OwnedVertices, Task
@@ -91,6 +91,7 @@ class Shell:
         self.arrivals = 0
         self.launches: list[tuple[float, str, int]] = []
         self.lent = 0  # bytes of batches that consumers hold
+        self.carries = False  # whether tasks follow others before the scheduler has them run
 
     # -- what a test does -----------------------------------------------------------------------------------------
 
@@ -107,11 +108,26 @@ class Shell:
         return self.send(SessionClosed(name))
 
     def finish(self, index: int = 0) -> list[Action]:
-        """Complete the ``index``-th running task."""
+        """Complete the ``index``-th running task. If the shell carries batches on, tasks that follow it as well."""
         number, task = self.running.pop(index)
         mirror = self.dags[number]
         mirror.running.remove(task)
-        growth: list[OwnedVertices] = []
+        event, fresh = self._ended(number, task)
+        then = []
+        for _ in range(self.rng.choice((0, 1, 2, 20)) if self.carries and task.lane is Lane.CPU else 0):
+            at_home = [task for task in fresh if task.lane is Lane.CPU]
+            if not at_home:
+                break
+            fresh.remove(followed := self.rng.choice(at_home))
+            done, more = self._ended(number, followed)
+            then.append(done)
+            fresh += more
+        self._add_ready(number, fresh)
+        return self.send(replace(event, then=then))
+
+    def _ended(self, number: int, task: Task) -> tuple[TaskDone, list[Task]]:
+        """A task has been executed. Returns the event, and the tasks that are ready now."""
+        mirror, growth, fresh = self.dags[number], [], []
         if task.kind in (Kind.SEED, Kind.JOIN):
             owners = self.rng.sample(range(3), self.rng.randint(0, 3))
             growth = [
@@ -119,13 +135,13 @@ class Shell:
                 for o in owners
             ]
         if not mirror.cancelled:
-            self._add_ready(number, mirror.instance.done(task, growth))
+            fresh = mirror.instance.done(task, growth)
             if mirror.instance.finished:
                 mirror.ended = True
                 book = self.books[mirror.session]
                 book.in_flight -= 1
                 book.sizes[mirror.batch] = mirror.nbytes
-        return self.send(TaskDone(number, task, growth, None, mirror.nbytes if task.kind is Kind.END else 0))
+        return TaskDone(number, task, growth, None, mirror.nbytes if task.kind is Kind.END else 0), fresh
 
     def fail(self, index: int = 0) -> list[Action]:
         number, task = self.running.pop(index)

@@ -25,9 +25,19 @@ class Machine(RuleBasedStateMachine):
         buffer=st.sampled_from([0, 3000, 9000]),
         chunk=st.sampled_from([7, 100]),
         seed=st.integers(0, 10**6),
+        carries=st.booleans(),
     )
     def start(
-        self, workers: int, at_hand: int, net: int, max_dags: int, room: int, buffer: int, chunk: int, seed: int
+        self,
+        workers: int,
+        at_hand: int,
+        net: int,
+        max_dags: int,
+        room: int,
+        buffer: int,
+        chunk: int,
+        seed: int,
+        carries: bool,
     ) -> None:
         config = SchedulerConfig(
             workers=workers,
@@ -41,6 +51,7 @@ class Machine(RuleBasedStateMachine):
             prefetch=3,
         )
         self.shell = Shell(config, seed)
+        self.shell.carries = carries
         self.opened = 0
 
     @precondition(lambda self: len(self.shell.books) < 4)

@@ -162,6 +162,14 @@ def test_two_level_launches_by_score_and_asks_to_be_woken() -> None:
     assert kinds(scheduler.on(Tick(), 0.0501)) == ["LaunchDag"], "the only worker has a task, and another one waits"
 
 
+def test_tasks_that_follow_another_must_have_been_ready() -> None:
+    scheduler = Scheduler(SchedulerConfig(workers=1), 0)
+    ((dag, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))
+    stranger = TaskDone(dag, task._replace(op="other"))
+    with pytest.raises(SchedulerError, match="was not ready after"):
+        scheduler.on(TaskDone(dag, task, then=[stranger]), 0.1)
+
+
 def test_a_launch_that_the_score_refused_is_considered_when_the_machine_is_less_busy() -> None:
     scheduler = Scheduler(SchedulerConfig(workers=2), 0)
     ((_, task),) = runs(scheduler.on(SessionOpened("s", PLANS["flat"], range(50)), 0.0))

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
 from atta import scheduler as sched
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.recorder import Recorder
-from atta.daemon.engine.runner import RunningDag, TaskRunner, TaskTimes
+from atta.daemon.engine.runner import Ended, RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.session_figures import session_figures
 from atta.daemon.engine.slots import SlotPool
@@ -46,6 +48,8 @@ UTILISATION_PERIOD_S = 0.1
 WORKERS_PER_SPARE = 4
 """For so many workers one more task is handed over than they can run. A task takes a millisecond, and to hear of its end
 and hand over the next one takes the event loop a tenth or more of that."""
+CARRIED_MS = 1.0
+"""Least time at home of batches that workers carry on. Most tasks of smaller ones are for the event loop itself."""
 _COUNTERS = {(kind, lane): f"tasks_{kind.value}_{lane.value}_total" for kind in Kind for lane in Lane}
 
 
@@ -71,19 +75,21 @@ class Engine:
         self.counters: dict[str, float] = {}
         firsts = [group.start for group in dataset.groups] if dataset.num_parts < dataset.partitions.num_parts else []
         self.recorder = Recorder(config.trace_events, firsts=firsts)
-        self._scheduler = sched.Scheduler(
-            sched.SchedulerConfig(
-                workers=config.threads,
-                at_hand=-(-config.threads // WORKERS_PER_SPARE),
-                net_in_flight=config.requests,
-                queue_bytes=config.most_queue_bytes,
-                buffer_bytes=config.most_buffer_bytes,
-                policy=config.policy,
-                prefetch=config.prefetch,
-            ),
-            shard.part,
+        of_scheduler = sched.SchedulerConfig(
+            workers=config.threads,
+            at_hand=-(-config.threads // WORKERS_PER_SPARE),
+            net_in_flight=config.requests,
+            queue_bytes=config.most_queue_bytes,
+            buffer_bytes=config.most_buffer_bytes,
+            policy=config.policy,
+            prefetch=config.prefetch,
         )
-        self._runner = TaskRunner(config, shard, peers, links=links, done=self._done)
+        self._scheduler = sched.Scheduler(of_scheduler, shard.part)
+        self._runner = TaskRunner(
+            config, shard, peers, links=links, chunk_rows=of_scheduler.chunk_rows, done=self._done
+        )
+        self._threads = config.threads
+        self._alone = False  # whether the last batch asked no other daemon, and took workers some time
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
         self._sessions: dict[str, Session] = {}
@@ -203,7 +209,9 @@ class Engine:
             self.slots.release(slot)
             raise
         home = AtHome(view.shard, self.store, view.edges, view.rows)
-        return RunningDag(session, batch, state, slot, time.monotonic(), home)
+        # While there are fewer batches than workers, several workers make one batch.
+        alone = self._alone and len(self._dags) + 1 >= self._threads
+        return RunningDag(session, batch, state, slot, time.monotonic(), home, alone=alone)
 
     def _run(self, action: sched.RunTask) -> None:
         dag, task = action.dag, action.task
@@ -214,21 +222,27 @@ class Engine:
         running.running += 1
         if action.owners:
             running.owners[task.op] = action.owners
-        name = _COUNTERS[task.kind, task.lane]
-        self.counters[name] = self.counters.get(name, 0.0) + 1
         self._runner.run(dag, running, task, action.ready)
 
-    def _done(
-        self, dag: int, running: RunningDag, task: Task, result: TaskResult | BaseException, times: TaskTimes
-    ) -> None:
+    def _done(self, dag: int, running: RunningDag, ended: Sequence[Ended]) -> None:
         running.running -= 1
+        first = ended[0].task
+        events = [event for task, result, times in ended if (event := self._ended(dag, running, task, result, times))]
+        if running.cancelled and running.running == 0:
+            self._drop(running)
+        if len(events) < len(ended):  # cancelled, or failed: nothing is wanted, but the lane is free
+            self.post(sched.TaskFailed(dag, first))
+        else:
+            self.post(replace(events[0], then=events[1:]) if events[1:] else events[0])
+
+    def _ended(
+        self, dag: int, running: RunningDag, task: Task, result: TaskResult | BaseException, times: TaskTimes
+    ) -> sched.TaskDone | None:
+        """Record a task that has ended. None: its result is not wanted, or there is none, and the session fails."""
         of, owners = (running.session.id, running.batch, dag), running.owners_of(task)
         if running.cancelled:
             self.recorder.task(task, of, times, outcome="cancelled", owners=owners)
-            if running.running == 0:
-                self._drop(running)
-            self.post(sched.TaskFailed(dag, task))  # the result is not wanted, but its lane is free
-            return
+            return None
         if isinstance(result, BaseException):
             self.recorder.task(task, of, times, outcome="failed", owners=owners)
             if not isinstance(result, AttaError):
@@ -238,13 +252,14 @@ class Engine:
                 )
             self.counters["task_errors"] = self.counters.get("task_errors", 0.0) + 1
             running.session.fail(result)
-            self.post(sched.TaskFailed(dag, task))
-            return
+            return None
         self.recorder.task(task, of, times, result, owners=owners)
         self._runner.costs.answered(task, result.remote_bytes, result.requests)
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
-        self.post(sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds))
+        name = _COUNTERS[task.kind, task.lane]
+        self.counters[name] = self.counters.get(name, 0.0) + 1
+        return sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds)
 
     def _deliver(self, session: Session, batch: int, running: RunningDag) -> None:
         stats = {**running.state.stats, **running.stats}
@@ -252,6 +267,7 @@ class Engine:
         for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):
             self.counters[name] = self.counters.get(name, 0.0) + stats.get(name, 0.0)
         self.counters["batches"] = self.counters.get("batches", 0.0) + 1
+        self._alone = not running.asks and running.work_ms > CARRIED_MS
         session.deliver(Delivery(batch, running.state.out, running.slot, stats))
 
     def _cancel(self, dag: int) -> None:

@@ -7,9 +7,10 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from atta.daemon.config import DaemonConfig
@@ -29,11 +30,11 @@ from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
-from atta.samplers.dag.instance import OTHERS, Kind, Lane, OwnedVertices, Task
+from atta.samplers.dag.instance import OTHERS, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
 
-__all__ = ["RunningDag", "TaskRunner", "TaskTimes"]
+__all__ = ["Ended", "RunningDag", "TaskRunner", "TaskTimes"]
 
 TaskTimes = tuple[float, float, float]
 """Ready, started, ended; seconds of the monotonic clock. A plain tuple, as it is made for every task."""
@@ -49,8 +50,9 @@ _PHASE = {
     Kind.END: "join_ms",
 }
 """The figure of a batch to which the time of a task at home is added."""
+_PHASES = tuple(dict.fromkeys(_PHASE.values()))
 _FIGURES = (
-    *dict.fromkeys(_PHASE.values()),
+    *_PHASES,
     "network_ms",
     "remote_rows",
     "remote_frontier",
@@ -85,6 +87,8 @@ class RunningDag:
     stats: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_FIGURES, 0.0))
     owners: dict[str, tuple[OwnedVertices, ...]] = field(default_factory=dict)
     """By operator: each owner's part of its running task of OTHERS."""
+    alone: bool = False  # whether a worker is to carry it on, see ``TaskRunner``
+    asks: bool = False  # whether it has asked other daemons
 
     def count(self, task: Task, result: TaskResult, seconds: float) -> None:
         """Add a task that has ended to the batch's figures."""
@@ -97,17 +101,37 @@ class RunningDag:
         self.stats["remote_bytes"] += result.remote_bytes
         self.stats["shared_rows"] += result.shared_rows
 
+    @property
+    def work_ms(self) -> float:
+        """How long its tasks at home have taken."""
+        return sum(self.stats[phase] for phase in _PHASES)
+
     def owners_of(self, task: Task) -> tuple[OwnedVertices, ...]:
         """The owners of a task that has ended."""
         return self.owners.pop(task.op) if task.owner == OTHERS else ()
 
 
-_Ended = tuple[int, RunningDag, Task, TaskResult | BaseException, TaskTimes]
-"""The arguments of ``done``: DAG, its state, the task, its result, its times."""
+class Ended(NamedTuple):
+    """A task that has been run."""
+
+    task: Task
+    result: TaskResult | BaseException
+    times: TaskTimes
+
+
+Done = Callable[[int, RunningDag, Sequence[Ended]], None]
+"""(DAG, its state, a task that ``run`` was called with and those that followed it on its worker)."""
+CARRIED_S = 0.02
+"""How long a worker carries a batch on, in seconds. Older batches may wait for the worker."""
 
 
 class TaskRunner:
-    """The threads of a daemon's own DAGs. Every task ends with one call of ``done`` on the event loop."""
+    """The threads of a daemon's own DAGs. Every task ends with one call of ``done`` on the event loop.
+
+    Each task takes the event loop as long as a small task takes a worker, and wakes it up. A batch that probably asks
+    nobody (``RunningDag.alone``) is therefore carried on by the worker that has its first task, while all tasks that
+    become ready are at home.
+    """
 
     def __init__(
         self,
@@ -116,8 +140,10 @@ class TaskRunner:
         peers: Peers,
         *,
         links: DaemonLinks | None = None,
-        done: Callable[[int, RunningDag, Task, TaskResult | BaseException, TaskTimes], None],
+        chunk_rows: int,
+        done: Done,
     ) -> None:
+        """``chunk_rows``: of the scheduler."""
         self._part, self._peers, self._done = shard.part, peers, done
         self.costs = TaskCosts()
         self.brief_cpu_s = 0.0  # that the event loop has spent on tasks at home; ``costs`` has it, too
@@ -125,7 +151,7 @@ class TaskRunner:
         self._workers = Workers(config.threads, "atta-worker")
         self._copiers = named_threads(max(1, config.threads // 2), "atta-copy")
         self._at_once = moved_at_once(config.threads)
-        self._brief_us = brief_us(config.threads)
+        self._brief_us, self._chunk_rows = brief_us(config.threads), chunk_rows
         messages = Owners(peers, shard.dataset, self._copiers, at_once=self._at_once)
         self._owners: AskedOwners = messages if links is None else links.owners(messages)
         counts = shard.dataset.schema.node_counts
@@ -135,15 +161,18 @@ class TaskRunner:
             tuple[int, RunningDag, Task, float]
         ] = []  # tasks for the event loop, with arguments of ``run``
         self._talks: dict[tuple[int, Task], asyncio.Task[None]] = {}
-        self._ended: deque[_Ended] = deque()  # tasks of workers that the event loop has not taken yet
+        self._ended: deque[tuple[int, RunningDag, list[Ended]]] = deque()  # by workers; the event loop will take them
         self._told = False  # whether the event loop knows that there are some
 
     def run(self, dag: int, running: RunningDag, task: Task, ready: float) -> None:
         """Start a task that is ready since ``ready``."""
         loop = asyncio.get_running_loop()
         if task.lane is Lane.NET:
+            running.asks = True
             talk = loop.create_task(self._converse(dag, running, task, ready))
             self._talks[dag, task] = talk
+        elif task.kind is Kind.SEED and running.alone:
+            self._workers.do(partial(self._carry, loop, dag, running, task, ready))
         elif _run_by_loop(running, task, self._brief_us):
             if not self._brief:
                 loop.call_soon(self._run_brief)
@@ -157,14 +186,14 @@ class TaskRunner:
         for dag, running, task, ready in brief:
             if running.cancelled:  # nobody wants its result
                 now = time.monotonic()
-                self._done(dag, running, task, TaskResult(), (ready, now, now))
+                self._done(dag, running, [Ended(task, TaskResult(), (ready, now, now))])
             else:
                 begun = time.thread_time()
-                ended = self._work(dag, running, task, ready)
+                ended = self._work(running, task, ready)
                 self.brief_cpu_s += time.thread_time() - begun
-                self._done(*ended)
+                self._done(dag, running, [ended])
 
-    def _work(self, dag: int, running: RunningDag, task: Task, ready: float) -> _Ended:
+    def _work(self, running: RunningDag, task: Task, ready: float) -> Ended:
         """Run a task at home."""
         started, cpu = time.monotonic(), time.thread_time()
         result: TaskResult | BaseException
@@ -173,13 +202,35 @@ class TaskRunner:
             self.costs.ran(task, time.thread_time() - cpu)
         except BaseException as error:
             result = error
-        return dag, running, task, result, (ready, started, time.monotonic())
+        return Ended(task, result, (ready, started, time.monotonic()))
 
     def _work_apart(
         self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float
     ) -> None:
-        """The same on a worker. Waking the event loop costs more than a small task, so once suffices for several."""
-        self._ended.append(self._work(dag, running, task, ready))
+        """The same on a worker."""
+        self._tell(loop, dag, running, [self._work(running, task, ready)])
+
+    def _carry(self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float) -> None:
+        """The same with a batch's first task, and with those that it makes ready, until one is not at home."""
+        instance = DagInstance(running.state.plan, self._part, self._chunk_rows)
+        instance.start()
+        at_home: deque[Task] = deque()
+        ended = [self._work(running, task, ready)]
+        until = ended[0].times[1] + CARRIED_S
+        while not running.cancelled and (now := ended[-1].times[2]) < until:
+            last, result, _ = ended[-1]
+            if isinstance(result, BaseException):
+                break
+            at_home += instance.done(last, result.growth, result.expand)
+            if not at_home or any(task.lane is Lane.NET for task in at_home):
+                break
+            ended.append(self._work(running, at_home.popleft(), now))
+        self._tell(loop, dag, running, ended)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, ended: list[Ended]) -> None:
+        """Hand what has ended to the event loop. To wake it up costs more than a small task, so once suffices for
+        several."""
+        self._ended.append((dag, running, ended))
         if not self._told:
             self._told = True
             loop.call_soon_threadsafe(self._take_ended)
@@ -214,7 +265,7 @@ class TaskRunner:
             result = error
         finally:
             del self._talks[dag, task]
-        self._done(dag, running, task, result, (ready, started, time.monotonic()))
+        self._done(dag, running, [Ended(task, result, (ready, started, time.monotonic()))])
 
     def _access(self, running: RunningDag) -> ClusterAccess:
         shard = running.home.shard

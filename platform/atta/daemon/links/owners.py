@@ -44,9 +44,9 @@ class LinkedOwners:
             self._add_sample(step, item)
         await self._steps.run(step, "sample", age_ms)
         found = [
-            SampledRows(item, first, answer := Answer(*arrays), _nbytes(answer))
+            SampledRows(item, first, answer := Answer(counts, neighbors, edge_ids), _nbytes(answer))
             for number, item in enumerate(items)
-            for first, *arrays in step.answers(number)
+            for first, counts, neighbors, edge_ids in step.answers(number)
         ]
         if left := self._left(step):
             rest = [_part(items[index], owner, first, rows) for index, owner, first, rows, _, _ in left]

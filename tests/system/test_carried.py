@@ -1,0 +1,170 @@
+"""A worker carries a batch on while its tasks are at home: nothing in the batch depends on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atta
+from atta.client.local import free_addresses
+from atta.daemon.daemon import Daemon
+from atta.daemon.engine import engine, runner
+from atta.samplers.dag.instance import Kind, Task
+from tests.system.conftest import SmallGraph
+from tests.system.running import Running, daemons
+from tests.waiting import eventually
+
+ALL_TASKS = 1 + 4 + 3 + 3 + 1
+"""Of a batch of three hops at home: seeds, rows of seeds and of each hop, edges, joins, end."""
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with daemons() as running:
+        yield running
+
+
+@pytest.fixture
+def carried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks each worker has run in a row, of batches however small."""
+    monkeypatch.setattr(engine, "CARRIED_MS", -1.0)
+    monkeypatch.setattr(runner, "CARRIED_S", 60.0)
+    counts: list[int] = []
+    tell = runner.TaskRunner._tell
+
+    def counted(self: Any, loop: Any, dag: int, of: Any, ended: list[Any]) -> None:
+        counts.append(len(ended))
+        tell(self, loop, dag, of, ended)
+
+    monkeypatch.setattr(runner.TaskRunner, "_tell", counted)
+    return counts
+
+
+def started(running: Running, data: Path, parts: int, **settings: Any) -> tuple[list[str], list[Daemon]]:
+    addresses = free_addresses(parts)
+    peers = dict(enumerate(addresses))
+    return addresses, [running.start(data, part, address, peers, **settings) for part, address in peers.items()]
+
+
+def epoch(addresses: list[str], **options: Any) -> list[dict[str, np.ndarray]]:
+    with atta.connect(addresses) as cluster:
+        loader = atta.NeighborLoader(
+            cluster, [4, 3, 2], "train", batch_size=16, rank=0, world_size=1, shuffle=True, seed=3, **options
+        )
+        return [
+            {
+                "n_id": batch.n_id().copy(),
+                "e_id": np.array(batch.e_id()),
+                "edge_index": batch.edge_index().copy(),
+                **{name: rows.copy() for name, rows in batch.tables["node"].items()},
+            }
+            for batch in loader
+        ]
+
+
+def same(found: list[dict[str, np.ndarray]], expected: list[dict[str, np.ndarray]]) -> None:
+    assert len(found) == len(expected) > 3
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, array in mine.items():
+            np.testing.assert_array_equal(array, theirs[name])
+
+
+def test_a_batch_at_home_takes_one_turn_and_is_the_same(
+    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+) -> None:
+    addresses, (daemon,) = started(running, small_graph.dataset(1, "metis"), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "CARRIED_MS", 1e9)
+        expected = epoch(addresses)
+        assert max(carried, default=1) == 1
+    carried.clear()
+    same(epoch(addresses), expected)
+    assert carried.count(ALL_TASKS) >= len(expected) - 1, "the first one may have been launched before it was known"
+    tasks = sum(value for name, value in daemon._engine.counters.items() if name.startswith("tasks_"))
+    assert tasks == 2 * len(expected) * ALL_TASKS
+
+
+def test_a_batch_that_asks_others_goes_on_as_ever(
+    running: Running, small_graph: SmallGraph, carried: list[int]
+) -> None:
+    """Without a cache no batch is wholly at home: each worker goes as far as it can, or does not begin."""
+    alone, _ = started(running, small_graph.dataset(1, "metis"), 1)
+    expected = epoch(alone)
+    addresses, fresh = started(running, small_graph.dataset(2, "random"), 2, cache_bytes=0)
+    fresh[0]._engine._alone = True  # it was wrong about the first one
+    carried.clear()
+    same(epoch(addresses), expected)
+    assert ALL_TASKS not in carried
+
+
+def test_a_worker_stops_when_its_time_is_over(
+    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+) -> None:
+    addresses, _ = started(running, small_graph.dataset(1, "metis"), 1)
+    expected = epoch(addresses)
+    carried.clear()
+    monkeypatch.setattr(runner, "CARRIED_S", 0.0)
+    same(epoch(addresses), expected)
+    assert set(carried) == {1}
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, at: Kind, then: Callable[[], None]) -> None:
+    """``then`` happens when a worker comes to a task of this kind."""
+    run_local = runner.run_local
+
+    def instead(state: Any, task: Task, home: Any) -> Any:
+        if task.kind is at and threading.current_thread().name.startswith("atta-worker"):
+            then()
+        return run_local(state, task, home)
+
+    monkeypatch.setattr(runner, "run_local", instead)
+
+
+def test_a_task_that_fails_on_the_way_fails_its_session_alone(
+    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+) -> None:
+    addresses, (daemon,) = started(running, small_graph.dataset(1, "metis"), 1)
+    expected = epoch(addresses)
+
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        interrupted(patch, Kind.NEIGHBORHOOD, fail)
+        with pytest.raises(atta.errors.AttaError, match=r"neighborhood task of batch .*the disk is gone"):
+            epoch(addresses)
+    same(epoch(addresses), expected)
+    assert eventually(lambda: not daemon._engine._dags and not daemon._engine._sessions)
+
+
+def test_a_session_may_be_closed_while_a_worker_carries_its_batch_on(
+    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+) -> None:
+    addresses, (daemon,) = started(running, small_graph.dataset(1, "metis"), 1)
+    expected = epoch(addresses)
+    on_the_way, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        on_the_way.set()
+        assert go_on.wait(60)
+
+    with monkeypatch.context() as patch:
+        interrupted(patch, Kind.NEIGHBORHOOD, wait)
+        with atta.connect(addresses) as cluster:
+            loader = atta.NeighborLoader(cluster, [4, 3, 2], "train", batch_size=16, rank=0, world_size=1, seed=3)
+            opened = iter(loader)
+            assert on_the_way.wait(60)
+            opened.close()  # type: ignore[attr-defined]
+        assert eventually(lambda: not daemon._engine._sessions)
+        assert daemon._engine.slots._out, "the worker still writes into its slot"
+        carried.clear()
+        go_on.set()
+        assert eventually(lambda: not daemon._engine.slots._out)
+    assert carried[0] == 3, "seeds, their rows, and the task after which nobody wanted any more"
+    same(epoch(addresses), expected)
