@@ -98,7 +98,7 @@ def test_machines_are_divided_first(rng: np.random.Generator, trainers: int, mac
     edges = np.bincount(owner[graph.edges[1]], minlength=trainers)
     # Both divisions, among machines and among trainers, round up to whole vertices.
     assert vertices.max() <= 1.031 * vertices.mean() + 2
-    assert edges.max() <= 1.09 * edges.mean() + 2
+    assert edges.max() <= 1.12 * edges.mean() + 2  # METIS may miss its second aim, in either division
     machine = owner * machines // trainers
     crossed = crossing(graph, machine)
     assert crossed <= crossing(graph, split_vertices(graph, trainers) * machines // trainers)
