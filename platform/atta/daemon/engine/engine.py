@@ -88,7 +88,7 @@ class Engine:
         self._runner = TaskRunner(
             config, shard, peers, links=links, chunk_rows=of_scheduler.chunk_rows, done=self._done
         )
-        self._threads = config.threads
+        self._threads, self._may_carry = config.threads, sched.policy_named(config.policy).oldest_first
         self._alone = False  # whether the last batch asked no other daemon, and took workers some time
         self._compactors = CompactorPool(dataset.schema.node_counts)
         self._dags: dict[int, RunningDag] = {}
@@ -210,7 +210,7 @@ class Engine:
             raise
         home = AtHome(view.shard, self.store, view.edges, view.rows)
         # While there are fewer batches than workers, several workers make one batch.
-        alone = self._alone and len(self._dags) + 1 >= self._threads
+        alone = self._may_carry and self._alone and len(self._dags) + 1 >= self._threads
         return RunningDag(session, batch, state, slot, time.monotonic(), home, alone=alone)
 
     def _run(self, action: sched.RunTask) -> None:
