@@ -104,8 +104,8 @@ def _pages(nbytes: int) -> int:
 
 
 def slot_size(nbytes: int) -> int:
-    """``nbytes`` rounded up to one of eight sizes between two powers of two. So loaders that differ in little, such as a
-    table of labels, use each other's slots. What is not touched takes no memory."""
+    """``nbytes`` rounded up to one of eight sizes between two powers of two. So loaders whose batches differ little in
+    size use each other's slots. What is not touched takes no memory."""
     pages = -(-nbytes // PAGE)
     step = 1 << max(0, pages.bit_length() - 4)
     return -(-pages // step) * step * PAGE
