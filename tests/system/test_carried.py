@@ -14,7 +14,7 @@ import atta
 from atta.client.local import free_addresses
 from atta.daemon.daemon import Daemon
 from atta.daemon.engine import engine, runner
-from atta.samplers.dag.instance import Kind, Task
+from atta.samplers.dag.instance import DagError, DagInstance, Kind, Task
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 from tests.waiting import eventually
@@ -110,6 +110,22 @@ def test_a_worker_stops_when_its_time_is_over(
     expected = epoch(addresses)
     carried.clear()
     monkeypatch.setattr(runner, "CARRIED_S", 0.0)
+    same(epoch(addresses), expected)
+    assert set(carried) == {1}
+
+
+def test_a_worker_does_not_die_of_a_task_that_fits_no_dag(
+    running: Running, small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, carried: list[int]
+) -> None:
+    addresses, _ = started(running, small_graph.dataset(1, "metis"), 1)
+    expected = epoch(addresses)
+    carried.clear()
+
+    class Strict(DagInstance):
+        def done(self, *args: Any) -> list[Task]:
+            raise DagError("does not fit")
+
+    monkeypatch.setattr(runner, "DagInstance", Strict)
     same(epoch(addresses), expected)
     assert set(carried) == {1}
 

@@ -30,7 +30,7 @@ from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState
-from atta.samplers.dag.instance import OTHERS, DagInstance, Kind, Lane, OwnedVertices, Task
+from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
 
@@ -221,7 +221,10 @@ class TaskRunner:
             last, result, _ = ended[-1]
             if isinstance(result, BaseException):
                 break
-            at_home += instance.done(last, result.growth, result.expand)
+            try:
+                at_home += instance.done(last, result.growth, result.expand)
+            except DagError:  # the scheduler will find the same; a worker must not die of it
+                break
             if not at_home or any(task.lane is Lane.NET for task in at_home):
                 break
             ended.append(self._work(running, at_home.popleft(), now))
