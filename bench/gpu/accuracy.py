@@ -57,7 +57,7 @@ def main() -> None:
     """Measure and write the record."""
     parser = gpu_parser(__file__, __doc__)
     parser.add_argument("--data-root", type=Path, required=True)
-    parser.add_argument("--devices", default="cpu,cuda", help="[cpu,cuda]")
+    parser.add_argument("--devices", default="cuda,cpu", help="[cuda,cpu]")
     arguments = parser.parse_args()
     data = arguments.work / f"{GRAPH}-1p"
     if not data.exists():

@@ -3,9 +3,10 @@
     python -m bench.gpu.loading --work DIR
 
 First one daemon, and two daemons with a consumer each, with large and small batches: `loop` is the share of a core that
-the event loop of the first daemon takes, `queue` its option --queue. Then batches per second of the step alone (on
-batches that are kept on the GPU), of the loader alone, and of both together. `pinned slots`: batches are copied from the
-slots themselves; `pinned copies`: through a pinned copy of each. Bound: the pair reaches 0.95 of the slower one.
+the event loop of the first daemon takes, `queue` its option --queue, `consumer` the share of a core that a consumer
+takes. Then batches per second of the step alone (on batches that are kept on the GPU), of the loader alone, and of both
+together. `pinned slots`: batches are copied from the slots themselves, most of which are pinned in the first seconds,
+which do not count; `pinned copies`: through a pinned copy of each. Bound: the pair reaches 0.95 of the slower one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from bench.gpu.common import HIDDEN, Record, Step, batches_of, dataset_of, gpu_p
 
 DAEMONS = ((1, 1, ""), (1, 4, ""), (1, 8, ""), (1, 15, ""), (1, 15, "1GiB"), (2, 7, ""))
 """Number of daemons, worker threads of each, and --queue."""
+WARM_S = 5.0
+"""Seconds in which slots are made and pinned."""
 
 
 class Unpinned:
@@ -49,13 +52,13 @@ def training(cluster: Any, size: int, hidden: int, seconds: float) -> dict[str, 
     order = iter(range(10**9))
     found = {"seeds": size, "hidden": hidden, "step alone": rate(lambda: step(stay[next(order) % len(stay)]), seconds)}
     source = batches_of(cluster, size)
-    found["loader alone"] = rate(lambda: next(source), seconds, wait=False)
+    found["loader alone"] = rate(lambda: next(source), seconds, warm_s=WARM_S, wait=False)
     source.close()
     for name in ("pinned slots", "pinned copies"):
         how = Unpinned() if name == "pinned copies" else None
         with patch("atta.client.loaders.prefetch.pinned_slots", lambda how=how: how) if how else nullcontext():
             moved = on_device(batches_of(cluster, size), device, Stopwatch(device))
-            found[f"copied, {name}"] = rate(lambda moved=moved: next(moved), seconds)
+            found[f"copied, {name}"] = rate(lambda moved=moved: next(moved), seconds, warm_s=WARM_S)
             found[f"both, {name}"] = rate(lambda moved=moved: step(next(moved).data), seconds)
             moved.close()
     slower = min(found["step alone"], found["loader alone"])
@@ -64,12 +67,14 @@ def training(cluster: Any, size: int, hidden: int, seconds: float) -> dict[str, 
 
 
 def consume(address: str, size: int, options: dict[str, int], seconds: float, out: Any) -> None:
-    """A consumer process: says when it is warm, then its batches per second."""
+    """A consumer process: says when it is warm, then its batches per second, and the cores that it takes."""
     with atta.connect(address) as cluster:
         source = batches_of(cluster, size, **options)
         rate(lambda: next(source), 0.1, wait=False)
-        out.put(0.0)
-        out.put(rate(lambda: next(source), seconds, warm_s=0.0, wait=False))
+        out.put((0.0, 0.0))
+        begun, spent = time.perf_counter(), time.process_time()
+        found = rate(lambda: next(source), seconds, warm_s=0.0, wait=False)
+        out.put((found, (time.process_time() - spent) / (time.perf_counter() - begun)))
 
 
 def scaling(data: Any, which: tuple[int, int, str], size: int, seconds: float) -> dict[str, Any]:
@@ -87,7 +92,7 @@ def scaling(data: Any, which: tuple[int, int, str], size: int, seconds: float) -
         before, begun = cluster.stats()[0], time.perf_counter()
         time.sleep(0.7 * seconds)
         after, spent = cluster.stats()[0], time.perf_counter() - begun
-        rates = [answers.get(timeout=60) for _ in processes]
+        rates, shares = zip(*(answers.get(timeout=60) for _ in processes), strict=True)
         for process in processes:
             process.join()
     batches = after["batches"] - before["batches"]
@@ -102,6 +107,7 @@ def scaling(data: Any, which: tuple[int, int, str], size: int, seconds: float) -
         "loop": loop,
         "cores of daemon 0": cores,
         "loop ms per batch": 1e3 * loop * spent / max(1.0, batches),
+        "consumer": max(shares),
     }
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,38 @@ def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path)
             epoch(cluster)
             assert not old & mapped_slots(os.getpid())  # no memory of the dead daemon is kept
             assert second.poll() is None
+
+
+@pytest.mark.parametrize("machine", ["", "another machine"], ids=["shared memory", "from afar"])
+def test_epochs_that_are_left_early_keep_no_connection(
+    small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    """However a loop ends, a closed cluster has let go of its connections: gRPC keeps those of calls that are not read
+    to their ends."""
+    if machine:
+        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: machine)
+    this = psutil.Process()
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as running:
+        ports = {int(address.rpartition(":")[2]) for address in running.addresses}
+
+        def connections() -> int:
+            return sum(bool(one.raddr) and one.raddr[1] in ports for one in this.net_connections("tcp"))
+
+        before = connections()
+        for read, end in product(range(4), ("close", "forget", "keep", "read on")):
+            with atta.connect(str(running.cluster_file)) as cluster:
+                loader = atta.NeighborLoader(cluster, [4, 4], batch_size=20, rank=0, world_size=1)
+                batches = iter(loader)
+                for _ in range(read):
+                    next(batches)
+                if end == "close":
+                    batches.close()
+                elif end == "forget":
+                    del batches
+                elif end == "read on":
+                    assert len(list(batches)) == len(loader) - read
+            assert eventually(lambda: connections() == before), f"{read} batches read, then {end}"
+            assert eventually(lambda: sum(one["sessions"] for one in running.stats()) == 0)
 
 
 def test_too_little_memory(small_graph: SmallGraph, tmp_path: Path) -> None:

@@ -11,19 +11,20 @@ from typing import Any
 
 import grpc
 
+from atta.client.next_call import NextCall
 from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import AttaError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
-from atta.protos.v1 import control_pb2
+from atta.protos.v1 import control_pb2, session_pb2
 from atta.wire import rpc
 from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release, release_of
 from atta.wire.retries import RetryBudget
-from atta.wire.security.credentials import Credentials, open_channel
+from atta.wire.security.credentials import Credentials, open_channels
 
 __all__ = ["Connection", "Description"]
 
@@ -82,7 +83,7 @@ class Connection:
         """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
         self._token = credentials.headers() if credentials is not None else ()
-        self._channel = open_channel(address, credentials, rpc.client_options())
+        self._channel, self._read_by_callers = open_channels(address, credentials, rpc.client_options())
         self._stubs: dict[str, Any] = {}
         self._budget = RetryBudget()
         self._meant = Identity(part)
@@ -116,6 +117,13 @@ class Connection:
         """Begin a streaming call; iterating it raises ``grpc.RpcError``."""
         self._budget.asked()
         return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
+
+    def next_batch(self, request: session_pb2.NextRequest, timeout: float, before: NextCall | None) -> NextCall:
+        """Begin ``SessionService.Next``. ``before``: the call that this one follows."""
+        name = "SessionService.Next"
+        if name not in self._stubs:
+            self._stubs[name] = rpc.stub(self._read_by_callers, name)
+        return NextCall(self.start(name, request, timeout=timeout), before)
 
     def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
@@ -259,8 +267,9 @@ class Connection:
         self.call("ControlService.Stop", control_pb2.StopRequest(), timeout=self.deadline_s)
 
     def close(self) -> None:
-        """Close the channel, after the latest report has arrived or failed."""
+        """Close the channels, after the latest report has arrived or failed."""
         self._finish_report()
+        self._read_by_callers.close()
         self._channel.close()
 
     def _finish_report(self) -> None:

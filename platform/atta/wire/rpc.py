@@ -287,8 +287,8 @@ def client_options() -> list[tuple[str, Any]]:
     """Options of channels: those of both sides, and how to connect.
 
     A daemon that comes back is seen within a second, even if its host name now stands for another address. By default
-    gRPC waits up to two minutes between two attempts. Every channel has a connection of its own: channels that share
-    one also wait together.
+    gRPC waits up to two minutes between two attempts. Every channel has a connection of its own (but see
+    ``open_channels``): channels that share one also wait together.
     """
     return [
         *channel_options(),

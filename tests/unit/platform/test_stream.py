@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
+from atta.client.next_call import NextCall
 from atta.client.sessions.stream import BatchStream, _checked
 from atta.errors import RemoteError
 from atta.protos.v1 import session_pb2
@@ -47,8 +48,8 @@ class Daemon:
             return session_pb2.OpenReply(session="s", batches=BATCHES, lease_s=60.0)
         return session_pb2.CloseReply()
 
-    def start(self, _name: str, request: Any, **_: Any) -> Any:
-        return Answer(self._chunks(int(request.sequence)))
+    def next_batch(self, request: Any, _timeout: float, before: NextCall | None) -> NextCall:
+        return NextCall(Answer(self._chunks(int(request.sequence))), before)
 
     def _chunks(self, number: int) -> Iterator[Bulk]:
         self.readers.add(threading.current_thread().name)

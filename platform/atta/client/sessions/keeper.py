@@ -18,6 +18,7 @@ import grpc
 import numpy as np
 
 from atta.client.control import Connection
+from atta.client.next_call import NextCall
 from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import AttaError
@@ -38,6 +39,8 @@ class SessionState:
         self.pid = 0
         """Process id of the daemon, once the session is open."""
         self.call: Any = None
+        """What the consumer waits for, or will: ``Open``, or the latest ``Next``."""
+        self.next_call: NextCall | None = None
         self.closed = False
         self.patience_s = ALONE_S
         """How long the daemon may take to answer a question, while it owes the session or a batch."""
@@ -75,6 +78,10 @@ class SessionState:
     def awaits(self, call: Any) -> None:
         """The consumer waits for this call. It is cancelled if the daemon falls silent."""
         self.call = call
+
+    def asks(self, call: NextCall) -> None:
+        """The consumer has asked for a batch."""
+        self.call = self.next_call = call
 
     def question(self) -> Any:
         """If it is time to ask the daemon whether it is there: the call, else None. ``questioned`` must follow."""
@@ -119,7 +126,9 @@ class SessionState:
 
     def _ends(self) -> bool:
         first, self.closed = not self.closed, True
-        if first and self.call is not None:
+        if first and self.next_call is not None:
+            self.next_call.end()
+        elif first and self.call is not None:
             self.call.cancel()
         return first
 

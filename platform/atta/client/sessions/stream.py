@@ -18,6 +18,7 @@ import grpc
 import numpy as np
 
 from atta.client.control import Connection
+from atta.client.next_call import NextCall
 from atta.client.sessions.keeper import SessionKeeper, SessionState
 from atta.client.sessions.pace import ConsumerPace
 from atta.client.sessions.slots import SlotMaps
@@ -182,8 +183,8 @@ class BatchStream(Iterator[RawBatch]):
             released=self._state.released(),
             train_ms=self._pace.ms,
         )
-        call = self._state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
-        self._state.call = call
+        call = self._state.connection.next_batch(request, NEXT_DEADLINE_S, self._state.next_call)
+        self._state.asks(call)
         # The reader gets no reference to the stream: a stream that nobody else holds is to be collected and closed.
         read = partial(_read, self._state, call, self._sequence)
         self._read = _begun(read) if self._from_afar else read
@@ -238,7 +239,7 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
     return future.result
 
 
-def _read(state: SessionState, call: Any, sequence: int) -> _NextReply | None:
+def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | None:
     """Receive the answer to a request for batch ``sequence``; None if the batch is not ready yet."""
     peer = state.connection.address
     try:
@@ -282,7 +283,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _gather(call: Any, nbytes: int, peer: str) -> np.ndarray:
+def _gather(call: NextCall, nbytes: int, peer: str) -> np.ndarray:
     with rpc.understanding(peer):
         buffer = np.empty(nbytes, dtype=np.uint8)
     at = 0

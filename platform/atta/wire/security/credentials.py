@@ -7,23 +7,27 @@ never does.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc.experimental import ChannelOptions
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.wire.security.files import Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import read_token
 
-__all__ = ["AUTHORIZATION", "VARIABLES", "Credentials", "open_async_channel", "open_channel"]
+__all__ = ["AUTHORIZATION", "VARIABLES", "Credentials", "open_async_channel", "open_channels"]
 
 AUTHORIZATION = "authorization"
 """The header with which a call brings a token: ``Bearer TOKEN``."""
 VARIABLES = {"ca": "ATTA_TLS_CA", "cert": "ATTA_TLS_CERT", "key": "ATTA_TLS_KEY", "token": "ATTA_TOKEN_FILE"}
 """Environment variables that name the files."""
+LOCAL_POOL = "grpc.use_local_subchannel_pool"
+"""The option with which a channel shares its connection with no other."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +95,28 @@ class Credentials:
         return grpc.ssl_channel_credentials(found.ca, found.key or None, found.cert or None)
 
 
-def open_channel(address: str, credentials: Credentials | None, options: list[tuple[str, Any]]) -> Any:
-    """A channel to ``address``: over TLS with ``credentials``, plain without. Raises DataError for bad files."""
+def open_channels(
+    address: str, credentials: Credentials | None, options: list[tuple[str, Any]]
+) -> tuple[grpc.Channel, grpc.Channel]:
+    """Two channels to ``address`` with one connection: over TLS with ``credentials``, plain without.
+
+    A thread of gRPC receives what the first one's streams bring. The second one's streams need no such thread: who reads
+    them receives. Each of those must be read to its end, or else its connection outlives the channels.
+
+    Raises:
+        DataError: bad files.
+    """
+    # gRPC has one connection for channels of the same address, credentials and options, and it counts unknown ones.
+    own = [*(option for option in options if option[0] != LOCAL_POOL), ("atta.connection", secrets.token_hex(8))]
+    by_readers = [*own, (ChannelOptions.SingleThreadedUnaryStream, 1)]
     if credentials is None:
-        return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, credentials.for_channel(), options=options)
+        return grpc.insecure_channel(address, options=own), grpc.insecure_channel(address, options=by_readers)
+    secured = credentials.for_channel()
+    return grpc.secure_channel(address, secured, options=own), grpc.secure_channel(address, secured, options=by_readers)
 
 
 def open_async_channel(address: str, credentials: Credentials | None, options: list[tuple[str, Any]]) -> Any:
-    """As ``open_channel``, for the event loop."""
+    """A channel for the event loop, which has a connection of its own if the options say so."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, credentials.for_channel(), options=options)
