@@ -19,6 +19,7 @@ from atta.samplers.kernels.rows import (
     widen_ids,
 )
 from atta.samplers.kernels.sampling import (
+    bounds_by_target,
     degree_sum,
     edge_digests,
     group_by_owner,
@@ -34,6 +35,7 @@ __all__ = [
     "Compactor",
     "admit",
     "advise_huge",
+    "bounds_by_target",
     "count_ids",
     "degree_sum",
     "edge_digests",

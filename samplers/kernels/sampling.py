@@ -10,6 +10,7 @@ from atta.samplers.methods.base import Tables
 from atta.samplers.methods.in_numpy import InNumpy
 
 __all__ = [
+    "bounds_by_target",
     "degree_sum",
     "edge_digests",
     "group_by_owner",
@@ -26,6 +27,14 @@ def validate_csc(indptr: np.ndarray, indices: np.ndarray, num_sources: int) -> N
     """Check once what every later call relies on: ``indptr`` int64 [n+1] ascends from 0 to len(indices), and all
     sources exist."""
     _native.validate_csc(flat(indptr, np.int64), ids_of(indices), num_sources)
+
+
+def bounds_by_target(targets: np.ndarray, count: int) -> np.ndarray | None:
+    """Where the edges of each target begin: int64 [count + 1], as ``indptr`` of a CSC.
+
+    ``targets``: int64 [edges], each below ``count``. None if they do not ascend.
+    """
+    return _native.bounds_by_target(flat(targets, np.int64), count)
 
 
 def sample_neighbors(

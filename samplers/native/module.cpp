@@ -42,6 +42,24 @@ void validate_csc(Longs indptr, Vector indices, std::int64_t num_sources) {
   });
 }
 
+// Where the edges of each target begin, if they are sorted by target; None if not.
+nb::object bounds_by_target(Longs targets, std::size_t count) {
+  Buffer<std::int64_t> bounds(count + 1);
+  bool sorted = true;
+  {
+    nb::gil_scoped_release unlocked;
+    const std::int64_t* t = targets.data();
+    std::int64_t known = -1;  // bounds.data[0] to bounds.data[known] are written
+    for (std::size_t i = 0; i < targets.size() && sorted; ++i) {
+      if (t[i] < 0 || t[i] >= static_cast<std::int64_t>(count)) bad("targets", "have a number outside their range");
+      sorted = t[i] >= known;
+      while (known < t[i]) bounds.data[++known] = static_cast<std::int64_t>(i);
+    }
+    while (known < static_cast<std::int64_t>(count)) bounds.data[++known] = static_cast<std::int64_t>(targets.size());
+  }
+  return sorted ? bounds.release() : nb::none();
+}
+
 nb::object sample_pairs(Longs indptr, Vector indices, Longs keys, Vector rows, std::int64_t count, std::uint64_t stream_key,
                         bool negative, Longs ids, Vector sorted_internal) {
   if (indptr.size() == 0) bad("indptr", "is empty");
@@ -136,6 +154,7 @@ NB_MODULE(_native, m) {
   m.def("mix64", &atta::mix64, "x"_a);
   m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);
   m.def("validate_csc", &validate_csc, "indptr"_a, "indices"_a, "num_sources"_a);
+  m.def("bounds_by_target", &bounds_by_target, "targets"_a, "count"_a);
   m.def("sample_pairs", &sample_pairs, "indptr"_a, "indices"_a, "vertex_keys"_a, "rows"_a, "count"_a, "stream_key"_a, "negative"_a,
         "ids"_a, "sorted_internal"_a);
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);

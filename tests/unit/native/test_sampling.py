@@ -222,6 +222,24 @@ def test_bad_input_is_refused_with_a_reason() -> None:
             kernels.validate_csc(pointer, np.array([0, 1, 4], dtype=np.int32), sources)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 8), max_size=40), st.booleans())
+def test_bounds_by_target(drawn: list[int], ascending: bool) -> None:
+    targets = np.array(sorted(drawn) if ascending else drawn, np.int64)
+    found = kernels.bounds_by_target(targets, 9)
+    if (np.diff(targets) < 0).any():
+        assert found is None
+    else:
+        assert found is not None
+        assert found.tolist() == np.searchsorted(targets, np.arange(10)).tolist()
+
+
+@pytest.mark.parametrize("targets", [[0, 3], [-1, 0], [0, 2**62]])
+def test_bounds_of_targets_that_do_not_exist(targets: list[int]) -> None:
+    with pytest.raises(ValueError, match="targets"):
+        kernels.bounds_by_target(np.array(targets, np.int64), 3)
+
+
 def test_python_and_native_hashes_agree() -> None:
     from atta import _native
 

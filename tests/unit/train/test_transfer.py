@@ -89,7 +89,7 @@ def test_order_and_content_on_a_gpu() -> None:
     sums = []
     for _, data in on_device([Fake(i) for i in range(20)], device, watch):  # type: ignore[list-item]
         start = watch.now()
-        sums.append((data.x @ data.x.T).sum())
+        sums.append((data.x @ data.x.T).double().sum())  # a sum of 32 bits would be rounded
         watch.add("compute", start, watch.now())
     assert [float(s) for s in sums] == [float(i * i) * 100 * 1000 * 1000 for i in range(20)]
     assert watch.totals()["compute"] > 0

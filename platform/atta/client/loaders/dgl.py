@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.samplers import kernels
 
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
@@ -90,10 +91,9 @@ def _block_edges(num_src: int, num_dst: int, row: np.ndarray, col: np.ndarray) -
     import torch
     from dgl import heterograph_index
 
-    if (col[1:] < col[:-1]).any():
+    indptr = kernels.bounds_by_target(col, num_dst)
+    if indptr is None:
         return _edges(2, num_src, num_dst, row, col)
-    indptr = np.zeros(num_dst + 1, np.int64)
-    np.cumsum(np.bincount(col, minlength=num_dst), out=indptr[1:])
     in_order = torch.empty(0, dtype=torch.int64)  # ids of edges: their places
     by_target = torch.from_numpy(indptr), torch.from_numpy(row), in_order
     return heterograph_index.create_unitgraph_from_csr(2, num_src, num_dst, *by_target, ["coo", "csr", "csc"], True)

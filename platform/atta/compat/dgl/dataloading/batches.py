@@ -8,6 +8,7 @@ from typing import Any
 from atta.client.loaders.dag import DagLoader
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.recent import Wanted
+from atta.compat.dgl.job import present
 from atta.errors import ConfigError
 from atta.observe.extras import need
 
@@ -39,6 +40,8 @@ class DistBatches:
 
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epoch = self._epoch, self._epoch + 1
+        if self._trains and epoch:
+            present().settle()
         return self._batches(epoch)
 
     def _batches(self, epoch: int) -> Iterator[Any]:
