@@ -3,7 +3,8 @@ every edge again, and take longer than all else that a trainer does to get a bat
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,10 @@ from atta.samplers import kernels
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["block", "pair_graph", "to_blocks"]
+__all__ = ["Relation", "block", "pair_graph", "to_blocks", "typed_block"]
+
+Relation = tuple[str, str, str]
+"""(Source type, edge type, target type)."""
 
 
 def to_blocks(batch: SampledBatch) -> list[Any]:
@@ -59,15 +63,36 @@ def block(row: np.ndarray, col: np.ndarray, sources: Any, targets: Any, e_id: An
         sources, targets: int64 tensors [vertices], user ids on both sides, which become ``dgl.NID``.
         e_id: int64 tensor [edges], which becomes ``dgl.EID``; None: there are none.
     """
+    relation = ("_N", "_E", "_N")
+    return typed_block({relation: (row, col)}, {"_N": sources}, {"_N": targets}, {relation: e_id})
+
+
+def typed_block(
+    edges: Mapping[Relation, tuple[np.ndarray, np.ndarray]],
+    sources: Mapping[str, Any],
+    targets: Mapping[str, Any],
+    e_ids: Mapping[Relation, Any],
+) -> Any:
+    """A ``DGLBlock`` with several types: those of ``dgl.create_block``, in its order.
+
+    Args:
+        edges: int64 [edges], local ids of both ends, not checked, by (source type, edge type, target type).
+        sources, targets: int64 tensors [vertices], user ids on both sides by type, which become ``dgl.NID``.
+        e_ids: int64 tensors [edges], which become ``dgl.EID``; None: there are none.
+    """
     from dgl import heterograph_index
     from dgl.heterograph import DGLBlock
     from dgl.utils import toindex
 
-    counts = len(sources), len(targets)
+    left, right, relations = sorted(sources), sorted(targets), sorted(edges)
+    parts = [_block_edges(len(sources[r[0]]), len(targets[r[2]]), *edges[r]) for r in relations]
+    ends = tuple((left.index(source), len(left) + right.index(target)) for source, _, target in relations)
+    ids = [sources[t] for t in left] + [targets[t] for t in right]
     index = heterograph_index.create_heterograph_from_relations(
-        _two_sides(), [_block_edges(*counts, row, col)], toindex([*counts], "int64")
+        _types(len(ids), ends), parts, toindex([len(some) for some in ids], "int64")
     )
-    return DGLBlock(index, (["_N"], ["_N"]), ["_E"], [_nodes(sources), _nodes(targets)], [_edge_frame(e_id)])
+    names = [name for _, name, _ in relations]
+    return DGLBlock(index, (left, right), names, [*map(_nodes, ids)], [_edge_frame(e_ids[r]) for r in relations])
 
 
 def pair_graph(
@@ -108,12 +133,12 @@ def _edges(node_types: int, num_src: int, num_dst: int, row: np.ndarray, col: np
     )
 
 
-@cache
-def _two_sides() -> Any:
-    """The graph of a block's types: from sources to destinations."""
+@lru_cache(maxsize=64)
+def _types(count: int, ends: tuple[tuple[int, int], ...]) -> Any:
+    """The graph of a block's types: edge types lead from source types to target types."""
     from dgl import graph_index
 
-    return graph_index.from_coo(2, [0], [1], True)
+    return graph_index.from_coo(count, [source for source, _ in ends], [target for _, target in ends], True)
 
 
 def _nodes(ids: Any) -> Any:

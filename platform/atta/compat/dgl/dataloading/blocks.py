@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atta.client.loaders.dgl import typed_block
 from atta.client.loaders.minibatch import MiniBatch
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.names import TypeBook
@@ -24,8 +25,6 @@ def blocks_of(batch: MiniBatch, types: TypeBook) -> list[Any]:
 
 
 def _typed(batch: MiniBatch, types: TypeBook) -> list[Any]:
-    import dgl
-
     schema = types.schema
     names = {t: types.ntype(t) for t in schema.node_types}
     ids = {t: tensor(batch.n_id(t)) for t in names}
@@ -39,16 +38,14 @@ def _typed(batch: MiniBatch, types: TypeBook) -> list[Any]:
         parts = {e: slice(starts[hop], starts[hop + 1]) for e, starts in edges.items()}
         # As DistDGL's, a block has only the edge types that were drawn: modules of the others are not called.
         parts = {e: part for e, part in parts.items() if part.start < part.stop} or parts
-        made = dgl.create_block(
-            {types.canonical(e): (tensor(ends[e][0][part]), tensor(ends[e][1][part])) for e, part in parts.items()},
-            num_src_nodes={name: int(nodes[t][hop + 1]) for t, name in names.items()},
-            num_dst_nodes={name: int(nodes[t][hop]) for t, name in names.items()},
+        made = typed_block(
+            {types.canonical(e): (ends[e][0][part], ends[e][1][part]) for e, part in parts.items()},
+            {name: ids[t][: nodes[t][hop + 1]] for t, name in names.items()},
+            {name: ids[t][: nodes[t][hop]] for t, name in names.items()},
+            {
+                types.canonical(e): None if (found := e_ids[e]) is None else tensor(found[part])
+                for e, part in parts.items()
+            },
         )
-        for t, name in names.items():
-            made.srcnodes[name].data[dgl.NID] = ids[t][: nodes[t][hop + 1]]
-            made.dstnodes[name].data[dgl.NID] = ids[t][: nodes[t][hop]]
-        for e, part in parts.items():
-            if (found := e_ids[e]) is not None:
-                made.edges[types.canonical(e)].data[dgl.EID] = tensor(found[part])
         blocks.insert(0, made)
     return blocks
