@@ -338,7 +338,7 @@ def main() -> None:
 
 
 def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
-    rows, every = [], [*results, *about.get("beside_other_work", [])]  # the latter have accuracies alone
+    rows, every = [], [*results, *about.get("accuracies_of_other_runs", [])]
     for name in dict.fromkeys(result["example"] for result in results):
         of = {
             system: [r for r in results if r["example"] == name and r["system"] == system] for system in ("atta", "dgl")
