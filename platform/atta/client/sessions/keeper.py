@@ -112,23 +112,30 @@ class SessionState:
         if self._ends():
             with contextlib.suppress(AttaError, ValueError):
                 self.connection.call("SessionService.Close", self._request(), timeout=min(ANSWER_S, self.patience_s))
+            self.end_calls()
 
     def begin_close(self) -> Any:
-        """Like ``close`` without waiting: the call, or None if there is nothing to do."""
+        """Like ``close`` without waiting: the call, which ``end_calls`` must follow, or None if there is nothing to do."""
         if not self._ends():
             return None
         with contextlib.suppress(ValueError):
             return self.connection.begin("SessionService.Close", self._request(), timeout=ANSWER_S)
+        self.end_calls()
         return None
+
+    def end_calls(self) -> None:
+        """Give up the latest request for a batch. If it was answered, its end came before that of the session: a daemon
+        that is still sending it would complain."""
+        if self.next_call is not None:
+            self.next_call.end()
 
     def _request(self) -> Any:
         return session_pb2.CloseRequest(session=self.session)
 
     def _ends(self) -> bool:
         first, self.closed = not self.closed, True
-        if first and self.next_call is not None:
-            self.next_call.end()
-        elif first and self.call is not None:
+        answered = self.call is self.next_call is not None and self.next_call.answered
+        if first and self.call is not None and not answered:
             self.call.cancel()
         return first
 
@@ -147,6 +154,7 @@ class SessionKeeper:
         self._notes: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._renewals: Renewals[Connection] = Renewals()
         self._calls: set[Any] = set()  # under way; gRPC cancels a call that nobody holds
+        self._closing: set[SessionState] = set()  # whose close is under way
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -188,6 +196,8 @@ class SessionKeeper:
             if call is not None:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
                     call.result(max(0.0, until - self._clock()))
+        for state in (*self._closing, *states):
+            state.end_calls()
 
     def _start(self) -> None:
         if self._thread is None:
@@ -234,7 +244,12 @@ class SessionKeeper:
 
     def _begin_close(self, state: SessionState) -> None:
         if (call := state.begin_close()) is not None:
-            self._under_way(call, lambda _: None)
+            self._closing.add(state)
+            self._under_way(call, lambda _: self._closed(state))
+
+    def _closed(self, state: SessionState) -> None:
+        self._closing.discard(state)
+        state.end_calls()
 
     def _under_way(self, call: Any, then: Callable[[Any], None]) -> None:
         """Hold a call until it has ended. Then ``then`` runs on the keeper's thread."""

@@ -245,11 +245,13 @@ def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | No
     try:
         header = next(call).message.header
         if header.pending:
+            call.answered = True
             return None
         if header.last:
             raise RemoteError(peer, "ends the epoch before its last batch")
         shared = header.HasField("slot")
         buffer = state.lease(sequence, header.slot) if shared else _gather(call, header.buffer_bytes, peer)
+        call.answered = True
     except grpc.RpcError as error:
         raise rpc.error_from(peer, error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
