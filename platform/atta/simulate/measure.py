@@ -53,6 +53,8 @@ MOST_FEW = 150
 """Most batches of that run, per rank and epoch."""
 OPENINGS = 4
 """Factor by which there are more epochs of a single batch."""
+WARM_UP_BATCHES = 24
+"""Least number of batches of a consumer before those that are measured: daemons make buffers in the beginning."""
 MOST_COUNTED = 1 << 22
 """Largest number of counters per node type and rank."""
 Say = Callable[[str], None]
@@ -74,7 +76,7 @@ def measure(
 
     ``source``: a partitioned dataset, or a cluster (file or addresses).
     ``data``: the dataset that a cluster serves; without it only the mean share at home over all hops is known.
-    ``threads``: worker threads of a daemon that is started here. Every run has a warm-up epoch before its measured
+    ``threads``: worker threads of a daemon that is started here. Every run has a warm-up before its measured
     ``epochs``. ``start``: starts the process of a rank's consumer. A consumer belongs on the machine of its partition's
     daemon: daemons of other machines would make its batches less often than they do for trainers.
 
@@ -104,10 +106,12 @@ def measure(
             by_rank = _of_loaders(run, described, split)
             loaders = [NeighborLoader(cluster, **of_loader) for of_loader in by_rank]  # refuse bad arguments
             target = cluster.cluster_file if isinstance(cluster, LocalCluster) else source
+            warm_up = _warm_up(run, len(loaders[0]))
             with Consumers(str(target), by_rank, start) as consumers:
-                found = _measured(cluster, consumers, run)
+                found = _measured(cluster, consumers, run, warm_up)
             if not runs:  # the profile's own batches
-                found = replace(_counted(loaders, dataset, run), totals=found.totals, cpu_s=found.cpu_s)
+                measured = range(warm_up, warm_up + run.epochs)
+                found = replace(_counted(loaders, dataset, run.size, measured), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
     *together, alone = runs
     waits = Waits(wake_s(), timer_lateness_s())
@@ -143,9 +147,16 @@ def _of_loaders(run: _MeasuredRun, described: ServedDataset, split: str) -> list
     return [{**about, "rank": rank, "world_size": ranks, "job": "measure"} for rank in range(ranks)]
 
 
-def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun) -> Measurements:
-    """What batches cost: one warm-up epoch, then the measured ones."""
-    consumers.take(1, run.most, alone=run.alone)
+def _warm_up(run: _MeasuredRun, batches: int) -> int:
+    """Number of epochs, of so many batches, before those that are measured."""
+    if run.size is None:
+        return 1
+    return -(-WARM_UP_BATCHES // min(batches, run.most or batches))
+
+
+def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun, warm_up: int) -> Measurements:
+    """What batches cost after ``warm_up`` epochs."""
+    consumers.take(warm_up, run.most, alone=run.alone)
     before = _totals(cluster)
     taken = consumers.take(run.epochs, run.most, alone=run.alone)
     after = _totals(cluster)
@@ -158,14 +169,16 @@ def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun) -> Meas
     return found
 
 
-def _counted(loaders: Sequence[NeighborLoader], dataset: Dataset | None, run: _MeasuredRun) -> Measurements:
+def _counted(
+    loaders: Sequence[NeighborLoader], dataset: Dataset | None, size: int | None, epochs: range
+) -> Measurements:
     """What is in the measured batches, rank by rank side by side. ``loaders`` have these batches, too."""
 
     def count(rank: int) -> Measurements:
         seen = Measurements()
-        for epoch in range(1, 1 + run.epochs):
+        for epoch in epochs:
             for batch in loaders[rank].resume(epoch, 0):
-                _count(seen, batch, dataset, rank, run.size)
+                _count(seen, batch, dataset, rank, size)
         return seen
 
     with ThreadPoolExecutor(len(loaders)) as pool:

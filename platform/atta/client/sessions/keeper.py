@@ -109,9 +109,13 @@ class SessionState:
         A daemon that others can stand in for is not waited for longer than for a question: the next epoch may begin
         elsewhere. If it is gone or the channel is closed, the lease ends the session.
         """
-        if self._ends():
+        if not self._ends():
+            return
+        timeout = min(ANSWER_S, self.patience_s)
+        try:
             with contextlib.suppress(AttaError, ValueError):
-                self.connection.call("SessionService.Close", self._request(), timeout=min(ANSWER_S, self.patience_s))
+                self.connection.call("SessionService.Close", self._request(), timeout=timeout)
+        finally:
             self.end_calls()
 
     def begin_close(self) -> Any:
