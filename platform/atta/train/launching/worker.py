@@ -6,6 +6,7 @@ that fails writes ``failure-RANK.json``.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import json
 import os
@@ -33,7 +34,10 @@ from atta.train.strategies import STRATEGIES
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["end_with_parent", "keep_freed_memory", "main", "run"]
+__all__ = ["end_with_parent", "heed_interrupts", "keep_freed_memory", "main", "run"]
+
+REPEATED_S = 0.05
+"""How much later an interrupt that was lost is repeated."""
 
 
 def run(
@@ -151,13 +155,14 @@ def _arguments(error: BaseException) -> tuple[object, ...]:
 
 
 def _prepare() -> None:
-    """Before torch is imported: silence C++ warnings, use loopback, keep freed memory, and end with the parent."""
+    """Before torch is imported: silence C++ warnings, use loopback, keep freed memory, and end when told or orphaned."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     keep_freed_memory()
+    heed_interrupts()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
@@ -173,6 +178,19 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_max = -1, -4
     mallopt(mmap_max, 0)
     mallopt(trim_threshold, 2**31 - 1)
+
+
+def heed_interrupts() -> None:
+    """Repeat an interrupt that arrives in a destructor: Python prints it there, and goes on."""
+    printed = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(REPEATED_S, _thread.interrupt_main).start()  # later: else it would arrive in this function
+        else:
+            printed(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def end_with_parent(parent: int) -> None:
