@@ -96,12 +96,12 @@ def trainer(task: dict[str, Any], rank: int) -> None:
     import torch
     import torch.distributed as dist
 
+    from atta.observe.machine.heap import keep_freed
     from atta.train import TrainConfig
-    from atta.train.launching.worker import keep_freed_memory
     from atta.train.steps.timing import peak_memory
     from atta.train.strategies import STRATEGIES
 
-    keep_freed_memory()
+    keep_freed()
     torch.set_num_threads(1)
     settings, folder = task["settings"], Path(task["folder"])
     config = TrainConfig.from_dict(settings)

@@ -90,10 +90,10 @@ def _serve(rank: int, count: int, end: Connection) -> None:
     """A trainer: trains what arrives, until the pool ends."""
     import torch
 
-    from atta.train.launching.worker import keep_freed_memory
+    from atta.observe.machine.heap import keep_freed
 
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-    keep_freed_memory()
+    keep_freed()
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}

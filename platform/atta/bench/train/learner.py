@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atta.bench.lab.reporter import Epoch
 from atta.bench.lab.workload import Recipe
-from atta.train.launching.worker import keep_freed_memory
+from atta.observe.machine.heap import keep_freed
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
 from atta.train.steps.step import timed_step
 from atta.train.steps.timing import Stopwatch
@@ -95,7 +95,7 @@ def pyg_sage(recipe: Recipe) -> torch.nn.Module:
 def join(rank: int, world_size: int, rendezvous: str, threads: int) -> None:
     """Enter the process group (gloo); torch computes with ``threads`` threads."""
     # Tensors of the same sizes come and go in every step, with every system.
-    keep_freed_memory()
+    keep_freed()
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, init_method=rendezvous)
 

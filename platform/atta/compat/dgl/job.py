@@ -14,6 +14,7 @@ from atta.client.loaders.dag import place_of
 from atta.client.local import local
 from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
+from atta.observe.machine.heap import keep_freed
 
 __all__ = ["Job", "barrier", "exit_client", "initialize", "is_initialized", "meeting", "present"]
 
@@ -90,6 +91,9 @@ _jobs: list[Job] = []
 def initialize(ip_config: str | Path | Cluster | None = None, **options: Any) -> None:
     """Connect to the daemons. It takes the place of ``dgl.distributed.initialize``.
 
+    From then on the process keeps memory that it frees, as every step wants it again. Who sets glibc's variables
+    (``MALLOC_TRIM_THRESHOLD_``, ...) decides that instead.
+
     Args:
         ip_config: a cluster file (``.toml``); DGL's file of addresses, ``HOST [PORT]`` a line, of daemons in the order
             of their partitions; whatever else ``atta.connect`` takes; or a cluster. None: ``DistGraph`` starts daemons
@@ -106,6 +110,7 @@ def initialize(ip_config: str | Path | Cluster | None = None, **options: Any) ->
         raise ConfigError("DGL_ROLE=server: Atta's daemons are started with `atta serve`, not by the script")
     if _jobs:
         raise ConfigError("initialize was called before; exit_client ends what it has set up")
+    keep_freed()
     if isinstance(ip_config, Cluster):
         _jobs.append(Job(ip_config, owns=False))
     else:

@@ -7,7 +7,6 @@ that fails writes ``failure-RANK.json``.
 from __future__ import annotations
 
 import _thread
-import ctypes
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, NonFiniteError
+from atta.observe.machine.heap import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
 from atta.train.launching.restarting.run import MEETING
@@ -34,7 +34,7 @@ from atta.train.strategies import STRATEGIES
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["end_with_parent", "heed_interrupts", "keep_freed_memory", "main", "run"]
+__all__ = ["end_with_parent", "heed_interrupts", "main", "run"]
 
 REPEATED_S = 0.05
 """How much later an interrupt that was lost is repeated."""
@@ -161,23 +161,9 @@ def _prepare() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-    keep_freed_memory()
+    keep_freed()
     heed_interrupts()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-
-
-def keep_freed_memory() -> None:
-    """Let glibc reuse large blocks instead of returning them to the kernel.
-
-    Each step allocates the same few large tensors. By default each of them is a new mapping, whose pages the kernel
-    must fill with zeros. With wide features this took a third of a step's time on the CPU.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # no glibc
-        return
-    trim_threshold, mmap_max = -1, -4
-    mallopt(mmap_max, 0)
-    mallopt(trim_threshold, 2**31 - 1)
 
 
 def heed_interrupts() -> None:
