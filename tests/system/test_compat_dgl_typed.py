@@ -202,3 +202,37 @@ def test_r_gcn_with_embeddings_for_a_type_without_features_learns(g: Any) -> Non
             losses.append(loss.item())
     assert sum(losses[-4:]) < sum(losses[:4])
     assert not torch.equal(authors.weight[:], before)
+
+
+def test_rows_of_embeddings_are_pulled_ahead_and_are_what_they_are_when_asked_for(
+    g: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    ask = atta.DistEmbedding._ask
+    monkeypatch.setattr(atta.DistEmbedding, "_ask", lambda self, ids: asked.append(ids) or ask(self, ids))
+    policy = g.get_node_partition_policy("author")
+    authors = dgl.distributed.DistEmbedding(g.num_nodes("author"), 2, "ahead", lambda s, _: torch.rand(s), policy)
+    sparse = dgl.distributed.optim.SparseAdagrad([authors], lr=0.5)
+    sampler = dgl.dataloading.NeighborSampler([-1, -1])
+    loader = dgl.dataloading.DistNodeDataLoader(g, {"paper": torch.arange(96)}, sampler, batch_size=16)
+    for number, (inputs, _, _) in enumerate(loader):
+        ids = inputs["author"]
+        assert [found is ids for found in asked] == [True] * (number > 0)  # from the second batch on
+        asked.clear()
+        if number == 2:  # a write comes between the batch and its use
+            authors.weight[ids[:3]] = torch.full((3, 2), 7.0)
+        found = authors(ids)
+        assert len(asked) == (number in {0, 2})
+        asked.clear()
+        assert torch.equal(found, authors.weight[ids])
+        if number == 4:  # no step: what is pulled ahead for the next batch is taken all the same
+            continue
+        found.square().sum().backward()
+        sparse.step()
+        assert not torch.equal(found, authors.weight[ids])
+    for number, _ in enumerate(loader):
+        assert len(asked) == (number == 0)  # the first batch of an epoch follows the last one
+        asked.clear()
+        if number == 1:
+            break
+    assert len(authors(torch.arange(5))) == 5

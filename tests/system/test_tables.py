@@ -188,6 +188,28 @@ def test_embedding_trains_as_torch_does(cluster: atta.Cluster, kind: str) -> Non
     cluster.tables.delete(f"e-{kind}")
 
 
+def test_rows_that_are_prefetched_are_those_of_a_forward_pass(cluster: atta.Cluster) -> None:
+    remote = atta.DistEmbedding(cluster, 90, 4, name="ahead", optimizer="sgd", lr=1.0)
+    ids, others = torch.tensor([[1, 2], [2, 80]]), torch.tensor([3, 44])
+    with pytest.raises(atta.ConfigError, match="90"):
+        remote.prefetch(torch.tensor([90]))
+    weight = remote.state_dict()["weight"]
+    remote.prefetch(ids)
+    seen = remote(ids)
+    assert torch.equal(seen, weight[ids])
+    remote.prefetch(ids)
+    seen.sum().backward()  # pushes a step
+    weight.index_add_(0, ids.reshape(-1), -torch.ones(4, 4))
+    assert torch.equal(remote(ids), weight[ids])
+    remote.prefetch(ids)
+    assert torch.equal(remote(others), weight[others])
+    assert torch.equal(remote(ids), weight[ids])
+    remote.prefetch(others)
+    remote.forget()
+    assert torch.equal(remote(others), weight[others])
+    cluster.tables.delete("ahead")
+
+
 def test_gradients_of_several_backward_passes(cluster: atta.Cluster) -> None:
     remote = atta.DistEmbedding(cluster, 20, 2, name="acc", optimizer="sgd", lr=1.0, push="manual")
     start = remote.state_dict()["weight"]

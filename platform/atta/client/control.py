@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from atta.client.next_call import NextCall
+from atta.client.next_call import NextCall, read_out
 from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import AttaError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
@@ -114,16 +114,14 @@ class Connection:
         return self._pinned
 
     def start(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
-        """Begin a streaming call; iterating it raises ``grpc.RpcError``."""
+        """Begin a streaming call. The thread that iterates it receives the messages itself; it raises
+        ``grpc.RpcError``. Who does not read it to its end must ``read_out`` it."""
         self._budget.asked()
         return self._stub(name)(request, timeout=timeout or self.deadline_s, metadata=self._header(name))
 
     def next_batch(self, request: session_pb2.NextRequest, timeout: float, before: NextCall | None) -> NextCall:
         """Begin ``SessionService.Next``. ``before``: the call that this one follows."""
-        name = "SessionService.Next"
-        if name not in self._stubs:
-            self._stubs[name] = rpc.stub(self._read_by_callers, name)
-        return NextCall(self.start(name, request, timeout=timeout), before)
+        return NextCall(self.start("SessionService.Next", request, timeout=timeout), before)
 
     def begin(self, name: str, request: Any, *, timeout: float | None = None) -> Any:
         """Begin a unary call; its ``result()`` raises ``grpc.RpcError``."""
@@ -178,7 +176,8 @@ class Connection:
 
     def _stub(self, name: str) -> Any:
         if name not in self._stubs:
-            self._stubs[name] = rpc.stub(self._channel, name)
+            streams = rpc.METHODS[name].streams
+            self._stubs[name] = rpc.stub(self._read_by_callers if streams else self._channel, name)
         return self._stubs[name]
 
     def _header(self, name: str) -> tuple[tuple[str, str], ...]:
@@ -249,8 +248,9 @@ class Connection:
         """
         header = control_pb2.TraceHeader()
         entries: list[Entry] = []
+        call = self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s))
         try:
-            for chunk in self.start("ControlService.Trace", control_pb2.TraceRequest(last_s=last_s)):
+            for chunk in call:
                 if chunk.HasField("header"):
                     header = chunk.header
                 entries += from_lines(chunk.entries)
@@ -258,6 +258,9 @@ class Connection:
             raise self.error_from(error) from error
         except ValueError as error:
             raise RemoteError(self.address, f"sends something else than a recording: {error}") from error
+        finally:
+            call.cancel()
+            read_out(call)
         about = (header.now, header.offset_ns, header.capacity, header.full)
         return Recording(header.part, self.address, *about, entries=tuple(entries))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-__all__ = ["NextCall"]
+__all__ = ["NextCall", "read_out"]
 
 
 class NextCall(Iterator[Any]):
@@ -50,17 +50,17 @@ class NextCall(Iterator[Any]):
             if self._before is not None:
                 self._before.end()
                 self._before = None
-            _read_out(self._call)
+            read_out(self._call)
 
     def _finish(self) -> None:
         """Read to the end, which has come by now unless the daemon is gone: then nothing else comes from it, either."""
         with self._receives, contextlib.suppress(grpc.RpcError):
             for _ in self._call:
                 pass
-        _read_out(self._call)
+        read_out(self._call)
 
 
-def _read_out(call: Any) -> None:
+def read_out(call: Any) -> None:
     """Receive what gRPC's core still has to say of a call that is over: at once, as nothing else can come any more.
 
     gRPC's own ``next`` raises after a cancel and leaves it there. That keeps the connection, even of a closed channel.

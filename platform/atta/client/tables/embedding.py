@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from atta.client.cluster import Cluster
     from atta.client.tables.cluster import Ticket
+    from atta.client.tables.pulls import RowsPull
     from atta.kvstore.initial import Initialiser
 
 __all__ = ["DistEmbedding", "Gradients"]
@@ -45,6 +47,21 @@ class Gradients(NamedTuple):
     rows: np.ndarray
     sums: np.ndarray
     uses: np.ndarray
+
+
+class _AskedRows(NamedTuple):
+    """Rows that are asked for: each once, for ids that may repeat.
+
+    Attributes:
+        rows, uses: int64 [n], of each row its place in the table, and its number of uses.
+        inverse: int64 [ids], the row of each id; None: ids and rows are the same.
+        pull: gives their values.
+    """
+
+    rows: np.ndarray
+    uses: np.ndarray
+    inverse: np.ndarray | None
+    pull: RowsPull
 
 
 class DistEmbedding(nn.Module):
@@ -119,6 +136,7 @@ class DistEmbedding(nn.Module):
         self._used: list[tuple[np.ndarray, np.ndarray, Tensor]] = []  # rows, uses of each, leaf: until they are pushed
         self._queued = False
         self._ticket: Ticket | None = None
+        self._ahead: tuple[weakref.ref[Tensor], _AskedRows] | None = None
 
     @property
     def name(self) -> str:
@@ -131,12 +149,12 @@ class DistEmbedding(nn.Module):
         Raises:
             ConfigError: ``ids`` are not integers, or one does not exist.
         """
-        self.flush()
-        flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
-        distinct, inverse, uses = _distinct(flat, self.num_embeddings)
-        rows = self._locate(distinct)
-        values = self._table.pull(rows, codec=self._codec).values
-        leaf = torch.from_numpy(values).to(ids.device)
+        if self._ahead is not None and self._ahead[0]() is ids:
+            asked, self._ahead = self._ahead[1], None
+        else:
+            asked = self._ask(ids)
+        rows, uses, inverse, pull = asked
+        leaf = torch.from_numpy(pull.wait().values).to(ids.device)
         if torch.is_grad_enabled() and self.training:
             leaf.requires_grad_()
             self._used.append((rows, uses, leaf))
@@ -146,6 +164,26 @@ class DistEmbedding(nn.Module):
             return leaf.clone().reshape(*ids.shape, self.embedding_dim)
         found = nn.functional.embedding(torch.from_numpy(inverse).to(ids.device), leaf)
         return found.reshape(*ids.shape, self.embedding_dim)
+
+    def prefetch(self, ids: Tensor) -> None:
+        """Begin to pull the rows of ``ids``. The next forward pass takes them, if it is of this very tensor and no push
+        of this embedding comes before it. Steps of other trainers in between do not show. Raises as a forward pass.
+        """
+        self.forget()
+        self._ahead = weakref.ref(ids), self._ask(ids)
+
+    def forget(self) -> None:
+        """Give up what ``prefetch`` has begun: the next forward pass pulls rows as they are then."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead[1].pull.abandon()
+
+    def _ask(self, ids: Tensor) -> _AskedRows:
+        self.flush()
+        flat = integers(f"table {self._table.spec.name}: ids", ids.detach().reshape(-1).cpu().numpy())
+        distinct, inverse, uses = _distinct(flat, self.num_embeddings)
+        rows = self._locate(distinct)
+        return _AskedRows(rows, uses, inverse, self._table.begin_pull(rows, codec=self._codec))
 
     def step(self) -> None:
         """Begin to push the gradients since the last push; do nothing if there are none."""
@@ -166,6 +204,7 @@ class DistEmbedding(nn.Module):
 
     def push(self, rows: np.ndarray, gradients: np.ndarray) -> None:
         """Begin a step with ``gradients`` (float32 [n, embedding_dim]) of rows of the table (int64 [n])."""
+        self.forget()
         self.flush()
         self._ticket = self._table.push(rows, gradients, "step", step=None, codec=self._codec)
 
@@ -205,6 +244,7 @@ class DistEmbedding(nn.Module):
             ConfigError: an array is none of the optimiser's, or has another shape.
         """
         self._used = []
+        self.forget()
         self.flush()
         names = _arrays(self._table.spec)
         for name, values in state.items():
@@ -270,6 +310,7 @@ class DistEmbedding(nn.Module):
             error_msgs.append(f"{prefix}weight: {list(weight.shape)} for {self.num_embeddings} x {self.embedding_dim}")
             return
         self._used = []
+        self.forget()
         self.flush()
         for first in range(0, self.num_embeddings, _ROWS):
             piece = weight[first : first + _ROWS].detach().cpu().numpy()

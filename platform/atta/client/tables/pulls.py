@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from atta.client.next_call import read_out
 from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pushes import TableShard
 from atta.errors import RemoteError, StaleRowError, UnavailableError
@@ -65,22 +66,33 @@ class RowsPull:
         self._flat = found.values.reshape(len(found.values), prod(spec.row_shape))
         self._asked: deque[_Asked] = deque()
 
-    def run(self, questions: Iterator[tuple[TableShard, np.ndarray]], rows: np.ndarray) -> None:
-        """Ask all owners for the ``rows`` (int64 [n]) at their places, and wait for the answers.
-
-        Raises the errors of ``RemoteTable.pull``.
-        """
+    def begin(self, questions: Iterator[tuple[TableShard, np.ndarray]], rows: np.ndarray) -> None:
+        """Ask all owners for the ``rows`` (int64 [n]) at their places. Raises the errors of ``RemoteTable.pull``."""
         try:
             for shard, places in questions:
                 step = self._piece_rows(shard)
                 for first in range(0, len(places), step):
                     self._ask(shard, places[first : first + step], rows)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def wait(self) -> Pulled:
+        """The rows. Raises the errors of ``RemoteTable.pull``."""
+        try:
             while self._asked:
                 self._finish()
         finally:
-            for asked in self._asked:  # an error has ended the pull
-                asked.call.cancel()
-                asked.end(over=False)
+            self.abandon()  # what an error has left
+        return self.found
+
+    def abandon(self) -> None:
+        """Give up what has not been answered. Who does not wait must do it: gRPC keeps calls that are not read."""
+        while self._asked:
+            asked = self._asked.popleft()
+            asked.call.cancel()
+            read_out(asked.call)
+            asked.end(over=False)
 
     def _piece_rows(self, shard: TableShard) -> int:
         if not (shard.connection.takes_lent and self._lendable):

@@ -124,6 +124,22 @@ class RemoteTable:
             UnknownNameError: an owner does not have the table any more, or one that was created anew.
             RemoteError: an owner does not answer.
         """
+        return self.begin_pull(rows, codec=codec, versions=versions, version=version, array=array).wait()
+
+    def begin_pull(
+        self,
+        rows: np.ndarray,
+        *,
+        codec: str = "",
+        versions: bool = False,
+        version: int | None = None,
+        array: str = "",
+    ) -> RowsPull:
+        """Ask for rows as ``pull`` does. ``wait`` for them, or ``abandon`` them, on the same thread.
+
+        Raises:
+            ConfigError: a row that does not exist; an unknown codec.
+        """
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         values = np.empty((len(rows), *self.spec.row_shape), dtype=self.spec.dtype)
         found = np.full(len(rows), -1 if version is None else version, dtype=np.int64) if versions else None
@@ -131,8 +147,8 @@ class RemoteTable:
             name=self.spec.name, table_id=self.table_id, codec=codec, version=version, array=array
         )
         pull = RowsPull(self.spec, like, Pulled(values, found), self._lender)
-        pull.run(self._by_owner(rows), rows)
-        return pull.found
+        pull.begin(self._by_owner(rows), rows)
+        return pull
 
     def push(
         self,

@@ -7,7 +7,7 @@ import gc
 import os
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from atta.client.cluster import Cluster, connect
 from atta.client.loaders.dag import place_of
@@ -34,6 +34,8 @@ class Job:
         group: distinguishes the tensors of jobs that use the same daemons at the same time (``DGL_GROUP_ID``).
         tensors: names of the tensors of this job that exist, as far as this trainer knows.
         embeddings: rows of the embeddings that this trainer has now, by type and name.
+        learned: those of all embeddings, with a name or without.
+        changes: counts what may have changed rows of embeddings: steps, writes, barriers.
     """
 
     def __init__(self, cluster: Cluster | None, *, owns: bool) -> None:
@@ -45,6 +47,8 @@ class Job:
         self.group = os.environ.get("DGL_GROUP_ID", "0")
         self.tensors: set[str] = set()
         self.embeddings: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
+        self.learned: WeakSet[Any] = WeakSet()
+        self.changes = 0
         self.anonymous = 0
         self._owns = owns
         self._settled = False
@@ -153,8 +157,10 @@ def barrier() -> None:
     Raises:
         ConfigError: there are others and no process group.
     """
-    if present().world > 1:
+    job = present()
+    if job.world > 1:
         meeting().barrier()
+    job.changes += 1  # by others
 
 
 def _target(ip_config: str | Path) -> str | Path | list[str]:

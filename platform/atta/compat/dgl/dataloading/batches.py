@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from atta.client.loaders.dag import DagLoader
 from atta.compat.dgl.distributed.graph import DistGraph
+from atta.compat.dgl.distributed.learned import LearnedRows
 from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.job import present
 from atta.errors import ConfigError
@@ -33,6 +35,8 @@ class DistBatches:
         self.g, self._length = g, length
         self._wanted, self._epoch, self._trains = wanted, 0, trains
         self._opened: tuple[_State, DagLoader] | None = None
+        self._last: dict[str, weakref.ref[Any]] = {}
+        self._prefetched: list[LearnedRows] = []
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -46,16 +50,35 @@ class DistBatches:
 
     def _batches(self, epoch: int) -> Iterator[Any]:
         done = 0
-        while done < len(self):
-            wanted, loader = self._loader(epoch)
-            batches: Any = loader.resume(epoch, done)
-            for batch in batches:
-                done += 1
-                yield self.made(batch)
-                if self._wanted.state() != wanted and done < len(self):
-                    break  # go on with a session whose batches have these rows, too
-            batches.close()
+        try:
+            while done < len(self):
+                wanted, loader = self._loader(epoch)
+                batches: Any = loader.resume(epoch, done)
+                for batch in batches:
+                    done += 1
+                    yield self.made(batch)
+                    if self._wanted.state() != wanted and done < len(self):
+                        break  # go on with a session whose batches have these rows, too
+                batches.close()
+        finally:
+            self._forget()
         self._wanted.settle()
+
+    def _prefetch(self, inputs: Mapping[str, Any]) -> None:
+        """Begin to pull rows of ``inputs`` (ids by node type) of the embeddings that the script has asked for by the ids
+        of the last batch: all at once, while blocks are made, instead of one after the other.
+        """
+        self._forget()
+        for node_type, ids in inputs.items():
+            last, self._last[node_type] = self._last.get(node_type), weakref.ref(ids)
+            for rows in present().learned:
+                if rows.node_type == node_type and rows.asked is last is not None:
+                    rows.prefetch(ids)
+                    self._prefetched.append(rows)
+
+    def _forget(self) -> None:
+        while self._prefetched:
+            self._prefetched.pop().forget()
 
     def _loader(self, epoch: int) -> tuple[_State, DagLoader]:
         """What comes along, and the loader of such batches.

@@ -106,6 +106,7 @@ class DistEdgeDataLoader(DistBatches):
 
         types = self.g.types
         known = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
+        self._prefetch(known)
         for node_type, ids in known.items():
             self.g.recent.remember(ids, node_type, batch, self._wanted, whole=True)
         seeds = {types.ntype(t): ids[: batch.num_sampled_nodes(t)[0]] for t, ids in known.items()}

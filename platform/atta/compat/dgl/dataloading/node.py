@@ -69,6 +69,7 @@ class DistNodeDataLoader(DistBatches):
         """See ``DistBatches.made``."""
         types, recent = self.g.types, self.g.recent
         inputs = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
+        self._prefetch(inputs)
         for node_type, ids in inputs.items():
             recent.remember(ids, node_type, batch, self._wanted, whole=True)
         seeds = inputs[self._type][: batch.batch_size]

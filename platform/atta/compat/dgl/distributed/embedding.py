@@ -62,7 +62,7 @@ class DistEmbedding:
         """Rows [n, embedding_dim], float32, of ``ids``, on ``device`` (default: the CPU)."""
         import torch
 
-        rows = self.rows.module(torch.as_tensor(ids))
+        rows = self.rows.rows(torch.as_tensor(ids))
         return rows if device is None else rows.to(device)
 
     def step(self) -> None:

@@ -30,6 +30,8 @@ class LearnedRows:
     Attributes:
         width: number of columns.
         optimiser: that steps the rows; None: there is none yet.
+        node_type: whose rows they are; None: those of edges.
+        asked: the ids that the script has asked for last.
     """
 
     def __init__(
@@ -38,7 +40,11 @@ class LearnedRows:
         """Describe the table; nothing is made yet."""
         self.width = width
         self.optimiser: OptimiserSpec | None = None
+        self.node_type = policy.type_name if policy.kind == "nodes" else None
+        self.asked: weakref.ref[Any] | None = None
         self._job, self._policy, self._name, self._init_func = job, policy, name, init_func
+        self._prefetched_at = -1
+        job.learned.add(self)
 
     @cached_property
     def table(self) -> RemoteTable:
@@ -63,6 +69,23 @@ class LearnedRows:
             init=spec.init, push="manual", locate=partial(self._policy.partition_book.order, spec.policy),
         )  # fmt: skip
 
+    def rows(self, ids: Any) -> Any:
+        """Rows of ``ids`` (a tensor), with their gradients."""
+        self.asked = weakref.ref(ids)
+        if self._job.changes != self._prefetched_at:
+            self.module.forget()
+        return self.module(ids)
+
+    def prefetch(self, ids: Any) -> None:
+        """Begin to pull rows, which ``rows`` of this very tensor takes if nothing has changed any."""
+        self.module.prefetch(ids)
+        self._prefetched_at = self._job.changes
+
+    def forget(self) -> None:
+        """Give up what ``prefetch`` has begun."""
+        if "module" in self.__dict__:
+            self.module.forget()
+
     def bind(self, optimiser: OptimiserSpec) -> None:
         """Let ``optimiser`` step the rows; raises ConfigError if another one does."""
         if self.optimiser is not None:
@@ -76,6 +99,7 @@ class LearnedRows:
         made, self.optimiser = "table" in self.__dict__, optimiser
         if not made or self.table.spec.optimiser == optimiser:
             return
+        self.module.forget()
         self.module.flush()
         old, tables = self.table, self._job.open(None).tables
         new = dataclasses.replace(old.spec, optimiser=optimiser)
@@ -143,6 +167,7 @@ def step(embeddings: Sequence[LearnedRows]) -> None:
             rows.module.push(distinct, gradients)
     for rows in embeddings:
         rows.module.flush()
+    present().changes += 1
 
 
 def _copy(source: RemoteTable, target: RemoteTable) -> None:
