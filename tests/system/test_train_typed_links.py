@@ -130,7 +130,7 @@ def by_hand(world: World, trainer: TypedLinkTrainer, split: int) -> dict[str, fl
     assert trainer.embeddings is not None
     ids = {t: torch.from_numpy(rows) for t, rows in world.ids.items()}
     with torch.no_grad():
-        x = {**world.x, "tag": trainer.embeddings.rows("tag", ids["tag"])}
+        x = {**world.x, "tag": trainer.embeddings.rows({"tag": ids["tag"]})["tag"]}
         pairs, kept = divided(world, trainer)
         messages = {e: pair[:, kept] if e in (BUYS, BOUGHT) else pair for e, pair in world.edges.items()}
         model: Any = trainer.model

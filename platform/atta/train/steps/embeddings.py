@@ -69,10 +69,11 @@ class TypeEmbeddings:
             for number, node_type in enumerate(node_types)
         }
 
-    def rows(self, node_type: str, n_id: torch.Tensor) -> torch.Tensor:
-        """float32 [n, width]: the rows of the vertices with these ids."""
-        found: torch.Tensor = self._tables[node_type](n_id)
-        return found
+    def rows(self, n_ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """float32 [n, width] per type: the rows of the vertices with these ids. All are asked for at once."""
+        for node_type, n_id in n_ids.items():
+            self._tables[node_type].prefetch(n_id)
+        return {node_type: self._tables[node_type](n_id) for node_type, n_id in n_ids.items()}
 
     def step(self) -> None:
         """Begin to push what backward passes have found since the last step."""

@@ -77,16 +77,15 @@ class TypedTrainer(MinibatchTrainer):
 
     def inputs(self, data: Any) -> tuple[Any, ...]:
         """What the model reads of a batch: rows, edges, and how many of both there are per hop."""
-        x = {t: self._rows(data[t], t) for t in self.reach.read(0)}
         edges = {e: data[e].edge_index for e in self.reach.edges(0)}
-        return x, edges, data.num_sampled_nodes, data.num_sampled_edges
+        return self._rows(data), edges, data.num_sampled_nodes, data.num_sampled_edges
 
-    def _rows(self, store: Any, node_type: str) -> torch.Tensor:
-        if self.reach.widths[node_type] is not None:
-            features: torch.Tensor = store.x.float()
-            return features
-        assert self.embeddings is not None, "made for every type without features"
-        return self.embeddings.rows(node_type, store.n_id)
+    def _rows(self, data: Any) -> dict[str, torch.Tensor]:
+        read, widths = self.reach.read(0), self.reach.widths
+        learned: dict[str, torch.Tensor] = {}
+        if self.embeddings is not None:
+            learned = self.embeddings.rows({t: data[t].n_id for t in read if widths[t] is None})
+        return {t: learned[t] if widths[t] is None else data[t].x.float() for t in read}
 
     def update_weights(self) -> None:
         """See ``EpochLoop``. The gradient of the embeddings is this trainer's own, and is not clipped."""
