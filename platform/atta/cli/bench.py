@@ -192,9 +192,6 @@ def loader(**options: Any) -> tuple[Run, Any]:
     show_default=True,
     help="The first batches begin when the caches are filled, or as soon as the daemons serve.",
 )
-@click.option(
-    "--touched", is_flag=True, help="Touch half of the free memory before Atta's first batches; for virtual machines."
-)
 @_measured("Draw processor time per seed over the number of partitions.")
 def scale(**options: Any) -> tuple[Run, Any]:
     """What a seed costs as the number of partitions grows, with and without a cache.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.memory import touch_free
 from atta.bench.lab.netlab import Host
 from atta.bench.lab.platform_run import places, quiet_environment, serve_command
 from atta.bench.lab.processes import SystemProcesses, sent
@@ -39,7 +38,6 @@ class Batches:
         warm_up, measured, profiled: batches per consumer, rounded up to whole epochs; 0 profiled: none.
         threads: of every daemon and consumer.
         filled: the first batches wait until the daemons' caches are filled.
-        touched: the machine's free memory is touched before the first batches.
         timeout_s: no stretch may take longer.
     """
 
@@ -55,7 +53,6 @@ class Batches:
     profiled: int = 20
     threads: int = 1
     filled: bool = True
-    touched: bool = False
     timeout_s: float = 600.0
 
 
@@ -98,9 +95,6 @@ def run_cell(
         ready = processes.ask(None, timeout_s=batches.timeout_s)
         session = _Questions(processes, hosts, batches, {int(s): n for s, n in ready[0]["batches"].items()})
         found: dict[int | None, Figures] = {}
-        if batches.touched:
-            say("touching free memory")
-        page_us = touch_free() if batches.touched else None
         for place, size in enumerate(batches.batch_sizes):
             say(f"{size:,} seeds per batch: warming up")
             taken = session.take(size, batches.warm_up)  # each size has buffers of its own
@@ -113,8 +107,6 @@ def run_cell(
                 found[None] = first_batches(taken, size, found[size]["seeds_per_s"])
                 if found[None]:
                     found[None]["filled_s"] = max(answer["filled_s"] for answer in ready)
-                    if page_us is not None:
-                        found[None]["page_us"] = page_us
     return found
 
 
