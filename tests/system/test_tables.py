@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,17 @@ def test_rows_that_are_prefetched_are_those_of_a_forward_pass(cluster: atta.Clus
     remote.forget()
     assert torch.equal(remote(others), weight[others])
     cluster.tables.delete("ahead")
+
+
+def test_rows_that_were_prefetched_long_ago_are_asked_for_again(cluster: atta.Cluster) -> None:
+    with atta.connect(cluster.addresses, deadline_s=0.7) as hasty:
+        ids = torch.arange(60_000)  # more than one message
+        remote = atta.DistEmbedding(hasty, 60_000, 32, name="late", optimizer="sgd")
+        weight = remote.state_dict()["weight"]
+        remote.prefetch(ids)
+        time.sleep(1.0)
+        assert torch.equal(remote(ids), weight)
+    cluster.tables.delete("late")
 
 
 def test_gradients_of_several_backward_passes(cluster: atta.Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.samplers.arguments import integers
@@ -149,12 +150,8 @@ class DistEmbedding(nn.Module):
         Raises:
             ConfigError: ``ids`` are not integers, or one does not exist.
         """
-        if self._ahead is not None and self._ahead[0]() is ids:
-            asked, self._ahead = self._ahead[1], None
-        else:
-            asked = self._ask(ids)
-        rows, uses, inverse, pull = asked
-        leaf = torch.from_numpy(pull.wait().values).to(ids.device)
+        (rows, uses, inverse, _), values = self._pulled(ids)
+        leaf = torch.from_numpy(values).to(ids.device)
         if torch.is_grad_enabled() and self.training:
             leaf.requires_grad_()
             self._used.append((rows, uses, leaf))
@@ -177,6 +174,15 @@ class DistEmbedding(nn.Module):
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead[1].pull.abandon()
+
+    def _pulled(self, ids: Tensor) -> tuple[_AskedRows, np.ndarray]:
+        """What was asked for ``ids``, now or ahead, and the values."""
+        if self._ahead is not None and self._ahead[0]() is ids:
+            asked, self._ahead = self._ahead[1], None
+            with contextlib.suppress(DeadlineError):  # nobody has read the answer for so long
+                return asked, asked.pull.wait().values
+        asked = self._ask(ids)
+        return asked, asked.pull.wait().values
 
     def _ask(self, ids: Tensor) -> _AskedRows:
         self.flush()
