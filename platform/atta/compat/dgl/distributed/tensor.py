@@ -101,7 +101,7 @@ class MutableRows(DistRows):
         except ValueError:
             raise ConfigError(f"{self.name}: values {list(given.shape)} for {list(wanted)}") from None
         self._table.push(rows, whole).wait()
-        present().changes += 1
+        self.part_policy.partition_book.job.changes += 1
 
     def _where(self, ids: Any) -> np.ndarray:
         return self.part_policy.partition_book.order(self.part_policy.rows, row_ids(self, ids))
