@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -42,6 +44,13 @@ void validate_csc(Longs indptr, Vector indices, std::int64_t num_sources) {
   });
 }
 
+// Whether numbers ascend, with repeats. Without a branch per number, so that the compiler compares several at once.
+bool ascends(const std::int64_t* numbers, std::size_t count) {
+  bool falls = false;
+  for (std::size_t i = 1; i < count; ++i) falls |= numbers[i] < numbers[i - 1];
+  return !falls;
+}
+
 // Where the edges of each target begin, if they are sorted by target; None if not.
 nb::object bounds_by_target(Longs targets, std::size_t count) {
   Buffer<std::int64_t> bounds(count + 1);
@@ -49,13 +58,18 @@ nb::object bounds_by_target(Longs targets, std::size_t count) {
   {
     nb::gil_scoped_release unlocked;
     const std::int64_t* t = targets.data();
-    std::int64_t known = -1;  // bounds.data[0] to bounds.data[known] are written
-    for (std::size_t i = 0; i < targets.size() && sorted; ++i) {
-      if (t[i] < 0 || t[i] >= static_cast<std::int64_t>(count)) bad("targets", "have a number outside their range");
-      sorted = t[i] >= known;
-      while (known < t[i]) bounds.data[++known] = static_cast<std::int64_t>(i);
+    const std::size_t edges = targets.size();
+    std::int64_t* const ends = bounds.data + 1;
+    std::fill(bounds.data, ends + count, 0);
+    for (std::size_t first = 0; first < edges; first += 1024) {  // what is compared stays in the cache
+      const std::size_t last = std::min(first + 1024, edges), before = first == 0 ? 0 : first - 1;
+      sorted = ascends(t + before, last - before);
+      if (!sorted) break;
+      if (t[first] < 0 || t[last - 1] >= static_cast<std::int64_t>(count)) bad("targets", "have a number outside their range");
+      for (std::size_t i = first; i < last; ++i) ends[t[i]] = static_cast<std::int64_t>(i + 1);
     }
-    while (known < static_cast<std::int64_t>(count)) bounds.data[++known] = static_cast<std::int64_t>(targets.size());
+    std::partial_sum(bounds.data, ends + count, bounds.data,  // a target without edges ends where it begins
+                     [](std::int64_t a, std::int64_t b) { return std::max(a, b); });
   }
   return sorted ? bounds.release() : nb::none();
 }

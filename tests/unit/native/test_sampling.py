@@ -223,9 +223,9 @@ def test_bad_input_is_refused_with_a_reason() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 8), max_size=40), st.booleans())
-def test_bounds_by_target(drawn: list[int], ascending: bool) -> None:
-    targets = np.array(sorted(drawn) if ascending else drawn, np.int64)
+@given(st.lists(st.integers(0, 8), max_size=40), st.booleans(), st.sampled_from([1, 100, 1023]))
+def test_bounds_by_target(drawn: list[int], ascending: bool, edges_each: int) -> None:
+    targets = np.repeat(np.array(sorted(drawn) if ascending else drawn, np.int64), edges_each)
     found = kernels.bounds_by_target(targets, 9)
     if (np.diff(targets) < 0).any():
         assert found is None
@@ -234,7 +234,7 @@ def test_bounds_by_target(drawn: list[int], ascending: bool) -> None:
         assert found.tolist() == np.searchsorted(targets, np.arange(10)).tolist()
 
 
-@pytest.mark.parametrize("targets", [[0, 3], [-1, 0], [0, 2**62]])
+@pytest.mark.parametrize("targets", [[0, 3], [-1, 0], [0, 2**62], [0] * 1024 + [2**40] * 1024 + [1]])
 def test_bounds_of_targets_that_do_not_exist(targets: list[int]) -> None:
     with pytest.raises(ValueError, match="targets"):
         kernels.bounds_by_target(np.array(targets, np.int64), 3)
