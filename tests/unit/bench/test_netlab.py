@@ -76,6 +76,31 @@ def test_bytes_flow_and_a_rate_bounds_them(kind: str) -> None:
     assert 0 < speed < 2 * 80e6 / 8  # unshaped links of this kind carry hundreds of megabytes per second
 
 
+LISTENER = """
+import socket
+with socket.create_server(("0.0.0.0", 7000)) as server:
+    print("listening", flush=True)
+    connection, _ = server.accept()
+    print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+"""
+CALLER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 7000)) as connection:
+    print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+"""
+
+
+@netns
+def test_connections_between_hosts_do_not_depend_on_the_machines_congestion_control() -> None:
+    with NetLab(2) as lab:
+        one, two = lab.hosts
+        listener = one.popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE)
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == b"listening\n"
+        assert output(two, sys.executable, "-c", CALLER, one.address) == "cubic\n"
+        assert listener.communicate(timeout=10)[0] == b"cubic\n"
+
+
 @netns
 def test_several_labs_live_side_by_side() -> None:
     with NetLab(1) as one, NetLab(1) as two:
