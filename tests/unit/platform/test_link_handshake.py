@@ -15,12 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from atta import _native
 from atta.cli.security.openssl import make_authority
 from atta.daemon.links import listening
 from atta.daemon.links.attaching import _connected
-from atta.daemon.links.listening import ACCEPTED, LinkNotSecure, LinkService
+from atta.daemon.links.listening import ACCEPTED, LinkNotSecure, LinkService, congestion_control
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
 from atta.samplers.kernels.arrays import as_bytes
@@ -162,6 +163,24 @@ def test_a_port_in_use_is_named() -> None:
         with pytest.raises(ConfigError, match=f"port {port}"):
             service.listen()
         service.close()
+
+
+def test_the_congestion_control_of_a_socket_is_known_by_name() -> None:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # every process may have it
+        assert congestion_control(sock) == "reno"
+
+
+@pytest.mark.parametrize(("control", "said"), [("bbr", True), ("cubic", False)])
+def test_a_daemon_says_that_the_machine_s_congestion_control_is_dear(
+    control: str, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "congestion_control", lambda _: control)
+    service = LinkService(cast(Any, Links()), "127.0.0.1:0", 0)
+    with capture_logs() as lines:
+        service.listen()
+    service.close()
+    assert [line.get("set") for line in lines] == ["net.ipv4.tcp_congestion_control"] * said
 
 
 WITH_TLS = pytest.mark.skipif(not _native.link_tls, reason="built without OpenSSL")
