@@ -78,6 +78,9 @@ EXAMPLES = {
     "unsupervised": Example(
         "graphsage/node_classification_unsupervised.py", "small", "--num_epochs 2 --batch_size 2000 --fan_out 5,10 --lr 0.01 --num_hidden 64 --dropout 0.1"
     ),
+    "unsupervised-defaults": Example(
+        "graphsage/node_classification_unsupervised.py", "small", "--num_epochs 3 --lr 0.01"
+    ),
     "rgcn": Example(
         "rgcn/node_classification.py", "typed",
         "-d typed --n-epochs 5 --batch-size 1000 --eval-batch-size 1000 --fanout 10,10 --n-hidden 32 --lr 0.01 "
