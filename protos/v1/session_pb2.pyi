@@ -98,20 +98,24 @@ class Links(_message.Message):
     def __init__(self, edge_type: _Optional[str] = ..., sources: _Optional[bytes] = ..., targets: _Optional[bytes] = ..., exclude: _Optional[bool] = ..., exclude_reverse: _Optional[str] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("session", "batches", "seeds", "lease_s", "pid", "version")
+    __slots__ = ("session", "batches", "seeds", "lease_s", "pid", "version", "nearby", "token")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEARBY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     session: str
     batches: int
     seeds: int
     lease_s: float
     pid: int
     version: int
-    def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ..., pid: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    nearby: str
+    token: bytes
+    def __init__(self, session: _Optional[str] = ..., batches: _Optional[int] = ..., seeds: _Optional[int] = ..., lease_s: _Optional[float] = ..., pid: _Optional[int] = ..., version: _Optional[int] = ..., nearby: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("session", "sequence", "released", "train_ms")

@@ -76,6 +76,7 @@ async def _drain(daemon: Daemon) -> None:
 async def _end(daemon: Daemon) -> None:
     for chore in daemon._chores:
         chore.cancel()
+    daemon._sessions.nearby.close()
     await daemon._server.stop(grace=None)
     await daemon._engine.shutdown()
     daemon._serving.shutdown()

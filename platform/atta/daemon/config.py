@@ -198,10 +198,22 @@ class DaemonConfig:
             unit="s",
         ),
     ] = 0.0
-    links: Annotated[bool, Option("Exchange rows and edges with other daemons over sockets of their own.")] = True
+    links: Annotated[
+        bool,
+        Option(
+            "Exchange rows and edges with other daemons, and batches with consumers on this machine, over sockets of "
+            "their own."
+        ),
+    ] = True
     """Off: by gRPC messages alone, which cost several times the processor time."""
     link_port: Annotated[
-        int, Option("TCP port of these sockets, at the address of --listen.", at_least=0, at_most=65_535, unset="any")
+        int,
+        Option(
+            "TCP port of the links to other daemons, at the address of --listen.",
+            at_least=0,
+            at_most=65_535,
+            unset="any",
+        ),
     ] = 0
     """0: any free one."""
     max_sessions: Annotated[int, Option("Sessions open at a time.", at_least=1)] = 256

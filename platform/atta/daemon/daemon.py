@@ -182,7 +182,7 @@ class Daemon:
             else:
                 serve_metrics(port, collector, host=host)
             log.info("metrics", address=f"{host}:{port}")
-        connections = connections_that_fit(self.config.max_connections)
+        connections = connections_that_fit(self.config.max_connections, self.config.max_sessions)
         self._server = grpc.aio.server(
             options=grpc_options(self.config, connections),
             maximum_concurrent_rpcs=self.config.max_calls,
@@ -231,6 +231,7 @@ class Daemon:
         self.address = f"{host}:{port}"
         if self._links is not None:
             self._links.listen()
+        self._sessions.listen()
         await self._server.start()
         for name in ("", *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -385,6 +386,7 @@ class Daemon:
         for chore in self._chores:
             chore.cancel()
         await self._server.stop(grace=1.0)
+        self._sessions.nearby.close()
         await self._engine.shutdown()
         if self._links is not None:
             await self._links.close()

@@ -9,8 +9,10 @@ from atta.errors import ConfigError
 
 __all__ = ["check_descriptors", "connections_that_fit", "ensure_descriptors", "within_descriptors"]
 
+PER_SESSION = 2
+"""Connections of a session: one of gRPC, and the socket of a consumer on this machine."""
 OTHER = 64
-"""Number of files that a daemon needs apart from one connection per session: for peers, memory files and operators."""
+"""Number of files that a daemon needs apart from those: for peers, memory files and operators."""
 
 
 def check_descriptors(limit: int, used: int, max_sessions: int) -> None:
@@ -20,9 +22,9 @@ def check_descriptors(limit: int, used: int, max_sessions: int) -> None:
     Raises:
         ConfigError: they are not; says how to change that.
     """
-    wanted = used + OTHER + max_sessions
+    wanted = used + OTHER + PER_SESSION * max_sessions
     if 0 <= limit < wanted:
-        possible = limit - used - OTHER
+        possible = (limit - used - OTHER) // PER_SESSION
         lower = f"lower --max-sessions from {max_sessions} to {possible}, or " if possible > 0 else ""
         raise ConfigError(
             f"{limit} files may be open, {wanted} are needed for {max_sessions} sessions (--max-sessions): "
@@ -31,15 +33,19 @@ def check_descriptors(limit: int, used: int, max_sessions: int) -> None:
 
 
 def within_descriptors(limit: int, used: int, max_connections: int) -> int:
-    """How many of ``max_connections`` fit into ``limit`` open files (-1: any number), with ``used`` already open.
-    Pure."""
+    """How many of ``max_connections`` fit into ``limit`` open files (-1: any number), with ``used`` already open or
+    spoken for. Pure."""
     return max_connections if limit < 0 else max(1, min(max_connections, limit - used - OTHER))
 
 
-def connections_that_fit(max_connections: int) -> int:
-    """How many of ``max_connections`` this process may have, so that it can still open memory files and reach peers."""
+def connections_that_fit(max_connections: int, max_sessions: int) -> int:
+    """How many of ``max_connections`` of gRPC this process may have.
+
+    Then it can still open memory files, reach peers, and answer consumers of ``max_sessions`` sessions on this machine.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return within_descriptors(-1 if limit == resource.RLIM_INFINITY else limit, _open_files(), max_connections)
+    used = _open_files() + max_sessions
+    return within_descriptors(-1 if limit == resource.RLIM_INFINITY else limit, used, max_connections)
 
 
 def _open_files() -> int:

@@ -322,9 +322,9 @@ def test_addresses_of_a_batch_are_bounded() -> None:
 def test_descriptors() -> None:
     check_descriptors(-1, 1000, 10**6)
     check_descriptors(1024, 40, 256)
-    check_descriptors(40 + OTHER + 256, 40, 256)
+    check_descriptors(40 + OTHER + 2 * 256, 40, 256)
     with pytest.raises(
-        ConfigError, match=r"128 files may be open, 360 are needed for 256 sessions.*from 256 to 24, or raise"
+        ConfigError, match=r"128 files may be open, 616 are needed for 256 sessions.*from 256 to 12, or raise"
     ):
         check_descriptors(128, 40, 256)
     with pytest.raises(ConfigError, match=r"\(--max-sessions\): raise the limit \(ulimit -Hn\)"):

@@ -19,6 +19,7 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.client.next_call import NextCall
+from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import AttaError
@@ -41,6 +42,8 @@ class SessionState:
         self.call: Any = None
         """What the consumer waits for, or will: ``Open``, or the latest ``Next``."""
         self.next_call: NextCall | None = None
+        self.nearby: NearbyDaemon | None = None
+        """How to ask a daemon on this machine; None: by gRPC."""
         self.closed = False
         self.patience_s = ALONE_S
         """How long the daemon may take to answer a question, while it owes the session or a batch."""
@@ -132,6 +135,13 @@ class SessionState:
         that is still sending it would complain."""
         if self.next_call is not None:
             self.next_call.end()
+        self.leave_nearby()
+
+    def leave_nearby(self) -> None:
+        """From now on ask by gRPC alone."""
+        daemon, self.nearby = self.nearby, None
+        if daemon is not None:
+            daemon.end()
 
     def _request(self) -> Any:
         return session_pb2.CloseRequest(session=self.session)

@@ -20,6 +20,7 @@ import numpy as np
 from atta.client.control import Connection
 from atta.client.next_call import NextCall
 from atta.client.sessions.keeper import SessionKeeper, SessionState
+from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.pace import ConsumerPace
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import (
@@ -115,6 +116,7 @@ class BatchStream(Iterator[RawBatch]):
         """Of the tables, in all batches."""
         self._state.answered()
         self._state.session, self._state.pid = self.session, int(reply.pid)
+        self._state.nearby = NearbyDaemon.of(reply, NEXT_DEADLINE_S) if request.shared_memory else None
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
         self.unlaunched = self._left
@@ -183,10 +185,12 @@ class BatchStream(Iterator[RawBatch]):
             released=self._state.released(),
             train_ms=self._pace.ms,
         )
-        call = self._state.connection.next_batch(request, NEXT_DEADLINE_S, self._state.next_call)
-        self._state.asks(call)
         # The reader gets no reference to the stream: a stream that nobody else holds is to be collected and closed.
-        read = partial(_read, self._state, call, self._sequence)
+        if self._state.nearby is not None and self._state.nearby.ask(request):
+            self._state.awaits(self._state.nearby)
+            self._read = partial(_read_nearby, self._state, self._state.nearby, request)
+            return
+        read = partial(_read, self._state, _asked(self._state, request), self._sequence)
         self._read = _begun(read) if self._from_afar else read
 
     def _answer(self) -> _NextReply | None:
@@ -239,6 +243,33 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
     return future.result
 
 
+def _asked(state: SessionState, request: session_pb2.NextRequest) -> NextCall:
+    """Ask by gRPC."""
+    call = state.connection.next_batch(request, NEXT_DEADLINE_S, state.next_call)
+    state.asks(call)
+    return call
+
+
+def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2.NextRequest) -> _NextReply | None:
+    """As ``_read``, from a daemon on this machine. If it cannot be asked so any more, it is asked by gRPC."""
+    peer, sequence = state.connection.address, int(request.sequence)
+    try:
+        header = daemon.header()
+    except TimeoutError as error:
+        state.leave_nearby()
+        raise DeadlineError(peer, f"no answer within {NEXT_DEADLINE_S:g} s") from error
+    if header is None:
+        state.leave_nearby()
+        if state.silent or state.closed:
+            raise RemoteError(peer, "the request was cancelled")
+        return _read(state, _asked(state, request), sequence)
+    if header.pending:
+        return None
+    if not header.HasField("slot"):
+        raise RemoteError(peer, "sends no batch")
+    return _reply(peer, header, state.lease(sequence, header.slot))
+
+
 def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | None:
     """Receive the answer to a request for batch ``sequence``; None if the batch is not ready yet."""
     peer = state.connection.address
@@ -256,6 +287,10 @@ def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | No
         raise rpc.error_from(peer, error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
         raise RemoteError(peer, "sends no batch") from error
+    return _reply(peer, header, buffer)
+
+
+def _reply(peer: str, header: session_pb2.BatchHeader, buffer: np.ndarray) -> _NextReply:
     with rpc.understanding(peer):
         arrays = _checked({ref.name: _array(buffer, ref) for ref in header.arrays})
     batch = RawBatch(int(header.batch), arrays, dict(header.stats), int(header.version))

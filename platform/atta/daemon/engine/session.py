@@ -8,11 +8,13 @@ gone. After the end of the session, the kernel's locks tell when it is gone.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from atta.samplers.batch.items import BatchSeeds
 from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
+from atta.wire.nearby import TOKEN_BYTES
 
 __all__ = ["Delivery", "Session", "SessionRequest", "Taken"]
 
@@ -107,8 +110,10 @@ class Session:
     roomy_at: float = field(default_factory=time.monotonic)  # when there was last memory to make a batch in
     closed: bool = False  # then ``queue`` and ``held`` are empty
     busy: int = 0
+    token: bytes = field(default_factory=partial(secrets.token_bytes, TOKEN_BYTES), repr=False)  # of a nearby consumer
     asked: bool = False  # whether the consumer has asked for a batch
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: set[Callable[[], None]] = field(default_factory=set, repr=False)
 
     @property
     def batches(self) -> int:
@@ -134,12 +139,44 @@ class Session:
     def deliver(self, delivery: Delivery) -> None:
         """A batch is finished."""
         self.queue.append(delivery)
-        self._changed.set()
+        self._change()
 
     def fail(self, error: AttaError) -> None:
         """No further batch will come. The consumer learns why at its next request."""
         self.error = self.error or error
+        self._change()
+
+    def when_changed(self, call: Callable[[], None]) -> None:
+        """Have the event loop call ``call`` once: when a batch is finished, or the session has failed or ended."""
+        self._waiting.add(call)
+
+    def _change(self) -> None:
         self._changed.set()
+        if self._waiting:
+            loop = asyncio.get_running_loop()
+            for call in self._waiting:
+                loop.call_soon(call)
+            self._waiting.clear()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Meanwhile a request for a batch is being answered, and the lease does not run out."""
+        self.begin_answer()
+        try:
+            yield
+        finally:
+            self.end_answer()
+
+    def begin_answer(self) -> None:
+        """A request for a batch has come. ``end_answer`` must follow."""
+        self.busy += 1
+        self.asked = True
+        self.last_seen = time.monotonic()
+
+    def end_answer(self) -> None:
+        """A request for a batch has been answered, or the consumer has given it up."""
+        self.busy -= 1
+        self.last_seen = time.monotonic()
 
     def let_go(self, sequences: Sequence[int]) -> None:
         """The consumer's last views of these batches are gone."""
@@ -156,21 +193,27 @@ class Session:
             AttaError: the session has failed.
         """
         deadline = asyncio.get_running_loop().time() + wait_s
-        # Check again after each wait: other requests may have been answered meanwhile, so this one may be out of date.
-        while not self._answers_again(sequence):
-            if self.queue:
-                return Taken(self._take(sequence), fresh=True)
-            if self.error is not None:
-                raise self.error
-            if self.closed:
-                raise ConfigError("the session has been closed")
+        # Look again after each wait: other requests may have been answered meanwhile, so this one may be out of date.
+        while (taken := self.batch_at_once(sequence)) is None:
             self._changed.clear()
             left = deadline - asyncio.get_running_loop().time()
             try:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0))
             except TimeoutError:
                 return Taken(None, fresh=False)
-        return Taken(self.current, fresh=False)
+        return taken
+
+    def batch_at_once(self, sequence: int) -> Taken | None:
+        """Batch number ``sequence``, or None if it is not finished. Raises as ``batch``."""
+        if self._answers_again(sequence):
+            return Taken(self.current, fresh=False)
+        if self.queue:
+            return Taken(self._take(sequence), fresh=True)
+        if self.error is not None:
+            raise self.error
+        if self.closed:
+            raise ConfigError("the session has been closed")
+        return None
 
     def _answers_again(self, sequence: int) -> bool:
         """Whether this is the current number; ConfigError unless it is, or the next one."""
@@ -222,7 +265,7 @@ class Session:
         The consumer keeps those that it may still read, until it lets go of them.
         """
         self.closed = True
-        self._changed.set()
+        self._change()
         self._forget_current()
         for delivery in self.queue:
             self.slots.release(delivery.slot)

@@ -8,7 +8,8 @@ import math
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -16,10 +17,11 @@ import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
-from atta.daemon.engine.session import Delivery, Session, SessionRequest
+from atta.daemon.engine.session import Delivery, Session, SessionRequest, Taken
 from atta.daemon.live.versions import LiveVersions, VersionView
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Context, Handler, check_named
+from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, taken, with_schema
 from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
@@ -56,6 +58,7 @@ class SessionService:
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
         self._openings = Openings()
+        self.nearby = NearbyConsumers(self)
         self._looked = 0.0
         self._opened = self._expired = 0.0
         self.draining = False
@@ -69,7 +72,14 @@ class SessionService:
             "sessions_opened": self._opened,
             "sessions_expired": self._expired,
             "sessions_lingering": float(self._engine.slots.lingering),
+            "consumers_nearby": float(len(self.nearby)),
+            "requests_nearby": float(self.nearby.requests),
         }
+
+    def listen(self) -> None:
+        """From now on answer consumers on this machine without gRPC, unless the daemon is to use gRPC alone."""
+        if self._config.links:
+            self.nearby.listen()
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``session.proto``."""
@@ -102,6 +112,8 @@ class SessionService:
             lease_s=self._config.lease_s,
             pid=os.getpid(),
             version=session.version,
+            nearby=self.nearby.name if request.shared_memory else "",
+            token=session.token if request.shared_memory and self.nearby.name else b"",
         )
 
     def _check_places(self, opening: int) -> None:
@@ -139,6 +151,7 @@ class SessionService:
         session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
         self._sessions[name] = session
         self._opened += 1
+        self.nearby.begin(session)
         self._engine.open(session)
         log.info("session opened", session=name, job=checked.job, epoch=checked.epoch, batches=session.batches)
         return True
@@ -150,35 +163,58 @@ class SessionService:
     async def next(self, request: session_pb2.NextRequest, context: Context) -> AsyncIterator[Bulk]:
         """``SessionService.Next``."""
         session = self._find(request.session)
-        session.busy += 1
-        session.asked = True
-        session.last_seen = time.monotonic()
-        try:
-            if not 0 <= request.train_ms < math.inf:
-                raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
-            check_named("released batches", len(request.released))
-            session.let_go(request.released)
+        with session.answering():
+            self._check_next(session, request)
             if request.sequence >= session.batches:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(last=True)))
                 return
             wait_s = min(LONG_POLL_S, max(0.0, (context.time_remaining() or LONG_POLL_S) - 1))
-            delivery, fresh = await session.batch(request.sequence, wait_s)
-            if delivery is None:
+            taken = await session.batch(request.sequence, wait_s)
+            if taken.delivery is None:
                 yield Bulk(session_pb2.BatchChunk(header=session_pb2.BatchHeader(pending=True)))
                 return
+            with self._sent(session, taken, request) as header, session.sending(taken.delivery):
+                for bulk in _messages(header, taken.delivery):
+                    yield bulk
+
+    def at_once(self, session: Session, request: session_pb2.NextRequest) -> session_pb2.BatchHeader | None:
+        """Like ``Next``, for a consumer on this machine, but without waiting: None if the batch is not finished.
+
+        Raises:
+            AttaError: the answer is no batch in shared memory.
+        """
+        self._check_next(session, request)
+        if request.sequence >= session.batches:
+            raise ConfigError(f"batch number {request.sequence} of {session.batches}")
+        taken = session.batch_at_once(request.sequence)
+        if taken is None or taken.delivery is None:
+            return None
+        with self._sent(session, taken, request) as header:
+            if not taken.delivery.shared:
+                raise QuotaExceededError("the consumer holds too many batches: the next one is sent as bytes")
+            return header
+
+    def _check_next(self, session: Session, request: session_pb2.NextRequest) -> None:
+        """Take back what the request releases; raises ConfigError if it makes no sense."""
+        if not 0 <= request.train_ms < math.inf:
+            raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
+        check_named("released batches", len(request.released))
+        session.let_go(request.released)
+
+    @contextmanager
+    def _sent(
+        self, session: Session, taken: Taken, request: session_pb2.NextRequest
+    ) -> Iterator[session_pb2.BatchHeader]:
+        """The header of a batch, which is sent meanwhile."""
+        assert taken.delivery is not None
+        delivery, fresh = taken.delivery, taken.fresh
+        if fresh:
+            self._engine.taken(session, delivery.batch, request.train_ms)
+        try:
+            yield _header(delivery, self._engine.unlaunched(session), moving=self.draining, version=session.version)
+        finally:  # also if the consumer leaves before the end of the answer
             if fresh:
-                self._engine.taken(session, delivery.batch, request.train_ms)
-            try:
-                with session.sending(delivery):
-                    left = self._engine.unlaunched(session)
-                    for bulk in _messages(delivery, left, moving=self.draining, version=session.version):
-                        yield bulk
-            finally:  # also if the consumer leaves before the end of the answer
-                if fresh:
-                    self._engine.recorder.batch("sent", session.id, delivery.batch)
-        finally:
-            session.busy -= 1
-            session.last_seen = time.monotonic()
+                self._engine.recorder.batch("sent", session.id, delivery.batch)
 
     async def renew(self, request: session_pb2.RenewRequest, context: Context) -> session_pb2.RenewReply:
         """``SessionService.Renew``."""
@@ -205,6 +241,7 @@ class SessionService:
         self._openings.end(name)
         session = self._sessions.pop(name, None)
         if session is not None:
+            self.nearby.end(session)
             self._engine.close(session)
             self._let_go(session.view)
             log.info("session closed", session=name)
@@ -260,14 +297,14 @@ async def _digest(request: session_pb2.OpenRequest) -> bytes:
     return made() if request.ByteSize() < LARGE_REQUEST else await asyncio.to_thread(made)
 
 
-def _messages(delivery: Delivery, unlaunched: int, *, moving: bool, version: int) -> list[Bulk]:
-    """The header of a batch, followed by its bytes unless they lie in shared memory."""
+def _header(delivery: Delivery, unlaunched: int, *, moving: bool, version: int) -> session_pb2.BatchHeader:
+    """Where the arrays of a batch lie: in shared memory, or one after the other in the bytes that follow."""
     out, slot = delivery.out, delivery.slot
     header = session_pb2.BatchHeader(batch=delivery.batch, stats=delivery.stats, unlaunched=unlaunched, moving=moving)
     header.version = version
-    filled = {name: out.filled(name) for name in out.arrays}
     offset = 0
-    for name, array in filled.items():
+    for name in out.arrays:
+        array = out.filled(name)
         at = out.layout.regions[name].offset if delivery.shared else offset
         header.arrays.append(session_pb2.ArrayRef(name=name, dtype=array.dtype.str, shape=array.shape, offset=at))
         offset += -(-array.nbytes // 8) * 8
@@ -276,8 +313,15 @@ def _messages(delivery: Delivery, unlaunched: int, *, moving: bool, version: int
         shared = session_pb2.SharedSlot(path=slot.path, capacity=slot.capacity, nonce=slot.nonce, offset=slot.offset)
         shared.inode, shared.made = slot.arena.inode, slot.made
         header.slot.CopyFrom(shared)
-        return [Bulk(session_pb2.BatchChunk(header=header))]
-    return [Bulk(session_pb2.BatchChunk(header=header)), *_inline(list(filled.values()))]
+    return header
+
+
+def _messages(header: session_pb2.BatchHeader, delivery: Delivery) -> list[Bulk]:
+    """The header of a batch, followed by its bytes unless they lie in shared memory."""
+    first = Bulk(session_pb2.BatchChunk(header=header))
+    if delivery.shared:
+        return [first]
+    return [first, *_inline([delivery.out.filled(name) for name in delivery.out.arrays])]
 
 
 def _inline(arrays: list[np.ndarray]) -> list[Bulk]:
