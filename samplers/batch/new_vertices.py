@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -75,31 +75,26 @@ class KeptRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """The vertices that a task is about.
+    """Vertices that a task is about, in one group.
 
     Attributes:
-        rows: int64 [n]. For a task of one owner, positions in the owner's range. For a task of ``OTHERS``, internal
-            ids, grouped by owner.
+        rows: integers [n]. Positions in the owner's range; for a task of ``OTHERS`` internal ids, grouped by owner; if
+            they are ``kept``, rows of ``KeptEdges`` or ``KeptRows``.
         positions: int64 [n], local ids of the same vertices.
         starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p +
             1]``. None for a task of one owner.
-        kept: at the end of ``rows`` of a task at home, this number of rows of ``KeptEdges`` or ``KeptRows``.
         keep: integers [n] for a task of ``OTHERS``, where ``KeptRows`` may keep the rows that come; None: nowhere.
+        kept: whether they are other owners' vertices that are kept at home.
     """
 
     rows: np.ndarray
     positions: np.ndarray
     starts: np.ndarray | None = None
-    kept: int = 0
     keep: np.ndarray | None = None
+    kept: bool = False
 
-    def divided(self) -> Iterator[TaskRows]:
-        """The rows in their owner's range, then those that are kept at home, without empty parts."""
-        owned = len(self.rows) - self.kept
-        if owned:
-            yield TaskRows(self.rows[:owned], self.positions[:owned], self.starts, 0, self.keep)
-        if self.kept:
-            yield TaskRows(self.rows[owned:], self.positions[owned:], None, self.kept)
+
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +108,8 @@ class NewVertices:
             Home's begin at ``starts[parts]``, and ``starts[home]`` to ``starts[home + 1]`` is empty.
         trees: int32 [stop - start], by local id; None without trees.
         home: the home partition.
-        kept: at the end of ``rows``, this number of other owners' vertices that are expanded, or whose table rows are
-            fetched, at home. Their rows are those of ``KeptEdges`` or ``KeptRows``, and they count as home's.
+        kept_rows, kept_positions: integers and int64 [kept]: other owners' vertices that are expanded, or whose table
+            rows are fetched, at home. These are rows of ``KeptEdges`` or ``KeptRows``, and they count as home's.
         keep: integers [starts[parts]], where ``KeptRows`` may keep the table rows that come; None: nowhere.
         pins: what holds the kept table rows in their place.
     """
@@ -126,14 +121,15 @@ class NewVertices:
     starts: np.ndarray
     trees: np.ndarray | None
     home: int
-    kept: int = 0
+    kept_rows: np.ndarray = field(default_factory=lambda: _NONE)
+    kept_positions: np.ndarray = field(default_factory=lambda: _NONE)
     keep: np.ndarray | None = None
     pins: object = None
 
     @property
     def at_home(self) -> np.ndarray:
         """int64 [n]: home's own vertices, as positions in its range."""
-        return self.rows[self.starts[-1] : len(self.rows) - self.kept]
+        return self.rows[self.starts[-1] :]
 
     @property
     def alone(self) -> bool:
@@ -144,11 +140,11 @@ class NewVertices:
         """Number of vertices of each partition."""
         starts = self.starts.tolist()
         counts = [stop - start for start, stop in pairwise(starts)]
-        counts[self.home] = len(self.rows) - starts[-1]
+        counts[self.home] = len(self.rows) - starts[-1] + len(self.kept_rows)
         return counts
 
     def within(self, growths: Sequence[NewVertices]) -> NewVertices:
-        """Those of the vertices that are in ``growths``, which are disjoint."""
+        """Those of the vertices that are in ``growths``, which are disjoint. None of them is kept at home."""
         if sum(growth.stop - growth.start for growth in growths) == len(self.rows):
             return self
         chosen = np.zeros(self.stop - self.start, dtype=bool)
@@ -167,10 +163,11 @@ class NewVertices:
         rows, at, ids, elsewhere, starts = found
         return replace(
             self,
-            rows=np.concatenate([ids, self.rows[others:], rows]),
-            positions=np.concatenate([elsewhere, self.positions[others:], at]),
+            rows=_before(ids, self.rows[others:]),
+            positions=_before(elsewhere, self.positions[others:]),
             starts=starts,
-            kept=len(rows),
+            kept_rows=rows,
+            kept_positions=at,
         )
 
     def fetched_with(self, kept: KeptRows, node_type: str, tables: Sequence[str]) -> NewVertices:
@@ -184,29 +181,38 @@ class NewVertices:
             return self
         return replace(
             self,
-            rows=np.concatenate([found.missing_ids, self.rows[others:], found.slots]),
-            positions=np.concatenate([found.missing_positions, self.positions[others:], found.positions]),
+            rows=_before(found.missing_ids, self.rows[others:]),
+            positions=_before(found.missing_positions, self.positions[others:]),
             starts=found.missing_starts,
-            kept=len(found.slots),
+            kept_rows=found.slots,
+            kept_positions=found.positions,
             keep=found.missing_slots,
             pins=found.pins,
         )
 
-    def of_task(self, task: Task, offsets: np.ndarray) -> TaskRows:
-        """The vertices that a task is about. ``offsets`` int64 [parts + 1]: the partitions' ranges of internal ids."""
+    def of_task(self, task: Task, offsets: np.ndarray) -> Iterator[TaskRows]:
+        """The vertices that a task is about, without empty groups. ``offsets`` int64 [parts + 1]: the partitions'
+        ranges of internal ids."""
+        others = int(self.starts[-1])
         if task.owner == OTHERS:
-            others = int(self.starts[-1])
-            return TaskRows(self.rows[:others], self.positions[:others], self.starts, 0, self.keep)
-        if task.owner != self.home:
-            part = _part(int(self.starts[task.owner]), int(self.starts[task.owner + 1]), task)
-            return TaskRows(self.rows[part] - offsets[task.owner], self.positions[part])
-        first, middle = int(self.starts[-1]), len(self.rows) - self.kept
-        if task.chunks == 1:
-            return TaskRows(self.rows[first:], self.positions[first:], kept=self.kept)
-        # Each chunk has its share of both: then it fills one stretch of the batch, as far as others leave it.
-        own, kept = _part(first, middle, task), _part(middle, len(self.rows), task)
-        rows, positions = (np.concatenate([a[own], a[kept]]) for a in (self.rows, self.positions))
-        return TaskRows(rows, positions, kept=kept.stop - kept.start)
+            own, shift, starts, keep = slice(0, others), 0, self.starts, self.keep
+        elif task.owner != self.home:
+            own = _part(int(self.starts[task.owner]), int(self.starts[task.owner + 1]), task)
+            shift, starts, keep = int(offsets[task.owner]), None, None
+        else:
+            own, shift, starts, keep = _part(others, len(self.rows), task), 0, None, None
+        if own.start < own.stop:
+            rows = self.rows[own] - shift if shift else self.rows[own]
+            yield TaskRows(rows, self.positions[own], starts, keep)
+        if task.owner == self.home:
+            # Each chunk has its share of both: then it fills one stretch of the batch, as far as others leave it.
+            kept = _part(0, len(self.kept_rows), task)
+            if kept.start < kept.stop:
+                yield TaskRows(self.kept_rows[kept], self.kept_positions[kept], kept=True)
+
+
+def _before(others: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return np.concatenate([others, own]) if len(others) else own
 
 
 def _part(first: int, stop: int, task: Task) -> slice:
@@ -223,20 +229,15 @@ def grouped(ids: np.ndarray, trees: np.ndarray | None, *, start: int, offsets: n
 
 def together(pieces: Sequence[NewVertices]) -> NewVertices:
     """The vertices of several disjoint pieces that are all ``alone``, in ascending order."""
-    parts = [(piece, _own(piece)) for piece in pieces] + [(piece, _kept(piece)) for piece in pieces]
-    rows = np.concatenate([piece.rows[part] for piece, part in parts])
-    positions = np.concatenate([piece.positions[part] for piece, part in parts])
     first = pieces[0]
-    count = sum(piece.kept for piece in pieces)
-    return NewVertices(first.start, pieces[-1].stop, rows, positions, first.starts, None, first.home, count)
-
-
-def _own(vertices: NewVertices) -> slice:
-    return slice(int(vertices.starts[-1]), len(vertices.rows) - vertices.kept)
-
-
-def _kept(vertices: NewVertices) -> slice:
-    return slice(len(vertices.rows) - vertices.kept, len(vertices.rows))
+    return replace(
+        first,
+        stop=pieces[-1].stop,
+        rows=np.concatenate([piece.rows for piece in pieces]),
+        positions=np.concatenate([piece.positions for piece in pieces]),
+        kept_rows=np.concatenate([piece.kept_rows for piece in pieces]),
+        kept_positions=np.concatenate([piece.kept_positions for piece in pieces]),
+    )
 
 
 def by_owner(
@@ -262,7 +263,7 @@ def by_owner(
         into = [e for e, _ in op.fan_outs if schema.endpoints(e)[1] == node_type] if op is not None else []
         if into:
             mean = sum(schema.edge_counts[e] for e in into) / max(1, schema.node_counts[node_type])
-            at_home += new.kept * mean + (float(degree(into, new.at_home)) if counts[home] else 0.0)
+            at_home += len(new.kept_rows) * mean + (float(degree(into, new.at_home)) if counts[home] else 0.0)
         for owner, count in enumerate(counts):
             if count:
                 rows[owner] += count

@@ -15,7 +15,7 @@ NeighborLoader).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -195,7 +195,7 @@ class BatchState:
         """What a POSITIVE or NEGATIVE task asks its owner."""
         op = self.plan.op(task.op)
         grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
-        asked = self._of_task(self.plan.seed.node_type, grown, task)
+        (asked,) = self._of_task(self.plan.seed.node_type, grown, task)
         version = self.sources.get((op.edge_type, EDGES), 0)
         return PairItem(op, asked.rows, asked.positions, self._key(0, f"{op.kind.value}:{op.edge_type}"), version)
 
@@ -218,11 +218,11 @@ class BatchState:
             found = frontier[target]
             key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
             version = self.sources.get((edge_type, EDGES), 0)
-            for asked in self._of_task(target, found, task).divided():
+            for asked in self._of_task(target, found, task):
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept > 0, version))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:
@@ -232,7 +232,8 @@ class BatchState:
             ValueError: the answer does not fit the question.
         """
         positions = item.positions[first_row : first_row + len(answer.counts)]
-        if len(answer.counts) != len(positions) or int(answer.counts.sum()) != len(answer.neighbors):
+        by_peers = item.starts is not None  # nobody else could be wrong
+        if by_peers and (len(answer.counts) != len(positions) or int(answer.counts.sum()) != len(answer.neighbors)):
             raise ValueError(f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match")
         pending = self._pending[task.op]
         with pending.lock:
@@ -316,8 +317,8 @@ class BatchState:
         items = []
         for node_type, fetched in self._fetched[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
-            for asked in self._of_task(node_type, fetched, task).divided() if tables else ():
-                what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept > 0
+            for asked in self._of_task(node_type, fetched, task) if tables else ():
+                what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept
                 version = max((self.sources.get((node_type, name), 0) for name in tables), default=0)
                 items.append(FeatureItem(node_type, tables, *what, version))
         return items
@@ -351,7 +352,7 @@ class BatchState:
     def _key(self, hop: int, name: str) -> int:
         return stream_key(self.at.seed, self.at.epoch, self.at.batch, hop, hash_string(name))
 
-    def _of_task(self, node_type: str, grown: NewVertices, task: Task) -> TaskRows:
+    def _of_task(self, node_type: str, grown: NewVertices, task: Task) -> Iterator[TaskRows]:
         return grown.of_task(task, self.dataset.book.offsets[node_type])
 
     def _grouped(self, node_type: str, ids: np.ndarray, trees: np.ndarray | None, start: int) -> NewVertices:
