@@ -20,6 +20,7 @@ from atta.samplers.kernels.rows import (
 )
 from atta.samplers.kernels.sampling import (
     bounds_by_target,
+    by_source,
     degree_sum,
     edge_digests,
     group_by_owner,
@@ -36,6 +37,7 @@ __all__ = [
     "admit",
     "advise_huge",
     "bounds_by_target",
+    "by_source",
     "count_ids",
     "degree_sum",
     "edge_digests",

@@ -11,6 +11,7 @@ from atta.samplers.methods.in_numpy import InNumpy
 
 __all__ = [
     "bounds_by_target",
+    "by_source",
     "degree_sum",
     "edge_digests",
     "group_by_owner",
@@ -35,6 +36,23 @@ def bounds_by_target(targets: np.ndarray, count: int) -> np.ndarray | None:
     ``targets``: int64 [edges], each below ``count``. None if they do not ascend.
     """
     return _native.bounds_by_target(flat(targets, np.int64), count)
+
+
+def by_source(indptr: np.ndarray, indices: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges of a CSC by source: its transpose.
+
+    Args:
+        indptr: int64 [targets + 1], where the edges of each target begin.
+        indices: int64 [edges], their sources, each below ``count``.
+
+    Returns:
+        int64 [count + 1], where the edges of each source begin; int64 [edges], their targets; int64 [edges], their
+        places in ``indices``, which ascend for each source.
+
+    Raises:
+        ValueError: bounds that do not fit, a source outside its range, or 2^32 edges or targets.
+    """
+    return _native.by_source(flat(indptr, np.int64), flat(indices, np.int64), count)
 
 
 def sample_neighbors(

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "arrays.hpp"
 #include "compact.hpp"
@@ -25,22 +26,32 @@ namespace {
 
 // ---- sampling -------------------------------------------------------------------------------------------------------------------
 
-void validate_csc(Longs indptr, Vector indices, std::int64_t num_sources) {
+// Checks that rows begin at 0, do not overlap, and end at the last of `edges`.
+void check_bounds(Longs indptr, std::size_t edges) {
   if (indptr.size() == 0) bad("indptr", "is empty");
+  const std::size_t n = indptr.size() - 1;
+  const std::int64_t* p = indptr.data();
+  if (p[0] != 0) bad("indptr", "does not begin with 0");
+  for (std::size_t i = 0; i < n; ++i)
+    if (p[i + 1] < p[i]) bad("indptr", ("decreases at row " + std::to_string(i)).c_str());
+  if (p[n] != static_cast<std::int64_t>(edges))
+    bad("indptr", ("ends at " + std::to_string(p[n]) + ", there are " + std::to_string(edges) + " indices").c_str());
+}
+
+// Checks that an edge comes from a vertex that exists.
+template <typename Id>
+void check_source(Id source, std::size_t edge, std::int64_t num_sources) {
+  if (source < 0 || source >= num_sources)
+    bad("indices",
+        ("edge " + std::to_string(edge) + " comes from vertex " + std::to_string(source) + " of " + std::to_string(num_sources))
+            .c_str());
+}
+
+void validate_csc(Longs indptr, Vector indices, std::int64_t num_sources) {
   with_ids("indices", indices, [&](const auto* ids) {
     nb::gil_scoped_release unlocked;
-    const std::size_t n = indptr.size() - 1, edges = indices.size();
-    const std::int64_t* p = indptr.data();
-    if (p[0] != 0) bad("indptr", "does not begin with 0");
-    for (std::size_t i = 0; i < n; ++i)
-      if (p[i + 1] < p[i]) bad("indptr", ("decreases at row " + std::to_string(i)).c_str());
-    if (p[n] != static_cast<std::int64_t>(edges))
-      bad("indptr", ("ends at " + std::to_string(p[n]) + ", there are " + std::to_string(edges) + " indices").c_str());
-    for (std::size_t i = 0; i < edges; ++i)
-      if (ids[i] < 0 || ids[i] >= num_sources)
-        bad("indices",
-            ("edge " + std::to_string(i) + " comes from vertex " + std::to_string(ids[i]) + " of " + std::to_string(num_sources))
-                .c_str());
+    check_bounds(indptr, indices.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) check_source(ids[i], i, num_sources);
   });
 }
 
@@ -72,6 +83,40 @@ nb::object bounds_by_target(Longs targets, std::size_t count) {
                      [](std::int64_t a, std::int64_t b) { return std::max(a, b); });
   }
   return sorted ? bounds.release() : nb::none();
+}
+
+// The same edges by source: where those of each source begin, their targets, and their places among all edges.
+nb::object by_source(Longs indptr, Longs indices, std::size_t count) {
+  const std::size_t edges = indices.size();
+  if (std::max(edges, indptr.size()) >= 1ULL << 32) bad("indices", "are too many");
+  Buffer<std::int64_t> bounds(count + 1), targets(edges), places(edges);
+  {
+    nb::gil_scoped_release unlocked;
+    check_bounds(indptr, edges);
+    const std::int64_t *p = indptr.data(), *source = indices.data();
+    std::vector<std::uint32_t> next(count, 0);  // half the size of `bounds`: it is read in no order
+    for (std::size_t i = 0; i < edges; ++i) {
+      check_source(source[i], i, static_cast<std::int64_t>(count));
+      ++next[static_cast<std::size_t>(source[i])];
+    }
+    std::uint32_t before = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      bounds.data[i] = before;
+      before += std::exchange(next[i], before);
+    }
+    bounds.data[count] = before;
+    // Target and place go to distant memory as one number, which is taken apart afterwards.
+    for (std::size_t target = 0; target + 1 < indptr.size(); ++target)
+      for (std::int64_t i = p[target]; i < p[target + 1]; ++i)
+        places.data[next[static_cast<std::size_t>(source[i])]++] =
+            static_cast<std::int64_t>(target << 32 | static_cast<std::size_t>(i));
+    for (std::size_t i = 0; i < edges; ++i) {
+      const auto both = static_cast<std::size_t>(places.data[i]);
+      targets.data[i] = static_cast<std::int64_t>(both >> 32);
+      places.data[i] = static_cast<std::int64_t>(both & 0xffffffff);
+    }
+  }
+  return nb::make_tuple(bounds.release(), targets.release(), places.release());
 }
 
 nb::object sample_pairs(Longs indptr, Vector indices, Longs keys, Vector rows, std::int64_t count, std::uint64_t stream_key,
@@ -169,6 +214,7 @@ NB_MODULE(_native, m) {
   m.def("stream_key", &stream_key, "seed"_a, "epoch"_a, "batch"_a, "hop"_a, "name"_a);
   m.def("validate_csc", &validate_csc, "indptr"_a, "indices"_a, "num_sources"_a);
   m.def("bounds_by_target", &bounds_by_target, "targets"_a, "count"_a);
+  m.def("by_source", &by_source, "indptr"_a, "indices"_a, "count"_a);
   m.def("sample_pairs", &sample_pairs, "indptr"_a, "indices"_a, "vertex_keys"_a, "rows"_a, "count"_a, "stream_key"_a, "negative"_a,
         "ids"_a, "sorted_internal"_a);
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);

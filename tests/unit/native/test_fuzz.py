@@ -174,6 +174,7 @@ def test_questions_about_rows(data: st.DataObject) -> None:
         lambda: _native.degree_sum(graph.indptr, rows),
         lambda: _native.validate_csc(graph.indptr, graph.indices, draw(st.sampled_from([-1, 0, graph.rows]))),
         lambda: _native.bounds_by_target(rows, draw(st.sampled_from([0, 1, graph.rows]))),
+        lambda: _native.by_source(graph.indptr, rows, draw(st.sampled_from([0, 1, graph.rows]))),
         lambda: _native.sample_pairs(
             graph.indptr, graph.indices, graph.keys, rows, draw(st.sampled_from([-1, 0, 1, 3])), draw(KEYS),
             draw(st.booleans()), graph.keys, np.argsort(graph.keys),

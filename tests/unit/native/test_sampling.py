@@ -240,6 +240,34 @@ def test_bounds_of_targets_that_do_not_exist(targets: list[int]) -> None:
         kernels.bounds_by_target(np.array(targets, np.int64), 3)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=12))
+def test_edges_by_source(by_target: list[list[int]]) -> None:
+    indptr = np.cumsum([0, *map(len, by_target)])
+    sources = np.array([source for of_one in by_target for source in of_one], np.int64)
+    bounds, targets, at = kernels.by_source(indptr, sources, 7)
+    order = np.argsort(sources, kind="stable")
+    assert at.tolist() == order.tolist()
+    assert targets.tolist() == np.repeat(np.arange(len(by_target)), np.diff(indptr))[order].tolist()
+    assert bounds.tolist() == np.searchsorted(sources[order], np.arange(8)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("indptr", "sources", "words"),
+    [
+        ([], [], "indptr: is empty"),
+        ([1, 2], [0, 0], "begin with 0"),
+        ([0, 2, 1], [0, 0], "decreases at row 1"),
+        ([0, 1], [0, 0], "ends at 1, there are 2"),
+        ([0, 2], [0, 3], "edge 1 comes from vertex 3 of 3"),
+        ([0, 2], [-1, 2], "edge 0 comes from vertex -1 of 3"),
+    ],
+)
+def test_edges_by_source_that_make_no_sense(indptr: list[int], sources: list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        kernels.by_source(np.array(indptr, np.int64), np.array(sources, np.int64), 3)
+
+
 def test_python_and_native_hashes_agree() -> None:
     from atta import _native
 
