@@ -237,13 +237,16 @@ def test_without_descriptors_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> No
         home._socket = full
         asyncio.get_running_loop().add_reader(full, home._accept)
         before = len(os.listdir("/proc/self/fd"))
-        consumer = await met(home, session)
-        assert await consumer.answer() is None
-        consumer.sock.close()
-        assert len(os.listdir("/proc/self/fd")) == before
+        consumers = [await met(home, session) for _ in range(3)]
+        for consumer in consumers:
+            assert await consumer.answer() is None
+            consumer.sock.close()
         again = await met(home, session)
         await again.ask(0)
         assert await again.answer() == batch(0)
+        again.sock.close()
+        await until(lambda: len(home) == 0)
+        assert len(os.listdir("/proc/self/fd")) == before  # one is kept again
 
     run(work)
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 import socket
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -23,6 +23,8 @@ __all__ = ["Answers", "NearbyConsumers"]
 log = structlog.get_logger("atta.nearby")
 GREETING_S = 5.0
 """How long a new connection may take to send its token, in seconds."""
+FULL_S = 0.1
+"""How long no connections are accepted after one could not be, in seconds."""
 MOST_GREETINGS = 16
 """Most connections that have not sent their token. Further ones are closed."""
 PENDING_S = 20.0
@@ -56,7 +58,7 @@ class NearbyConsumers:
         self._strangers: set[_Consumer] = set()  # whose token has not come
         self._known: dict[Session, _Consumer] = {}
         self._socket: socket.socket | None = None
-        self._spare = -1
+        self._spare: BinaryIO | None = None  # an open file, whose descriptor is for connections to be ended
 
     def __len__(self) -> int:
         """Number of connections."""
@@ -68,8 +70,7 @@ class NearbyConsumers:
         self._socket = nearby.packets()
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(128)
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        asyncio.get_running_loop().add_reader(self._socket, self._accept)
+        self._begin_to_accept()
 
     def close(self) -> None:
         """End all connections and accept no more."""
@@ -77,7 +78,8 @@ class NearbyConsumers:
             return
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
-        os.close(self._spare)
+        if self._spare is not None:
+            self._spare.close()
         self._socket, self.name = None, ""
         for consumer in (*self._strangers, *self._known.values()):
             consumer.close()
@@ -109,12 +111,25 @@ class NearbyConsumers:
         self._strangers.add(_Consumer(connection, self))
 
     def _turn_away(self) -> None:
-        """Too many files are open. End a connection with the descriptor that is kept for this, so that nobody waits."""
+        """Too many files are open. End the connections that have come, one by one with the descriptor that is kept for
+        this, so that nobody waits. Accept none for a moment."""
         assert self._socket is not None
-        os.close(self._spare)
-        with contextlib.suppress(OSError):
-            self._socket.accept()[0].close()
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.call_later(FULL_S, self._begin_to_accept)
+        if self._spare is not None:
+            self._spare.close()
+        with contextlib.suppress(OSError):  # there are no more
+            while True:
+                self._socket.accept()[0].close()
+
+    def _begin_to_accept(self) -> None:
+        if self._socket is None:  # closed in the meantime
+            return
+        if self._spare is None or self._spare.closed:
+            with contextlib.suppress(OSError):  # there may be one later
+                self._spare = open(os.devnull, "rb")  # noqa: SIM115 (it stays open)
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def greeted(self, consumer: _Consumer, token: bytes) -> Session | None:
         """The session with this token, whose connection is now that of ``consumer``; None: there is none."""
