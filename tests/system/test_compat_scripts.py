@@ -74,7 +74,7 @@ def test_two_trainers_run_the_example(tmp_path: Path, options: list[str]) -> Non
     for out, _ in outs:
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)]
         assert len(losses) == 8
-        assert losses[-1] < losses[0]
+        assert sum(losses[4:]) < sum(losses[:4])  # each is that of one batch, and the first weights are random
         if not options:
             val, test = map(float, re.findall(r"val ([\d.]+), test ([\d.]+)", out)[0])
             assert min(val, test) > 0.7
