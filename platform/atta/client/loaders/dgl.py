@@ -116,8 +116,8 @@ def pair_graph(
 def _block_edges(num_src: int, num_dst: int, row: np.ndarray, col: np.ndarray) -> Any:
     """The edges of a block, by target if they are sorted so: layers need them by target, and would sort them first.
 
-    On the way back, layers need the reverse: the same edges by source. DGL's way to sort them takes a tenth of a step of
-    GraphSAGE, our kernel's three quarters of that.
+    On the way back, layers need the reverse: the same edges by source. To sort them so took DGL 6 and 12 % of a trainer's
+    time in its examples of GraphSAGE. Our kernel takes three quarters of that, and nothing where no layer asks.
     """
     indptr = kernels.bounds_by_target(col, num_dst)
     if indptr is None:

@@ -1,5 +1,5 @@
-"""Answers consumers on this machine over a Unix socket, see ``atta.wire.nearby``: a call of gRPC costs both ends about
-ten times as much processor time."""
+"""Answers consumers on this machine over a Unix socket, see ``atta.wire.nearby``: a call of gRPC costs either end
+several times the processor time."""
 
 from __future__ import annotations
 
