@@ -8,6 +8,7 @@ folder.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
-from atta.partition.importers.dgl.tensors import node_table, require_dgl
+from atta.partition.importers.dgl.tensors import require_dgl, table_names
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]
@@ -33,9 +34,15 @@ def lost(graph: Graph) -> list[str]:
     _modules()
     return lost_edge_types(graph.schema) + lost_tables(
         graph.schema,
-        lambda _, name, spec: _held(spec) and node_table(_KEYS.get(name, name)) == name,
+        lambda t, name, spec: _held(spec) and _returns(graph.schema.node_tables[t], name),
         lambda _, name, spec: _held(spec),
     )
+
+
+def _returns(specs: Mapping[str, TableSpec], name: str) -> bool:
+    """Whether the importer would read the tensor of the table ``name`` as the same table."""
+    keys = {_KEYS.get(table, table): np.dtype(spec.dtype) for table, spec in specs.items()}
+    return len(keys) == len(specs) and table_names(keys).get(_KEYS.get(name, name)) == name
 
 
 def _held(spec: TableSpec) -> bool:

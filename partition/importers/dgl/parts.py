@@ -22,13 +22,15 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.importers.dgl.originals import original_edges, original_nodes
-from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl
+from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl, table_names
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 
-__all__ = ["read_parts"]
+__all__ = ["PART", "read_parts"]
 
 Array = npt.NDArray[Any]
+PART = "part"
+"""The node table that has the partition of each vertex."""
 _KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
 
 
@@ -55,15 +57,22 @@ def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         options.progress.advance(1)
     for sink in sinks.values():
         sink.close()
+    named = {
+        t: table_names({name: pieces[0].dtype for (of, name), pieces in tables.items() if of == t})
+        for t in folder.names.nodes
+    }
     for (node_type, name), pieces in tables.items():
         mine = folder.names.nodes[node_type]
+        if name == PART:
+            options.refuse(source, name, "the table of this name has the partitions")
+            continue
         try:
             rows = np.concatenate(pieces)
         except ValueError as error:
             raise DataError(source, f"{name!r} of {node_type!r} differs between parts: {error}") from None
         if len(rows) != out.count(mine):
             raise DataError(source, f"{name!r} of {node_type!r} has {len(rows)} rows for {out.count(mine)} vertices")
-        add_tensor(source, out, mine, name, rows, options=options)
+        add_tensor(source, out, mine, name, rows, named[node_type].get(name), options=options)
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,7 @@ def _declare_nodes(folder: _Folder, out: GraphWriter, options: ImportOptions) ->
     for theirs, node_type in folder.names.nodes.items():
         starts = folder.starts(theirs)
         out.add_nodes(node_type, int(starts[-1]), ids=None if originals is None else originals[theirs])
-        out.add_table("part", np.repeat(np.arange(folder.num_parts, dtype=np.int32), np.diff(starts)), node_type)
+        out.add_table(PART, np.repeat(np.arange(folder.num_parts, dtype=np.int32), np.diff(starts)), node_type)
 
 
 class _Edges:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
@@ -17,7 +18,7 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_mask
 from atta.partition.schema import is_table_name
 
-__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "node_table", "require_dgl"]
+__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "require_dgl", "table_names"]
 
 Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
@@ -25,12 +26,17 @@ _SCALARS = ("weight", "time")
 _NO_NAME = "tables cannot have this name"
 
 
-def node_table(name: str) -> str | None:
-    """Return the name of the node table for the tensor ``name`` of a graph."""
-    if name.endswith("_mask"):
-        return None
-    table = _TABLES.get(name, name)
-    return table if is_table_name(table) else None
+def table_names(dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
+    """Return the names of the node tables for the tensors of a node type, masks aside.
+
+    ``feat`` is the table ``x``, and ``label`` or ``labels`` the table ``y``, unless another tensor is. ``feat`` of whole
+    numbers keeps its name: they are codes, which the float32 of ``x`` would round.
+    """
+    named = {name: name for name in dtypes if not name.endswith("_mask")}
+    for name, table in _TABLES.items():
+        if name in named and table not in named.values() and not (table == "x" and dtypes[name].kind in "iub"):
+            named[name] = table
+    return named
 
 
 class TypeNames:
@@ -66,11 +72,10 @@ def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> di
     return found
 
 
-def add_tensor(
-    where: Path, out: GraphWriter, node_type: str, name: str, rows: Array, *, options: ImportOptions
+def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
+    where: Path, out: GraphWriter, node_type: str, name: str, rows: Array, table: str | None, *, options: ImportOptions
 ) -> None:
-    """Write the tensor ``name`` of a node type as a table or as splits."""
-    table = node_table(name)
+    """Write the tensor ``name`` of a node type as ``table`` or, if it is a mask, as splits."""
     if name.endswith("_mask"):
         split, mask = name.removesuffix("_mask"), as_mask(where, f"{name!r} of {node_type!r}", rows)
         columns = {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
@@ -80,7 +85,7 @@ def add_tensor(
         add_features(out, rows, node_type, options)
     elif table == "y":
         out.add_labels(rows, node_type)
-    elif table is not None:
+    elif table is not None and is_table_name(table):
         out.add_table(table, rows, node_type)
     else:
         options.refuse(where, name, _NO_NAME)

@@ -289,3 +289,47 @@ def test_what_is_wrong_is_named(made: Path, tmp_path: Path) -> None:
     (tmp_path / "moved.json").write_text((made / "plain-3-coo/g.json").read_text())
     with pytest.raises(DataError, match="part 0 is not readable"):
         import_graph("dgl", tmp_path / "moved.json", tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "tables"),
+    [
+        (["feat", "label"], {"x": "feat", "y": "label"}),
+        (["x", "feat"], {"x": "x", "feat": "feat"}),
+        (["label", "labels"], {"y": "label", "labels": "labels"}),
+        (["labels", "y"], {"y": "y", "labels": "labels"}),
+        (["labels", "y", "label"], {"y": "y", "labels": "labels", "label": "label"}),
+        (["codes as feat"], {"feat": "codes as feat"}),
+    ],
+)
+def test_tensors_whose_tables_would_have_one_name_keep_their_own(
+    tmp_path: Path, tensors: list[str], tables: dict[str, str]
+) -> None:
+    graph, rng = dgl.rand_graph(20, 60), np.random.default_rng(1)
+    kinds = {"codes as feat": np.int64(2**24 + 1) + np.arange(20)}
+    values = {
+        name: kinds.get(name, rng.random((20, 2), np.float32) if name in ("x", "feat") else rng.integers(0, 3, 20))
+        for name in tensors
+    }
+    for name, rows in values.items():
+        graph.ndata[name.split()[-1]] = torch.from_numpy(rows)
+    dgl.save_graphs(str(tmp_path / "g.bin"), [graph])
+    import_graph("dgl", tmp_path / "g.bin", tmp_path / "g")
+    found = Graph.open(tmp_path / "g")
+    assert found.schema.node_tables["node"].keys() == tables.keys()
+    for table, name in tables.items():
+        assert np.array_equal(found.table("node", table), values[name])
+
+
+def test_a_tensor_named_as_the_partitions_can_be_left_out(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, "plain-3-coo", tmp_path)
+    as_pt(folder)
+    for part in range(3):
+        path = folder / f"part{part}" / "node_feat.dgl"
+        tensors = dgl.data.utils.load_tensors(str(path))
+        tensors["_N/part"] = torch.ones(len(next(iter(tensors.values()))))
+        dgl.data.utils.save_tensors(str(path), tensors)
+    with pytest.raises(DataError, match=r"'part' is not imported: .*--drop part leaves it out"):
+        import_graph("dgl", folder / "g.json", tmp_path / "g")
+    import_graph("dgl", folder / "g.json", tmp_path / "g", drop=["part"])
+    assert set(np.unique(Graph.open(tmp_path / "g").table("node", "part"))) == {0, 1, 2}
