@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -13,13 +14,17 @@ from atta.partition.importers import import_graph
 
 __all__ = ["convert", "dataset_of"]
 
+_MADE_OF = "made-of.txt"
+"""In a dataset that was converted: ``_fingerprint`` of what it was made of."""
+
 
 def dataset_of(part_config: str | Path) -> Path:
     """The partitioned dataset at ``part_config``.
 
     Args:
         part_config: folder of a partitioned dataset, or the ``NAME.json`` that ``dgl.distributed.partition_graph``
-            wrote. The latter is converted once, to ``NAME.atta`` beside it, with the same partitions.
+            wrote. The latter is converted to ``NAME.atta`` beside it, with the same partitions; once, as long as its
+            files stay as they are.
 
     Raises:
         DataError: neither is there, or the partitions of DistDGL are not readable.
@@ -30,10 +35,28 @@ def dataset_of(part_config: str | Path) -> Path:
     if path.suffix != ".json" or not path.is_file():
         raise DataError(path, "neither a partitioned dataset nor the .json of DistDGL's partitions")
     made = path.with_suffix(".atta")
-    manifest = made / MANIFEST
-    if not manifest.exists() or manifest.stat().st_mtime_ns < path.stat().st_mtime_ns:
+    found = _fingerprint(path)
+    if not (made / MANIFEST).exists() or not _is(made, found):
         convert(path, made)
+        (made / _MADE_OF).write_text(found, encoding="ascii")
     return made
+
+
+def _fingerprint(part_config: Path) -> str:
+    """Changes with the configuration, and with the size or date of any file of its parts."""
+    files = sorted(path for path in part_config.parent.glob("part*/*") if path.is_file())
+    found = hashlib.sha256(part_config.read_bytes())
+    for path in files:
+        stat = path.stat()
+        found.update(f"{path.relative_to(part_config.parent)}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return found.hexdigest()
+
+
+def _is(made: Path, fingerprint: str) -> bool:
+    try:
+        return (made / _MADE_OF).read_text(encoding="ascii") == fingerprint
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def convert(part_config: str | Path, out: str | Path) -> list[str]:
