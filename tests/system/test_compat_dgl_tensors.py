@@ -44,6 +44,7 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> Any:
 def test_rows_are_zeros_at_first(g: Any) -> None:
     made = DistTensor((NODES, 2), torch.float32, "zeros")
     assert (made.shape, made.dtype, len(made)) == ((NODES, 2), torch.float32, NODES)
+    assert (made.tensor_name, g.ndata["x"].tensor_name) == ("zeros", "x")
     assert torch.equal(made[np.arange(NODES)], torch.zeros(NODES, 2))
     assert made.count_nonzero() == 0
 
@@ -253,6 +254,25 @@ def test_an_embedding_that_was_read_gets_its_optimiser_later(g: Any) -> None:
     assert torch.allclose(embedding.weight[:], start)
     names = g.cluster.tables.specs()
     assert not [name for name in names if name.endswith(".aside")]
+
+
+@pytest.mark.parametrize("kind", ["SparseAdagrad", "SparseAdam"])
+def test_an_optimiser_that_takes_the_place_of_another_goes_on_with_its_state(g: Any, kind: str) -> None:
+    made, ids = getattr(dgl.distributed.optim, kind), torch.arange(5)
+    embedding = dgl.distributed.DistEmbedding(NODES, 2)
+    rows = [torch.nn.Parameter(torch.zeros(2)) for _ in ids]
+    theirs = (torch.optim.Adagrad if kind == "SparseAdagrad" else torch.optim.Adam)(rows)
+    optimiser = None
+    for lr in (0.5, 0.05):
+        del optimiser
+        optimiser = made([embedding], lr=lr)
+        theirs.param_groups[0]["lr"] = lr
+        for _ in range(2):
+            for found, steps in ((embedding(ids), optimiser), (torch.stack(rows), theirs)):
+                steps.zero_grad()
+                ((found - 3) ** 2).sum().backward()
+                steps.step()
+    assert torch.allclose(embedding.weight[ids], torch.stack(rows).detach(), atol=1e-6)
 
 
 def test_two_uses_of_a_row_make_one_step(g: Any) -> None:

@@ -40,6 +40,7 @@ class LearnedRows:
         """Describe the table; nothing is made yet."""
         self.width = width
         self.optimiser: OptimiserSpec | None = None
+        self._stepper: weakref.ref[Any] | None = None
         self.node_type = policy.type_name if policy.kind == "nodes" else None
         self.asked: weakref.ref[Any] | None = None
         self._job, self._policy, self._name, self._init_func = job, policy, name, init_func
@@ -86,10 +87,11 @@ class LearnedRows:
         if "module" in self.__dict__:
             self.module.forget()
 
-    def bind(self, optimiser: OptimiserSpec) -> None:
-        """Let ``optimiser`` step the rows; raises ConfigError if another one does."""
-        if self.optimiser is not None:
+    def bind(self, optimiser: OptimiserSpec, stepper: Any) -> None:
+        """Let ``optimiser`` step the rows as long as ``stepper`` lives; raises ConfigError if another one does."""
+        if self._stepper is not None and self._stepper() is not None:
             raise ConfigError(f"DistEmbedding {self.table.spec.name!r}: it has an optimiser, and only one can step it")
+        self._stepper = weakref.ref(stepper)
         self.set(optimiser)
 
     def set(self, optimiser: OptimiserSpec) -> None:

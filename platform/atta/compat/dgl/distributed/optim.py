@@ -18,14 +18,17 @@ __all__ = ["SparseAdagrad", "SparseAdam"]
 
 
 class _SparseOptimiser:
-    """Steps the rows that were used since the last step."""
+    """Steps the rows that were used since the last step.
+
+    One optimiser steps an embedding. One that is made when the last has gone goes on with its state.
+    """
 
     def __init__(self, params: Iterable[DistEmbedding], spec: OptimiserSpec) -> None:
         self._params, self._spec = list(params), spec
         for embedding in self._params:
             if not isinstance(embedding, DistEmbedding):
                 raise ConfigError(f"{type(self).__name__}: {type(embedding).__name__} is not a DistEmbedding")
-            embedding.rows.bind(spec)
+            embedding.rows.bind(spec, self)
 
     @property
     def spec(self) -> OptimiserSpec:

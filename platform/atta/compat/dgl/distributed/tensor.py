@@ -88,6 +88,11 @@ class MutableRows(DistRows):
         super().__init__(name, policy, table.spec.row_shape, np.dtype(table.spec.dtype))
         self._table, self._owner = table, owner
 
+    @property
+    def tensor_name(self) -> str:
+        """See ``DistRows.tensor_name``."""
+        return self.name.removeprefix(_prefix(self.part_policy))
+
     def __getitem__(self, ids: Any) -> Any:
         return tensor(self._table.pull(self._where(ids)).values)
 
@@ -166,9 +171,8 @@ def create(
     """The table of a tensor, and whether it is new to this job. What an earlier job has left under the name goes."""
     if name is None:
         name, job.anonymous = f"anonymous-{job.anonymous}", job.anonymous + 1
-    where = policy.type_name.replace("__", ".")
     spec = MutableSpec(
-        f"dgl.{job.group}.{policy.kind}.{where}.{name}", policy.get_size(), dtype.newbyteorder("<").str, row_shape,
+        f"{_prefix(policy)}{name}", policy.get_size(), dtype.newbyteorder("<").str, row_shape,
         optimiser, policy=policy.rows,
     )  # fmt: skip
     tables = job.open(None).tables
@@ -182,6 +186,11 @@ def create(
     barrier()
     job.tensors.add(spec.name)
     return (table if job.rank == 0 else tables.create(spec)), True
+
+
+def _prefix(policy: PartitionPolicy) -> str:
+    """What the names of the tables of a job's tensors begin with."""
+    return f"dgl.{policy.partition_book.job.group}.{policy.kind}.{policy.type_name.replace('__', '.')}."
 
 
 def policy_of(shape: tuple[int, ...], given: PartitionPolicy | None) -> PartitionPolicy:
