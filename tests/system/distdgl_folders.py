@@ -36,7 +36,7 @@ def plain(folder: Path, parts: int = 2) -> Folder:
     for name, kinds in (("train", (0, 1)), ("val", (2,)), ("test", (3,))):
         graph.ndata[f"{name}_mask"] = torch.from_numpy(np.isin(split, kinds))
     graph.edata["w"] = torch.from_numpy(rng.random((m, 2), np.float32))
-    return _partitioned(graph, folder, parts)
+    return partitioned(graph, folder, parts)
 
 
 def typed(folder: Path, parts: int = 2) -> Folder:
@@ -48,10 +48,10 @@ def typed(folder: Path, parts: int = 2) -> Folder:
     graph.nodes["paper"].data["feat"] = torch.from_numpy(rng.random((120, 3), np.float32))
     graph.nodes["paper"].data["label"] = torch.from_numpy(rng.integers(0, 3, 120))
     graph.nodes["paper"].data["train_mask"] = torch.from_numpy(rng.random(120) < 0.5)
-    return _partitioned(graph, folder, parts)
+    return partitioned(graph, folder, parts)
 
 
-def _partitioned(graph: Any, folder: Path, parts: int) -> Folder:
+def partitioned(graph: Any, folder: Path, parts: int) -> Folder:
     nodes, edges = dgl.distributed.partition_graph(
         graph, "toy", parts, str(folder), part_method="random", return_mapping=True
     )

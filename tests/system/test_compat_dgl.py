@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,10 +153,69 @@ def test_rows_that_are_asked_for_come_with_later_batches_and_no_batch_is_lost(g:
         orders.append(order)
     assert orders[0] != orders[1]
     assert loader._wanted.state() == ({("node", "features")}, {("node", "y")})
-    known = [of.batch for of in g.recent._ids.values()]
+    known = [of.tables.batch for of in g.recent._ids.values()]
     assert len(known) == 2  # the vertices and the seeds of the last batch; those of the others have gone
     assert known[0] is known[1]
     assert set(known[0].tables["node"]) == {"features", "y"}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_a_script_writes_into_rows_does_not_show_in_later_reads(g: Any, folder: Folder, *, shuffle: bool) -> None:
+    loader = dgl.dataloading.DistNodeDataLoader(
+        g, torch.arange(200), dgl.dataloading.NeighborSampler([4]), batch_size=50, shuffle=shuffle
+    )
+    wanted = folder.whole.ndata["features"]
+    for _ in range(2):
+        for inputs, seeds, _ in loader:
+            for _ in range(3):
+                rows = g.ndata["features"][inputs]
+                assert torch.equal(rows, wanted[inputs])
+                rows[::2] = 0
+            labels = g.ndata["labels"][seeds].add_(1)
+            assert torch.equal(labels, folder.whole.ndata["labels"][seeds] + 1)
+            assert torch.equal(g.ndata["features"][seeds], wanted[seeds])
+            assert torch.equal(g.ndata["labels"][inputs], folder.whole.ndata["labels"][inputs])
+
+
+def test_rows_follow_ids_that_a_script_has_put_in_another_order(g: Any, folder: Folder) -> None:
+    loader = dgl.dataloading.DistNodeDataLoader(
+        g, torch.arange(200), dgl.dataloading.NeighborSampler([4]), batch_size=50
+    )
+    for inputs, _, _ in loader:
+        assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
+        inputs.copy_(inputs.flip(0))
+        assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
+    with torch.inference_mode():
+        for inputs, _, _ in loader:
+            assert torch.equal(g.ndata["features"][inputs], folder.whole.ndata["features"][inputs])
+
+
+@pytest.mark.parametrize(("count", "drop_last"), [(0, False), (3, True)])
+def test_a_share_that_fills_no_batch_has_none(g: Any, count: int, *, drop_last: bool) -> None:
+    sampler = dgl.dataloading.NeighborSampler([2])
+    for kind in (dgl.dataloading.DistNodeDataLoader, dgl.dataloading.DistEdgeDataLoader):
+        for share in (torch.arange(count), {("_N" if "Node" in kind.__name__ else "_E"): torch.arange(count)}):
+            loader = kind(g, share, sampler, batch_size=9, drop_last=drop_last)
+            assert len(loader) == 0
+            assert list(loader) == []
+
+
+def test_a_loader_is_its_own_iterator_as_well(g: Any) -> None:
+    loader = dgl.dataloading.DistNodeDataLoader(
+        g, torch.arange(20), dgl.dataloading.NeighborSampler([2]), batch_size=10
+    )
+    for _ in range(2):
+        assert next(loader)[1].tolist() + next(loader)[1].tolist() == list(range(20))
+        with pytest.raises(StopIteration):
+            next(loader)
+
+
+@pytest.mark.parametrize(("frame", "name"), [("ndata", "features"), ("ndata", "train_mask"), ("edata", "w")])
+def test_ids_out_of_range_are_refused(g: Any, frame: str, name: str) -> None:
+    rows = getattr(g, frame)[name]
+    for wrong in ([-1], [len(rows)], [0, 10**7], np.ones(5, bool)):
+        with pytest.raises(atta.ConfigError):
+            rows[wrong]
 
 
 def test_a_sampled_graph_has_edges_of_the_graph(g: Any, folder: Folder) -> None:
@@ -267,5 +328,10 @@ def test_a_folder_is_converted_once(g: Any, folder: Folder, tmp_path: Path) -> N
     assert dataset_of(folder.config) == made
     assert dataset_of(made) == made
     assert (made / "manifest.json").stat().st_mtime_ns == before
+    copied = Path(shutil.copytree(folder.config.parent, tmp_path / "copied"))
+    other = copied / "part0" / "node_feat.dgl"
+    os.utime(other, (0, 0))  # other files with an older date, as `cp -p` and `rsync -a` leave them
+    assert dataset_of(copied / folder.config.name) == copied / made.name
+    assert (copied / made.name / "manifest.json").stat().st_mtime_ns != before
     with pytest.raises(atta.DataError, match="neither"):
         dataset_of(tmp_path / "nothing.json")

@@ -23,8 +23,11 @@ _FORMATS = ["coo", "csr", "csc"]
 """In which DGL may keep a graph's edges."""
 
 
-def to_blocks(batch: SampledBatch) -> list[Any]:
-    """See ``MiniBatch.to_dgl``.
+_PLAIN: Relation = ("_N", "_E", "_N")
+
+
+def to_blocks(batch: SampledBatch, relation: Relation = _PLAIN) -> list[Any]:
+    """See ``MiniBatch.to_dgl``. ``relation``: the blocks' names of the only node type and edge type.
 
     The block of hop h leads from the vertices known after the hop to those known before it. If the hop draws only for
     vertices that the hop before has reached, the edges of the other vertices are those of the block before.
@@ -53,20 +56,23 @@ def to_blocks(batch: SampledBatch) -> list[Any]:
         part = slice(first, edges[hop + 1])
         known, before = int(nodes[hop + 1]), int(nodes[hop])
         edge_ids = None if e_id is None else torch.from_numpy(e_id[part])
-        blocks.insert(0, block(row[part], col[part], ids[:known], ids[:before], edge_ids))
+        blocks.insert(0, block(row[part], col[part], ids[:known], ids[:before], edge_ids, relation))
     return blocks
 
 
-def block(row: np.ndarray, col: np.ndarray, sources: Any, targets: Any, e_id: Any = None) -> Any:
-    """A homogeneous ``DGLBlock``.
+def block(  # noqa: PLR0917 - ends, ids, names
+    row: np.ndarray, col: np.ndarray, sources: Any, targets: Any, e_id: Any = None, relation: Relation = _PLAIN
+) -> Any:
+    """A ``DGLBlock`` with one node type and one edge type.
 
     Args:
         row, col: int64 [edges], local ids of the ends, not checked.
         sources, targets: int64 tensors [vertices], user ids on both sides, which become ``dgl.NID``.
         e_id: int64 tensor [edges], which becomes ``dgl.EID``; None: there are none.
+        relation: names of the types.
     """
-    relation = ("_N", "_E", "_N")
-    return typed_block({relation: (row, col)}, {"_N": sources}, {"_N": targets}, {relation: e_id})
+    source, _, target = relation
+    return typed_block({relation: (row, col)}, {source: sources}, {target: targets}, {relation: e_id})
 
 
 def typed_block(

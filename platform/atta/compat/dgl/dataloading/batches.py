@@ -13,8 +13,9 @@ from atta.compat.dgl.distributed.recent import Wanted
 from atta.compat.dgl.job import present
 from atta.errors import ConfigError
 from atta.observe.extras import need
+from atta.samplers.arguments import flag, whole
 
-__all__ = ["DistBatches", "check_device", "loader_options", "one_type", "probably_wanted"]
+__all__ = ["DistBatches", "batch_count", "check_device", "loader_options", "one_type", "probably_wanted"]
 
 _MEANINGLESS = {
     "num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "queue_size", "use_ddp", "use_uva", "g_sampling",
@@ -37,6 +38,7 @@ class DistBatches:
         self._opened: tuple[_State, DagLoader] | None = None
         self._last: dict[str, weakref.ref[Any]] = {}
         self._prefetched: list[LearnedRows] = []
+        self._running: Iterator[Any] | None = None
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -47,6 +49,15 @@ class DistBatches:
         if self._trains and epoch:
             present().settle()
         return self._batches(epoch)
+
+    def __next__(self) -> Any:
+        """The next batch of an epoch of its own, which the first call begins, and the first one after its end."""
+        self._running = self._running or iter(self)
+        try:
+            return next(self._running)
+        except StopIteration:
+            self._running = None
+            raise
 
     def _batches(self, epoch: int) -> Iterator[Any]:
         done = 0
@@ -87,14 +98,14 @@ class DistBatches:
         """
         wanted = self._wanted.state()
         if self._opened is None or self._opened[0] != wanted:
-            whole, seeds = wanted
-            self._opened = wanted, self.open(self._tables(whole), [name for _, name in sorted(seeds)])
+            all_vertices, seeds = wanted
+            self._opened = wanted, self.open(self._tables(all_vertices), [name for _, name in sorted(seeds)])
         self._opened[1].epochs = epoch + 2 if self._trains and epoch else None
         return self._opened
 
-    def _tables(self, whole: frozenset[tuple[str, str]]) -> dict[str, list[str]]:
+    def _tables(self, wanted: frozenset[tuple[str, str]]) -> dict[str, list[str]]:
         tables: dict[str, list[str]] = {node_type: [] for node_type in self.g.cluster.schema.node_types}
-        for node_type, name in sorted(whole):
+        for node_type, name in sorted(wanted):
             tables[node_type].append(name)
         return tables
 
@@ -128,6 +139,12 @@ def loader_options(loader: str, options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in own if name in options}
 
 
+def batch_count(ids: int, options: Mapping[str, Any]) -> int:
+    """Number of batches of so many ids; ``options``: of ``loader_options``. Raises ConfigError."""
+    full, rest = divmod(ids, whole("batch_size", options.get("batch_size", 1), 1))
+    return full + (rest > 0 and not flag("drop_last", options.get("drop_last", False)))
+
+
 def check_device(loader: str, device: Any) -> None:
     """Blocks are made on the CPU, as DGL's distributed loaders make them; raises ConfigError."""
     if device is not None and str(device) != "cpu":
@@ -140,11 +157,11 @@ def one_type(given: Any, what: str, by_name: Callable[[Any], str]) -> tuple[str,
     """The dataset's name of the seeds' type, and their ids. ``given``: ids, or ``{DGL's name of a type: ids}``.
 
     Raises:
-        ConfigError: several types have some, or none has. UnknownNameError: the type does not exist.
+        ConfigError: several types have some, or no type is named. UnknownNameError: the type does not exist.
     """
     if not isinstance(given, Mapping):
         return by_name(None), given
-    some = {name: ids for name, ids in given.items() if len(ids)}
+    some = {name: ids for name, ids in given.items() if len(ids)} or dict([*given.items()][:1])
     if len(some) != 1:
         names = ", ".join(map(str, some)) or "no type"
         raise ConfigError(f"{what}: seeds of one type make batches; there are some of {names}")

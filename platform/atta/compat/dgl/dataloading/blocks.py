@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from atta.client.loaders.dgl import typed_block
+from atta.client.loaders.dgl import to_blocks, typed_block
 from atta.client.loaders.minibatch import MiniBatch
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.names import TypeBook
 
-__all__ = ["blocks_of", "plain"]
+__all__ = ["blocks_of", "by_type"]
 
 
-def plain(types: TypeBook) -> bool:
-    """Whether the graph has one node type and one edge type, so that ids are not given by type."""
-    return len(types.schema.node_types) == 1 and len(types.schema.edge_types) == 1
+def by_type(ids: Mapping[str, Any], types: TypeBook) -> Any:
+    """Ids by the dataset's node types as DGL gives them: by its own names, or without a mapping where there is one
+    type."""
+    return next(iter(ids.values())) if len(ids) == 1 else {types.ntype(t): some for t, some in ids.items()}
 
 
 def blocks_of(batch: MiniBatch, types: TypeBook) -> list[Any]:
     """The blocks of a batch whose hops draw for all known vertices, the input side first."""
-    return batch.to_dgl() if plain(types) else _typed(batch, types)
+    if len(types.schema.node_types) == len(types.schema.edge_types) == 1:
+        return to_blocks(batch, types.canonical(types.schema.edge_types[0]))
+    return _typed(batch, types)
 
 
 def _typed(batch: MiniBatch, types: TypeBook) -> list[Any]:

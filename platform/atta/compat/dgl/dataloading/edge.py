@@ -9,14 +9,21 @@ import numpy as np
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.dgl import pair_graph
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type, probably_wanted
-from atta.compat.dgl.dataloading.blocks import blocks_of, plain
+from atta.compat.dgl.dataloading.batches import (
+    DistBatches,
+    batch_count,
+    check_device,
+    loader_options,
+    one_type,
+    probably_wanted,
+)
+from atta.compat.dgl.dataloading.blocks import blocks_of, by_type
 from atta.compat.dgl.dataloading.negative_sampler import Uniform
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.names import TypeBook
-from atta.compat.dgl.distributed.recent import Wanted
+from atta.compat.dgl.distributed.recent import BatchTables, Wanted
 from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
@@ -32,7 +39,8 @@ class DistEdgeDataLoader(DistBatches):
     negative_graph, blocks)`` with a negative sampler.
 
     Both graphs have the same vertices: the destinations of the last block. In graphs of several types they have the
-    seeds' edge type alone, and ``input_nodes`` is a mapping from node types to ids.
+    seeds' edge type alone. With several node types ``input_nodes`` is a mapping from types to ids. A share without edges
+    has no batches.
     """
 
     def __init__(
@@ -56,8 +64,9 @@ class DistEdgeDataLoader(DistBatches):
             graph_sampler: of this package's ``dataloading``.
             device: the CPU.
             negative_sampler: of ``dataloading.negative_sampler``; None: no negative pairs.
-            exclude: ``"self"`` leaves a batch's edges out of its blocks, ``"reverse_id"`` also the edges of their type from
-                their destinations to their sources, ``"reverse_types"`` those of another type. None leaves nothing out.
+            exclude: ``"self"`` leaves a batch's edges out of its blocks, with those that are parallel to them,
+                ``"reverse_id"`` also the edges of their type from their destinations to their sources,
+                ``"reverse_types"`` those of another type. None leaves nothing out.
             reverse_eids: means nothing here: reverse edges are found by their ends.
             reverse_etypes: with ``"reverse_types"``: ``{edge type: type of its reverses}``.
             **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
@@ -86,7 +95,8 @@ class DistEdgeDataLoader(DistBatches):
         self._seed = drawing_seed()
         trains = bool(self._options.get("shuffle"))
         wanted = probably_wanted(g, None) if trains else Wanted()
-        super().__init__(g, len(self._batches_with(g, {})), wanted, trains=trains)
+        length = len(self._batches_with(g, {})) if batch_count(len(self._eids), self._options) else 0
+        super().__init__(g, length, wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
         """See ``DistBatches.open``."""
@@ -107,14 +117,14 @@ class DistEdgeDataLoader(DistBatches):
         types = self.g.types
         known = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
         self._prefetch(known)
+        tables = BatchTables(batch, self._wanted)
         for node_type, ids in known.items():
-            self.g.recent.remember(ids, node_type, batch, self._wanted, whole=True)
+            self.g.recent.remember(ids, node_type, tables, whole=True)
         seeds = {types.ntype(t): ids[: batch.num_sampled_nodes(t)[0]] for t, ids in known.items()}
-        inputs = next(iter(known.values())) if plain(types) else {types.ntype(t): ids for t, ids in known.items()}
         etype, links = types.canonical(self._edge_type), batch.links()
 
         def pairs(source: np.ndarray, target: np.ndarray, e_id: Any = None) -> Any:
-            if plain(types):
+            if len(types.schema.node_types) == len(types.schema.edge_types) == 1:
                 return pair_graph(source, target, next(iter(seeds.values())), e_id, etype[:2])
             counts = {ntype: len(ids) for ntype, ids in seeds.items()}
             made = dgl.heterograph({etype: (tensor(source), tensor(target))}, num_nodes_dict=counts)
@@ -129,9 +139,9 @@ class DistEdgeDataLoader(DistBatches):
         )
         positives, blocks = pairs(source, target, tensor(self._eids[batch.input_id])), blocks_of(batch, types)
         if self._negatives is None:
-            return inputs, positives, blocks
+            return by_type(known, types), positives, blocks
         others = links["dst_neg_index"].reshape(len(source), -1)
-        return inputs, positives, pairs(np.repeat(source, others.shape[1]), others.reshape(-1)), blocks
+        return by_type(known, types), positives, pairs(np.repeat(source, others.shape[1]), others.reshape(-1)), blocks
 
 
 def _reverse_type(types: TypeBook, edge_type: str, exclude: str | None, reverse_etypes: Any) -> str | None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import NeighborLoader
-from atta.compat.dgl.dataloading.batches import DistBatches, check_device, loader_options, one_type, probably_wanted
-from atta.compat.dgl.dataloading.blocks import blocks_of, plain
+from atta.compat.dgl.dataloading.batches import (
+    DistBatches,
+    batch_count,
+    check_device,
+    loader_options,
+    one_type,
+    probably_wanted,
+)
+from atta.compat.dgl.dataloading.blocks import blocks_of, by_type
 from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
-from atta.compat.dgl.distributed.recent import Wanted
+from atta.compat.dgl.distributed.recent import BatchTables, Wanted
 from atta.compat.dgl.draws import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.samplers.arguments import integers
@@ -22,8 +30,11 @@ __all__ = ["DistNodeDataLoader"]
 class DistNodeDataLoader(DistBatches):
     """Gives ``(input_nodes, output_nodes, blocks)`` for each batch of this trainer's vertices.
 
-    In graphs of several types both are mappings from node types to ids. ``g.ndata[name][input_nodes]`` and
-    ``g.ndata[name][output_nodes]`` cost no further request from the second batch on: the daemons send these rows along.
+    In graphs of several node types both are mappings from types to ids; ``output_nodes`` is one where ``nids`` is one.
+    A vertex that is given twice for one batch is in it once. A share without vertices has no batches.
+
+    ``g.ndata[name][input_nodes]`` and ``g.ndata[name][output_nodes]`` cost no further request from the second batch on:
+    the daemons send these rows along.
     """
 
     def __init__(
@@ -39,7 +50,7 @@ class DistNodeDataLoader(DistBatches):
             **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
 
         Raises:
-            ConfigError: DGL is missing, there are no vertices, or several types have some.
+            ConfigError: DGL is missing, a vertex does not exist, or several types have some.
         """
         check_device("DistNodeDataLoader", device)
         if not isinstance(graph_sampler, NeighborSampler):
@@ -48,12 +59,14 @@ class DistNodeDataLoader(DistBatches):
                 "NeighborSampler of atta.compat.dgl.dataloading"
             )
         self._type, ids = one_type(nids, "nids", g.types.node_type)
-        self._ids, self._sampler = integers("nids", ids), graph_sampler
+        self._ids, self._sampler = integers("nids", ids).reshape(-1), graph_sampler
+        self._mapped = isinstance(nids, Mapping)
         self._options = loader_options("DistNodeDataLoader", options)
         self._seed = drawing_seed()
         trains = bool(self._options.get("shuffle"))
         wanted = probably_wanted(g, self._type) if trains else Wanted()
-        super().__init__(g, len(self._batches_with(g, {}, [])), wanted, trains=trains)
+        length = len(self._batches_with(g, {}, [])) if batch_count(len(self._ids), self._options) else 0
+        super().__init__(g, length, wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
         """See ``DistBatches.open``."""
@@ -70,11 +83,10 @@ class DistNodeDataLoader(DistBatches):
         types, recent = self.g.types, self.g.recent
         inputs = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
         self._prefetch(inputs)
+        tables = BatchTables(batch, self._wanted)
         for node_type, ids in inputs.items():
-            recent.remember(ids, node_type, batch, self._wanted, whole=True)
+            recent.remember(ids, node_type, tables, whole=True)
         seeds = inputs[self._type][: batch.batch_size]
-        recent.remember(seeds, self._type, batch, self._wanted, whole=False)
-        blocks = blocks_of(batch, types)
-        if plain(types):
-            return inputs[self._type], seeds, blocks
-        return {types.ntype(t): ids for t, ids in inputs.items()}, {types.ntype(self._type): seeds}, blocks
+        recent.remember(seeds, self._type, tables, whole=False)
+        mapped = self._mapped or len(inputs) > 1
+        return by_type(inputs, types), {types.ntype(self._type): seeds} if mapped else seeds, blocks_of(batch, types)

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from atta.compat.dgl.distributed.book import PartitionPolicy, tensor
+from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.distributed.tensor import DistRows, DistTensor, row_ids
 from atta.errors import ConfigError, UnknownNameError
 
 __all__ = ["EdgeRows", "Frame", "NodeMask", "NodeRows", "ReadOnlyRows"]
+
+Fetch = Callable[[str, str, np.ndarray], np.ndarray]
 
 
 class ReadOnlyRows(DistRows):
@@ -24,16 +27,16 @@ class ReadOnlyRows(DistRows):
 class NodeRows(ReadOnlyRows):
     """A node table. Rows of a batch that a loader has just given come with the batch."""
 
-    def __init__(
-        self, name: str, policy: PartitionPolicy, table: str, fetch: Callable[[str, str, Any], np.ndarray]
-    ) -> None:
-        """``fetch(node type, table, ids)`` gives rows."""
+    def __init__(self, name: str, policy: PartitionPolicy, table: str, recent: BatchRows, fetch: Fetch) -> None:
+        """``fetch(node type, table, ids)`` gives rows that did not come with a batch."""
         spec = policy.partition_book.types.schema.table(policy.type_name, table)
         super().__init__(name, policy, spec.row_shape, np.dtype(spec.dtype))
-        self._table, self._fetch = table, fetch
+        self._table, self._recent, self._fetch = table, recent, fetch
 
     def __getitem__(self, ids: Any) -> Any:
-        return tensor(self._fetch(self.part_policy.type_name, self._table, ids))
+        which = self.part_policy.type_name, self._table
+        found = self._recent.find(*which, ids)
+        return tensor(self._fetch(*which, row_ids(self, ids)) if found is None else found)
 
 
 class NodeMask(ReadOnlyRows):
@@ -52,7 +55,9 @@ class NodeMask(ReadOnlyRows):
         return self._found
 
     def __getitem__(self, ids: Any) -> Any:
-        return tensor(np.isin(row_ids(self, ids), self.members()))
+        rows = row_ids(self, ids)
+        self.part_policy.partition_book.order(self.part_policy.rows, rows)  # raises for a vertex that does not exist
+        return tensor(np.isin(rows, self.members()))
 
     def count_nonzero(self) -> int:
         """Number of members."""
@@ -71,9 +76,13 @@ class EdgeRows(ReadOnlyRows):
         self._found: np.ndarray | None = None
 
     def __getitem__(self, ids: Any) -> Any:
+        rows = row_ids(self, ids)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            odd = rows[(rows < 0) | (rows >= len(self))][0]
+            raise ConfigError(f"{self.name}: there is no edge {odd}: edges of a type count from 0 to {len(self) - 1}")
         if self._found is None:
             self._found = self._column()
-        return tensor(self._found[row_ids(self, ids)])
+        return tensor(self._found[rows])
 
 
 class Frame(MutableMapping[str, DistRows]):

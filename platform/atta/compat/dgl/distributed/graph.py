@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.tables.rows import table_rows
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, in_edges, out_degrees
 from atta.compat.dgl.distributed.frames import EdgeRows, Frame, NodeMask, NodeRows
@@ -44,7 +45,7 @@ class DistGraph:
         self.cluster = self._job.open(part_config)
         self._book = GraphPartitionBook(self.cluster, self._job)
         self.types = self._book.types
-        self.recent = BatchRows(self.cluster)
+        self.recent = BatchRows()
         schema = self.cluster.schema
         self._nodes = {t: Frame("ndata", self.types.ndata(t), partial(self._ntensor, t)) for t in schema.node_types}
         tables = schema.edge_tables
@@ -223,7 +224,7 @@ class DistGraph:
     def _ntensor(self, node_type: str, name: str) -> DistRows | None:
         policy = PartitionPolicy.of(self._book, "nodes", node_type)
         if (table := self.types.table(node_type, name)) is not None:
-            return NodeRows(name, policy, table, self.recent.rows)
+            return NodeRows(name, policy, table, self.recent, partial(table_rows, self.cluster))
         split = self.types.split(node_type, name)
         return None if split is None else NodeMask(name, policy, split, partial(self._members, node_type, split))
 

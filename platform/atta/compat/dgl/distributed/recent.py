@@ -4,6 +4,9 @@ A DistDGL script fetches rows after it has got a batch: ``g.ndata["feat"][inputs
 batch. So the ids that a loader hands out are remembered, with the batch that they belong to. What a script asks for by
 such ids is noted, and the loader has it sent along from then on. A loader that shuffles is one for training, so what its
 script will ask for can be guessed: then the first epoch need not begin twice.
+
+A script gets the memory of the batch itself, once: copying these rows costs as much as gathering them. What it asks for
+again must not show what it has written there, so that comes from the daemons. From then on this table is copied.
 """
 
 from __future__ import annotations
@@ -15,14 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atta.client.tables.rows import table_rows
-from atta.samplers.arguments import integers
-
 if TYPE_CHECKING:
-    from atta.client.cluster import Cluster
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["BatchRows", "Wanted"]
+__all__ = ["BatchRows", "BatchTables", "Wanted"]
 
 
 class Wanted:
@@ -32,12 +31,14 @@ class Wanted:
     Attributes:
         whole: (node type, table) asked for all vertices of a batch.
         seeds: asked for the seeds alone.
+        again: asked for more than once in a batch.
     """
 
     def __init__(self, whole: Iterable[tuple[str, str]] = (), seeds: Iterable[tuple[str, str]] = ()) -> None:
         """``whole``, ``seeds``: what the script will probably ask for."""
         self.whole: set[tuple[str, str]] = set()
         self.seeds: set[tuple[str, str]] = set()
+        self.again: set[tuple[str, str]] = set()
         self._guessed = frozenset(whole), frozenset(seeds)
 
     def note(self, node_type: str, table: str, *, whole: bool) -> None:
@@ -54,46 +55,66 @@ class Wanted:
         return whole, (self._guessed[1] | self.seeds) - whole
 
 
+class BatchTables:
+    """The tables that came with a batch, for scripts that write into the rows that they get."""
+
+    def __init__(self, batch: SampledBatch, wanted: Wanted) -> None:
+        self.wanted, self.batch = wanted, batch
+        self._taken: set[tuple[str, str]] = set()
+
+    def take(self, node_type: str, table: str, count: int) -> np.ndarray | None:
+        """The first ``count`` rows [count, *row shape], which the caller may write into; None: they are not here."""
+        rows = self.batch.tables.get(node_type, {}).get(table)
+        if rows is None or len(rows) < count:
+            return None
+        key = node_type, table
+        if key in self._taken:
+            self.wanted.again.add(key)
+            return None
+        if key in self.wanted.again:
+            return rows[:count].copy()
+        self._taken.add(key)
+        return rows[:count]
+
+
 @dataclass(frozen=True)
 class _HandedOut:
-    """Ids that a loader has handed out: the first ``count`` vertices of a type in a batch."""
+    """Ids that a loader has handed out: the first vertices of a type in a batch. ``version``: torch's count of writes."""
 
     tensor: weakref.ref[Any]
+    version: int
     node_type: str
-    batch: SampledBatch
+    tables: BatchTables
     whole: bool
-    wanted: Wanted
 
 
 class BatchRows:
-    """Rows by id: of a batch where they came along, otherwise from the daemons.
+    """Finds the rows that came with a batch by the ids of the batch.
 
     A batch is kept as long as the script has its ids. Kept any longer, its memory could not hold the next batches.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self) -> None:
         self._ids: dict[int, _HandedOut] = {}
 
-    def remember(self, ids: Any, node_type: str, batch: SampledBatch, wanted: Wanted, *, whole: bool) -> None:
-        """``ids``: the tensor that the script gets; the first vertices of ``node_type`` in ``batch``, all if
+    def remember(self, ids: Any, node_type: str, tables: BatchTables, *, whole: bool) -> None:
+        """``ids``: the tensor that the script gets; the first vertices of ``node_type`` in the batch, all if
         ``whole``."""
         key, known = id(ids), self._ids
         dropped = weakref.ref(ids, lambda _: known.pop(key, None))
-        known[key] = _HandedOut(dropped, node_type, batch, whole, wanted)
+        known[key] = _HandedOut(dropped, _writes(ids), node_type, tables, whole)
 
-    def rows(self, node_type: str, table: str, ids: Any) -> np.ndarray:
-        """Rows [n, *row shape] of a node table for ids, a slice or a mask over the vertices of the type."""
+    def find(self, node_type: str, table: str, ids: Any) -> np.ndarray | None:
+        """Rows [n, *row shape] of a node table, if ``ids`` is a tensor of ids as a loader gave it and they came with its
+        batch."""
         known = self._ids.get(id(ids))
-        there = None if known is None else known.tensor()
-        if known is not None and there is not None and known.node_type == node_type:
-            known.wanted.note(node_type, table, whole=known.whole)
-            found = known.batch.tables.get(node_type, {}).get(table)
-            if found is not None and len(found) >= len(ids):
-                return found[: len(ids)]
-        if isinstance(ids, slice):
-            ids = np.arange(*ids.indices(self._cluster.schema.node_counts[node_type]))
-        given = ids.detach().cpu().numpy() if hasattr(ids, "detach") else np.asarray(ids)
-        if given.dtype == bool:
-            given = np.flatnonzero(given)
-        return table_rows(self._cluster, node_type, table, integers("ids", given).reshape(-1))
+        given: Any = None if known is None else known.tensor()
+        if known is None or given is not ids or known.node_type != node_type or _writes(given) != known.version:
+            return None
+        known.tables.wanted.note(node_type, table, whole=known.whole)
+        return known.tables.take(node_type, table, len(given))
+
+
+def _writes(ids: Any) -> int:
+    """How often a tensor was written to; 0 where torch does not count."""
+    return 0 if ids.is_inference() else int(ids._version)
