@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import signal
@@ -237,6 +238,29 @@ def test_gradients_of_several_backward_passes(cluster: atta.Cluster) -> None:
     remote.eval()
     assert not remote(torch.tensor([4])).requires_grad
     cluster.tables.delete("acc")
+
+
+@pytest.mark.parametrize("push", ["backward", "manual"])
+def test_no_gradient_is_lost_whatever_the_order_of_the_passes(cluster: atta.Cluster, push: str) -> None:
+    remote = atta.DistEmbedding(cluster, 20, 2, name="order", optimizer="sgd", lr=1.0, push=push)
+    dense = nn.Embedding(20, 2, sparse=True)
+    with torch.no_grad():
+        dense.weight.copy_(remote.state_dict()["weight"])
+    for embedding, step in ((remote, remote.step), (dense, torch.optim.SGD(dense.parameters(), lr=1.0).step)):
+        first, second, twice = (embedding(torch.tensor(ids)) for ids in ([1, 4], [2, 4], [3]))
+        for losses in (first.sum(), second.sum(), (3 * twice).sum()):
+            dense.zero_grad()
+            losses.backward(retain_graph=True)
+            step()
+        dense.zero_grad()
+        (2 * twice).sum().backward()  # the graph of a forward pass that has had a step
+        step()
+        for _ in range(50):
+            embedding(torch.tensor([7])).sum()  # evaluated, without a backward pass
+    assert torch.allclose(remote.state_dict()["weight"], dense.weight.detach(), atol=1e-6)
+    del first, second, twice, losses
+    assert not any(isinstance(o, torch.Tensor) and o.is_leaf and o.shape == (1, 2) for o in gc.get_objects())
+    cluster.tables.delete("order")
 
 
 def test_state_dict_round_trip(cluster: atta.Cluster, small_graph: SmallGraph) -> None:

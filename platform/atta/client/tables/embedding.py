@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -134,7 +135,9 @@ class DistEmbedding(nn.Module):
         self._table = cluster.tables.create(spec)
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
         self._locate = locate or self._table.locate
-        self._used: list[tuple[np.ndarray, np.ndarray, Tensor]] = []  # rows, uses of each, leaf: until they are pushed
+        self._ready: list[
+            tuple[np.ndarray, Tensor, np.ndarray]
+        ] = []  # rows, their gradients, uses: until they are pushed
         self._queued = False
         self._ticket: Ticket | None = None
         self._ahead: tuple[weakref.ref[Tensor], _AskedRows] | None = None
@@ -154,9 +157,7 @@ class DistEmbedding(nn.Module):
         leaf = torch.from_numpy(values).to(ids.device)
         if torch.is_grad_enabled() and self.training:
             leaf.requires_grad_()
-            self._used.append((rows, uses, leaf))
-            if self._push == "backward":
-                leaf.register_post_accumulate_grad_hook(self._after_gradient)
+            leaf.register_post_accumulate_grad_hook(partial(self._take_gradient, rows, uses))
         if inverse is None:
             return leaf.clone().reshape(*ids.shape, self.embedding_dim)
         found = nn.functional.embedding(torch.from_numpy(inverse).to(ids.device), leaf)
@@ -199,13 +200,12 @@ class DistEmbedding(nn.Module):
 
     def gradients(self) -> Gradients:
         """The gradients since the last push, in place of pushing them. A row may come several times."""
-        ready = [(rows, leaf.grad, uses) for rows, uses, leaf in self._used if leaf.grad is not None]
-        self._used = []
+        ready, self._ready = self._ready, []
         if not ready:
             none = np.empty(0, np.int64)
             return Gradients(none, np.empty((0, self.embedding_dim), np.float32), none)
-        rows, sums, uses = zip(*ready, strict=True)
-        values = np.concatenate([grad.detach().cpu().numpy() for grad in sums])
+        rows, gradients, uses = zip(*ready, strict=True)
+        values = np.concatenate([gradient.detach().cpu().numpy() for gradient in gradients])
         return Gradients(np.concatenate(rows), values, np.concatenate(uses))
 
     def push(self, rows: np.ndarray, gradients: np.ndarray) -> None:
@@ -220,8 +220,12 @@ class DistEmbedding(nn.Module):
         if ticket is not None:
             ticket.wait()
 
-    def _after_gradient(self, _: Tensor) -> None:
-        if not self._queued:  # once per backward pass, after the last gradient
+    def _take_gradient(self, rows: np.ndarray, uses: np.ndarray, leaf: Tensor) -> None:
+        """A backward pass has reached the rows of a forward pass; another one may reach them again."""
+        assert leaf.grad is not None
+        self._ready.append((rows, leaf.grad, uses))
+        leaf.grad = None
+        if self._push == "backward" and not self._queued:  # once per backward pass, after the last gradient
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
 
@@ -249,7 +253,7 @@ class DistEmbedding(nn.Module):
         Raises:
             ConfigError: an array is none of the optimiser's, or has another shape.
         """
-        self._used = []
+        self._ready = []
         self.forget()
         self.flush()
         names = _arrays(self._table.spec)
@@ -315,7 +319,7 @@ class DistEmbedding(nn.Module):
         if tuple(weight.shape) != (self.num_embeddings, self.embedding_dim):
             error_msgs.append(f"{prefix}weight: {list(weight.shape)} for {self.num_embeddings} x {self.embedding_dim}")
             return
-        self._used = []
+        self._ready = []
         self.forget()
         self.flush()
         for first in range(0, self.num_embeddings, _ROWS):
