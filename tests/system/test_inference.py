@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,16 +24,18 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, LayerNorm, SAGEConv
 
 import atta
 from atta.cli.main import cli, main
 from atta.client.inference.files import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
+from atta.observe.progress import Silent
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import BEST, BEST_WEIGHTS, save_best, seal
 from atta.train.launching import predictors
 from atta.train.models import SampledModel, build_model
+from atta.train.models.layers import digest_of
 from atta.train.reports.epochs import PHASES
 from atta.train.settings.predict import PredictConfig
 from tests.system.conftest import SmallGraph
@@ -150,6 +155,101 @@ def test_layers_of_a_users_own_model(small_graph: SmallGraph, clusters: dict[int
     with torch.no_grad():
         expected = last(norm(first(torch.from_numpy(small_graph.x), edges)).relu(), edges).numpy()
     np.testing.assert_allclose(found.values, expected[by_position(small_graph, found.ids)], rtol=1e-5, atol=1e-5)
+
+
+def test_sums_are_right_where_pyg_reads_lists_of_edges_only(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process whose first SAGEConv had an aggregation that PyG cannot fuse."""
+    layer = SAGEConv(16, 3)
+    wanted = atta.predict(clusters[1], [layer])
+    refused = []
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        refused.append(True)
+        raise NotImplementedError
+
+    monkeypatch.setattr(SAGEConv, "message_and_aggregate", refuse)
+    found = atta.predict(clusters[1], [layer])
+    assert refused
+    np.testing.assert_allclose(found.values, wanted.values, rtol=1e-5, atol=1e-5)
+
+
+def test_new_features_give_new_predictions(small_graph: SmallGraph, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    layers = [SAGEConv(16, 6), torch.nn.ReLU(), SAGEConv(6, 3)]
+    data = shutil.copytree(small_graph.dataset(2, "random"), tmp_path / "data")
+    edges = torch.from_numpy(np.stack([small_graph.src, small_graph.dst]))
+
+    def wanted(x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            rows = layers[2](layers[0](torch.from_numpy(x), edges).relu(), edges).numpy()
+        return rows[by_position(small_graph, ids)]
+
+    with atta.local(data, threads=1) as cluster:
+
+        def two_ranks(out: Path) -> tuple[np.ndarray, np.ndarray]:
+            def rank(number: int) -> None:
+                with atta.connect(cluster.addresses) as own:
+                    atta.predict(own, layers, out=out, format="npy", rank=number, world_size=2)
+
+            with ThreadPoolExecutor(2) as pool:
+                [*pool.map(rank, range(2))]
+            assert not cluster.tables.specs()  # the last rank has deleted the rows between layers
+            return npy_rows(out, "embedding")
+
+        ids, rows = two_ranks(tmp_path / "monday")
+        np.testing.assert_allclose(rows, wanted(small_graph.x, ids), rtol=1e-5, atol=1e-5)
+
+        class BrokenOff(Silent):
+            def stage(self, title: str, total: int | None) -> None:
+                if title.startswith("layer 2"):
+                    raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            atta.predict(cluster, layers, progress=BrokenOff())
+        assert not cluster.tables.specs()  # nobody could go on with what is in memory
+        with pytest.raises(KeyboardInterrupt):
+            atta.predict(cluster, layers, out=tmp_path / "half", progress=BrokenOff(), format="npy")
+
+        other = 3 * small_graph.x + 1
+        np.save(tmp_path / "x.npy", other[np.argsort(small_graph.ids)])
+        addresses = ",".join(cluster.addresses)
+        words = ["update", "features", "--cluster", addresses, "--data", str(data), "--table", "x"]
+        done = CliRunner().invoke(cli, [*words, "--from", str(tmp_path / "x.npy")])
+        assert done.exit_code == 0, done.output
+        for folder in ("monday", "half"):
+            with pytest.raises(ConfigError, match="another tables_version"):
+                atta.predict(cluster, layers, out=tmp_path / folder, format="npy")
+        found = atta.predict(cluster, layers)
+        np.testing.assert_allclose(found.values, wanted(other, found.ids), rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_prediction_may_run_several_times_at_once(
+    clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
+) -> None:
+    def run(number: int) -> np.ndarray:
+        with atta.connect(clusters[2].addresses) as own:
+            if number % 2:
+                return atta.predict(own, saved["sage"][0], batch_size=20).values
+            atta.predict(own, saved["sage"][0], batch_size=20, out=tmp_path / str(number), format="npy")
+            return npy_rows(tmp_path / str(number), "embedding")[1]
+
+    with ThreadPoolExecutor(6) as pool:
+        first, *others = pool.map(run, range(6))
+    assert all(np.array_equal(first, other) for other in others)
+    assert not [name for name in clusters[2].tables.specs() if name.startswith("predict.")]
+
+
+def test_an_unknown_vertex_leaves_nothing_behind(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any, tmp_path: Path
+) -> None:
+    before = clusters[1].tables.specs()
+    for place in ({"out": tmp_path / "out"}, {"table": "mine"}):
+        with pytest.raises(ConfigError, match="123456789"):
+            atta.predict(clusters[1], saved["sage"][0], [small_graph.ids[0], 123456789], **place)
+    assert not (tmp_path / "out").exists()
+    assert clusters[1].tables.specs() == before
 
 
 @pytest.mark.parametrize(
@@ -465,6 +565,22 @@ def test_a_folder_of_other_predictions_is_refused(
         atta.predict(clusters[1], saved["gat"][0], "train", out=tmp_path / "out", format="npy")
 
 
+@pytest.mark.parametrize(
+    "models",
+    [
+        [SAGEConv(4, 2), SAGEConv(4, 2, normalize=True)],
+        [GATConv(4, 2), GATConv(4, 2, negative_slope=0.7), GATConv(4, 2, add_self_loops=False)],
+        [GraphConv(4, 2), GraphConv(4, 2, aggr="max")],
+        [torch.nn.Sequential(torch.nn.Dropout(0.5)), torch.nn.Sequential(torch.nn.AlphaDropout(0.5))],
+    ],
+)
+def test_models_of_the_same_weights_and_other_settings_are_different_ones(models: list[Any]) -> None:
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    assert len({digest_of([model]) for model in models}) == len(models)
+    assert digest_of([models[0].eval()]) == digest_of([copy.deepcopy(models[0]).train()])
+
+
 def test_models_that_do_not_fit_are_refused(clusters: dict[int, atta.LocalCluster], tmp_path: Path) -> None:
     cluster = clusters[1]
     with pytest.raises(ConfigError, match="layer 2 does not take rows of 5"):
@@ -473,6 +589,20 @@ def test_models_that_do_not_fit_are_refused(clusters: dict[int, atta.LocalCluste
         atta.predict(cluster, [SAGEConv(16, 5), "relu"])
     with pytest.raises(ConfigError, match="at least one layer"):
         atta.predict(cluster, [torch.nn.ReLU()])
+    for conv in (GCNConv(16, 3, aggr="max"), GCNConv(16, 3, flow="target_to_source")):
+        with pytest.raises(ConfigError, match="takes aggr='add' and flow='source_to_target'"):
+            atta.predict(cluster, [conv])
+    with pytest.raises(ConfigError, match="LSTM depends on the order"):
+        atta.predict(cluster, [SAGEConv(16, 3, aggr="lstm")])
+    with pytest.raises(ConfigError, match="LayerNorm of PyG reads no neighbours"):
+        atta.predict(cluster, [SAGEConv(16, 5), LayerNorm(5), SAGEConv(5, 3)])
+    with pytest.raises(ConfigError, match=r"called as layer\(\(x, x\[:n\]\), edge_index\)"):
+        atta.predict(cluster, [APPNP(2, 0.1)])
+    with pytest.raises(ConfigError, match="layers, first to last, as a list"):
+        atta.predict(cluster, GraphSAGE(16, 8, 2))
+    for wrong in ({"num_neighbors": 3}, {"num_neighbors": [0]}, {"files": 0}, {"batch_size": 0}, {"device": "cuda:77"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            atta.predict(cluster, [SAGEConv(16, 3)], **wrong)
     with pytest.raises(ConfigError, match="no embeddings"):
         atta.predict(cluster, checkpoint(tmp_path / "one", "sage", layers=1)[0])
     config = TrainConfig(data="x", num_neighbors=(2,), hidden=8)

@@ -259,6 +259,20 @@ def test_the_command_reads_and_writes_strings(
             run("--ids", str(tmp_path / "ids.txt"))
 
 
+def test_an_explanation_names_vertices_by_strings(graph: Named, plain: atta.LocalCluster, tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    from tests.system.test_inference import checkpoint
+
+    checkpoint(tmp_path, "sage", layers=1, channels=6)
+    cited = graph.papers[graph.cites[1, 0]]
+    found = atta.explain(plain, tmp_path, cited, epochs=2, out=tmp_path / "why.svg")
+    assert found.vertex == cited
+    wanted = {(graph.papers[s], cited) for s, t in graph.cites.T.tolist() if graph.papers[t] == cited}
+    assert {(s, t) for s, t in found.edges.T.tolist() if t == cited} == wanted
+    assert found.hops[cited] == 0
+    assert cited in (tmp_path / "why.svg").read_text(encoding="utf-8")
+
+
 def test_files_of_ids(tmp_path: Path) -> None:
     from atta.train.launching.id_files import read_ids
 
@@ -277,6 +291,11 @@ def test_files_of_ids(tmp_path: Path) -> None:
         assert read_ids(tmp_path / name, strings=True).tolist() == array.tolist()
     with pytest.raises(DataError, match="whole numbers"):
         read_ids(tmp_path / "s.npy")
+    file.write_text("\ufeff12\n")  # as some editors begin a file
+    assert read_ids(file).tolist() == [12]
+    np.save(tmp_path / "large.npy", np.array([2**64 - 796], np.uint64))
+    with pytest.raises(DataError, match="18446744073709550820"):
+        read_ids(tmp_path / "large.npy")
     file.write_text("a b\nc\n")
     with pytest.raises(DataError, match="2 per line: a line has 1"):
         read_ids(file, 2, strings=True)

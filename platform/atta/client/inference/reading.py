@@ -19,10 +19,11 @@ from atta.client.inference.task import InferenceTask
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.tables.remote import RemoteTable
+from atta.errors import AttaError
 from atta.partition.graph.strings import NAME
 from atta.samplers.seed_plan import home_of
 
-__all__ = ["BlockReader", "Prepared"]
+__all__ = ["BlockReader", "Prepared", "present_version"]
 
 _SAMPLED_SEEDS = 1024
 
@@ -35,6 +36,14 @@ class Prepared:
     rows: npt.NDArray[np.int64]
     block: LayerBlock | TypedBlock
     counts: HopCounts
+
+
+def present_version(cluster: Cluster, node_type: str) -> int:
+    """The version of the dataset's tables that a session has which begins now; 0: the dataset as it was partitioned."""
+    one = NeighborLoader(
+        cluster, [], (node_type, None), tables={}, edge_ids=False, rank=0, world_size=cluster.schema.node_counts[node_type]
+    )  # fmt: skip
+    return int(next(iter(one)).version)
 
 
 class BlockReader:
@@ -107,6 +116,11 @@ class BlockReader:
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
+        if batch.version != self._task.version:
+            raise AttaError(
+                f"the dataset got version {batch.version} of its tables while predictions were made of version "
+                f"{self._task.version}: make them again"
+            )
         if stage.typed is not None:
             return self._prepare_typed(stage, stage.typed, batch)
         n_id, targets = batch.n_id(), batch.batch_size

@@ -17,7 +17,7 @@ from atta.client.inference.stages import Rows, Stage, unread
 from atta.client.inference.tables import InferenceTables
 from atta.client.inference.task import InferenceTask, target_count
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError
+from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.graph.strings import string_width
 from atta.partition.schema import Schema
@@ -72,17 +72,25 @@ class Inference:
             AttaError: no other process has completed a share for a long time.
             RemoteError: a daemon does not answer. UnknownNameError: a daemon has lost rows.
         """
-        if all(self._sink.finished(share) for share in range(self.plan.shares)):
+        if self.over():
             return  # without tables
-        while step := self.plan.next(self._done()):
-            if isinstance(step, AwaitStage):
-                self._await(step.stage)
-            else:
-                self._run(step)
+        try:
+            while step := self.plan.next(self._done()):
+                if isinstance(step, AwaitStage):
+                    self._await(step.stage)
+                else:
+                    self._run(step)
+        except UnknownNameError:
+            if not self.over():  # else another process was the last, and has deleted the tables
+                raise
 
     def clean(self) -> None:
         """Delete the rows between stages, when all processes have ended."""
         self._tables.clean()
+
+    def over(self) -> bool:
+        """Whether all shares are finished, as far as it is to be seen here."""
+        return all(self._sink.finished(share) for share in range(self.plan.shares))
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -100,7 +108,7 @@ class Inference:
                 self._tables.drop(rows.name)
         self._show(step.stage)
         if stage.writes is not None:
-            self._between(step, stage, self._tables.rows(stage.writes))
+            self._between(step, stage, self._tables.begin(stage.writes))
             self._tables.mark(step.stage, step.share)
             return
         with self._sink.open(step.share) as writer:

@@ -321,9 +321,11 @@ def layer_widths(layers: Sequence[Layer], channels: int) -> list[int]:
         x, edges, degrees = np.zeros((1, before), np.float32), np.empty((2, 0), np.int64), np.zeros(1, np.float32)
         try:
             out = layer(LayerBlock(x, edges, 1, degrees))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
             cause = str(error).partition("\n")[0]
-            raise ConfigError(f"layer {number} does not take rows of {before} numbers: {cause}") from error
+            raise ConfigError(
+                f"layer {number} does not take rows of {before} numbers, called as layer((x, x[:n]), edge_index): {cause}"
+            ) from error
         if out.ndim != 2 or len(out) != 1:
             raise ConfigError(
                 f"layer {number} gives an array of shape {list(out.shape)} for one vertex, not [1, width]"

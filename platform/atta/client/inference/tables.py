@@ -13,7 +13,7 @@ import numpy as np
 from atta.client.cluster import Cluster
 from atta.client.inference.stages import Rows
 from atta.client.tables.remote import RemoteTable
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
 
 __all__ = ["InferenceTables"]
@@ -35,11 +35,27 @@ class InferenceTables:
         self._renewed = time.monotonic()
 
     def rows(self, rows: Rows) -> RemoteTable:
-        """The table of float32 rows of all vertices of a type."""
+        """The table of float32 rows of all vertices of a type, which exists: another stage has written it.
+
+        Raises:
+            AttaError: it has gone.
+        """
+        name = self._name(rows.name)
+        if name not in self._open:
+            try:
+                self._open[name] = self._cluster.tables.open(name)
+            except UnknownNameError as error:
+                raise AttaError(
+                    f"rows between layers have gone: another process of this prediction has ended it: {error}"
+                ) from None
+        return self._open[name]
+
+    def begin(self, rows: Rows) -> RemoteTable:
+        """The same table, which is created if nobody has begun to write it."""
         node_type = rows.node_type or self._node_type
         return self._opened(
             MutableSpec(
-                f"predict.{self._key}.{rows.name}",
+                self._name(rows.name),
                 self._cluster.schema.node_counts[node_type],
                 row_shape=() if rows.width is None else (rows.width,),
                 policy=f"nodes:{node_type}",
@@ -69,7 +85,7 @@ class InferenceTables:
 
     def drop(self, name: str) -> None:
         """Delete the table of rows ``name``, if there is one."""
-        full = f"predict.{self._key}.{name}"
+        full = self._name(name)
         self._open.pop(full, None)
         self._cluster.tables.delete(full)
 
@@ -77,12 +93,15 @@ class InferenceTables:
         """Delete all tables of the inference."""
         self._open.clear()
         for name in self._cluster.tables.specs():
-            if name.startswith(f"predict.{self._key}."):
+            if name.startswith(self._name("")):
                 self._cluster.tables.delete(name)
+
+    def _name(self, name: str) -> str:
+        return f"predict.{self._key}.{name}"
 
     def _marks(self) -> RemoteTable:
         stages, shares = self._shape
-        name = f"predict.{self._key}.done-{stages}x{shares}"
+        name = self._name(f"done-{stages}x{shares}")
         return self._opened(MutableSpec(name, stages * shares, dtype="|u1", lease_s=MAX_LEASE_S))
 
     def _opened(self, spec: MutableSpec) -> RemoteTable:

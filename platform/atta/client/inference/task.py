@@ -33,7 +33,8 @@ class InferenceTask:
     Attributes:
         types: node type of the vertices that are asked for; of pairs, those of sources and of targets.
         stages: first to last (see ``atta.client.inference.stages``).
-        key: digest of everything that rows depend on; processes with the same one share tables.
+        key: digest of everything that rows depend on, and of where the results go; processes with the same one share
+            tables.
         shares: number of shares.
         features: node table with the input.
         rank, world: number of this process, and of all.
@@ -42,6 +43,7 @@ class InferenceTask:
         pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about pairs.
         finish: turns rows of the last stage, or scores of pairs, into what is written.
         score: what gives pairs their scores.
+        version: of the dataset's tables.
     """
 
     types: tuple[str, ...]
@@ -56,6 +58,7 @@ class InferenceTask:
     pairs: npt.NDArray[np.int64] | None = None
     finish: Callable[[Floats], npt.NDArray[Any]] = np.asarray
     score: PairScore = inner_products
+    version: int = 0
 
 
 def feature_width(schema: Schema, features: str) -> int:

@@ -32,21 +32,21 @@ class VertexExplanation:
     """What a prediction rests on.
 
     Attributes:
-        vertex: user id.
+        vertex: user id, a string where vertices have such.
         prediction: float32 [outputs], what the model says of the vertex: that of the whole graph.
-        edges: int64 [2, e], user ids of sources and targets of all edges that the prediction can depend on.
+        edges: int64 or str [2, e], user ids of sources and targets of all edges that the prediction can depend on.
         edge_importance: float32 [e], 0 to 1.
         features: float32 [channels], how much the prediction rests on each column of the features, 0 to 1; the mean
             over the vertices.
         hops: for each vertex of ``edges`` its distance to the vertex, by user id.
     """
 
-    vertex: int
+    vertex: int | str
     prediction: npt.NDArray[np.float32]
-    edges: npt.NDArray[np.int64]
+    edges: npt.NDArray[np.int64] | npt.NDArray[np.str_]
     edge_importance: npt.NDArray[np.float32]
     features: npt.NDArray[np.float32]
-    hops: dict[int, int]
+    hops: dict[int | str, int]
 
     def top(self, count: int) -> npt.NDArray[np.int64]:
         """Positions of the ``count`` most important edges, most important first."""
@@ -56,7 +56,7 @@ class VertexExplanation:
         """A picture of the vertex, in the middle, with its most important edges: the darker, the more important."""
         shown = self.top(most)
         ends = self.edges[:, shown]
-        rings: dict[int, list[int]] = {}
+        rings: dict[int, list[int | str]] = {}
         for name in sorted({self.vertex, *ends.reshape(-1).tolist()}):
             rings.setdefault(0 if name == self.vertex else max(1, self.hops[name]), []).append(name)
         at = {}
@@ -68,7 +68,7 @@ class VertexExplanation:
         most_of_all = max(float(self.edge_importance.max(initial=0)), 1e-12)
         lines = []
         for edge in shown[::-1]:
-            (x1, y1), (x2, y2) = (at[int(name)] for name in self.edges[:, edge])
+            (x1, y1), (x2, y2) = (at[name] for name in self.edges[:, edge].tolist())
             share = float(self.edge_importance[edge]) / most_of_all
             lines.append(
                 f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#1f4e79" '
@@ -131,10 +131,12 @@ def explain(
     found = _masks(gnn, data, _MODES.get(task, "multiclass_classification"), epochs, lr)
     with torch.no_grad():
         prediction = gnn(data.x, data.edge_index)[0].numpy()
-    names = data.n_id.numpy()
+    names, strings = data.n_id.numpy(), cluster.ids.known(node_type)
+    if strings:
+        names = cluster.ids.strings(names, node_type)
     hops = np.repeat(np.arange(len(data.num_sampled_nodes)), data.num_sampled_nodes).tolist()
     explained = VertexExplanation(
-        number,
+        names[0].item(),
         prediction,
         names[data.edge_index.numpy()],
         found.edge_mask.numpy(),

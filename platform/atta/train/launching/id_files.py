@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
+from atta.samplers.arguments import integers
 
 __all__ = ["read_ids"]
 
@@ -32,7 +33,7 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
             if Path(path).suffix == ".npy":
                 found = np.load(file, allow_pickle=False)
             else:
-                lines = [line for line in file.read().decode().splitlines() if line.strip()]
+                lines = [line for line in file.read().decode("utf-8-sig").splitlines() if line.strip()]
                 found = _texts(lines, columns) if strings else _numbers(lines, columns)
     except OSError as error:
         raise DataError(path, error.strerror or str(error)) from None
@@ -42,7 +43,10 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
         raise DataError(path, f"wanted are {wanted} {shape}, not {found.dtype} of shape {list(found.shape)}")
     if not len(found):
         raise DataError(path, "has no ids")
-    return found if found.dtype.kind == "U" else np.asarray(found.astype(np.int64))
+    try:
+        return found if found.dtype.kind == "U" else integers("ids", found)
+    except ConfigError as error:
+        raise DataError(path, str(error)) from None
 
 
 def _numbers(lines: list[str], columns: int) -> npt.NDArray[np.int64]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -16,16 +18,17 @@ from numpy.typing import ArrayLike
 import atta
 from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.plan import share_count
+from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
 from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages
 from atta.client.inference.task import InferenceTask, PairScore, feature_width, inner_products, target_count
 from atta.client.loaders.dag import place_of
 from atta.client.loaders.seeds import InputNodes, as_ids
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
-from atta.samplers.arguments import integers
+from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import WHAT
@@ -101,8 +104,14 @@ def predict(
         world=world, **options,
     )  # fmt: skip
     inference = job.inference(progress)
-    inference.run()
-    if world == 1:
+    try:
+        inference.run()
+    except BaseException:
+        if isinstance(job.sink, MemorySink):  # nobody can go on with it
+            with contextlib.suppress(AttaError):
+                inference.clean()
+        raise
+    if inference.over():
         inference.clean()
     return job.sink.result() if isinstance(job.sink, MemorySink) else None
 
@@ -151,6 +160,10 @@ class PredictJob:
             one = score(*(np.zeros((1, width), np.float32) for _ in range(2)))
             width = 1 if one.ndim == 1 else one.shape[1]
         self.width = width if self.what != "classes" else 1
+        for node_type, ids in nodes.items():
+            if isinstance(ids, np.ndarray):
+                self.cluster.tables.locate(f"nodes:{node_type}", ids)  # raises before anything is written
+        version = present_version(self.cluster, self.types[0])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about = {
@@ -163,17 +176,24 @@ class PredictJob:
             "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
             "seed": None if self.num_neighbors is None else self.seed,
         }
+        if version:
+            about["tables_version"] = version
         if self.node_type is not None:
             about["node_type"] = self.node_type
         if any(self.cluster.ids.known(t) for t in self.types):
             about["ids"] = "strings"
         column = "score" if pairs is not None and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
-        key = _digest(np.frombuffer(json.dumps([about, shares]).encode(), np.uint8))
+        place = [
+            str(self.out or ""),
+            self.table or "",
+            secrets.token_hex(8) if isinstance(self.sink, MemorySink) else "",
+        ]
+        key = _digest(np.frombuffer(json.dumps([about, shares, place]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
             self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,
-            finish, score,
+            finish, score, version,
         )  # fmt: skip
 
     @property
@@ -186,6 +206,10 @@ class PredictJob:
         return Inference(self.cluster, self.task, self.sink, progress=progress, check=check)
 
     def _check(self) -> None:
+        for name, count in (("files", self.files), ("batch_size", self.batch_size)):
+            if count is not None:
+                whole(name, count, 1)
+        _check_fan_outs(self.num_neighbors)
         for what, value, known in (("kind of prediction", self.what, WHAT), ("format", self.format, FORMATS)):
             if value not in known:
                 raise UnknownNameError.of(what, value, known)
@@ -284,8 +308,10 @@ class PredictJob:
         import torch
 
         try:
-            return torch.device(self.device)
-        except RuntimeError as error:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+            return device
+        except (RuntimeError, AssertionError) as error:  # the latter where torch was built without the device
             raise ConfigError(f"device {self.device!r}: {str(error).partition(chr(10))[0]}") from None
 
     def _check_kind(self, saved: SavedModel) -> str:
@@ -307,6 +333,15 @@ class PredictJob:
         if self.table is not None:
             return TableSink(self.cluster, self.types[0], self.table, None if self.what == "classes" else self.width)
         return MemorySink()
+
+
+def _check_fan_outs(fan_outs: object) -> None:
+    if fan_outs is None:
+        return
+    if not isinstance(fan_outs, Sequence) or isinstance(fan_outs, str):
+        raise ConfigError(f"num_neighbors {fan_outs!r}: must be a list of fan-outs")
+    if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in fan_outs):
+        raise ConfigError("num_neighbors 0: a layer would read no neighbours")
 
 
 def predicted_types(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn import GCNConv, MessagePassing, SAGEConv
 
 from atta.client.inference.block import Floats, Layer, LayerBlock
 from atta.errors import ConfigError, DataError
@@ -69,7 +69,7 @@ def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = Fals
     return layers[:-1] if hidden else layers
 
 
-def wrapped(modules: Sequence[Any], device: torch.device) -> list[Layer]:
+def wrapped(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> list[Layer]:
     """The layers of a user's model, put into evaluation mode and on ``device``.
 
     A module is called as ``module((x, x[:n]), edge_index)`` with the rows that it reads, of which the first n are those
@@ -79,6 +79,10 @@ def wrapped(modules: Sequence[Any], device: torch.device) -> list[Layer]:
     Raises:
         ConfigError: something is no module, or no module reads neighbours.
     """
+    if isinstance(modules, torch.nn.Module):
+        if not isinstance(modules, torch.nn.Sequential | torch.nn.ModuleList):
+            raise ConfigError(f"{type(modules).__name__}: give a model's layers, first to last, as a list")
+        modules = [*modules]
     layers: list[Layer] = []
     before: list[torch.nn.Module] = []
     reader: torch.nn.Module | None = None
@@ -90,6 +94,10 @@ def wrapped(modules: Sequence[Any], device: torch.device) -> list[Layer]:
         if type(module).__module__.startswith("torch.nn."):
             (before if reader is None else after).append(module)
             continue
+        if type(module).__module__.startswith("torch_geometric.") and not isinstance(module, MessagePassing):
+            raise ConfigError(
+                f"layer {number}: {type(module).__name__} of PyG reads no neighbours; between layers take modules of torch.nn"
+            )
         if reader is not None:
             layers.append(_fused(before, reader, after, device))
             before, after = [], []
@@ -114,6 +122,14 @@ def _conv(
     gcn = type(conv) is GCNConv
     if gcn and (conv.improved or not conv.add_self_loops or not conv.normalize):
         raise ConfigError("GCNConv: inference layer by layer takes improved=False, add_self_loops and normalize")
+    if gcn and (conv.aggr not in ("add", "sum") or conv.flow != "source_to_target"):
+        raise ConfigError("GCNConv: inference layer by layer takes aggr='add' and flow='source_to_target'")
+
+    ordered = [type(part).__name__ for part in conv.modules() if isinstance(part, torch.nn.RNNBase)]
+    if ordered:
+        raise ConfigError(
+            f"{type(conv).__name__}: its {ordered[0]} depends on the order of neighbours, which is not kept"
+        )
 
     def rows(x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
         x = x if first is None else first(x)
@@ -125,12 +141,26 @@ def _conv(
 
 def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
     source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
+    targets = x[: block.targets]
+    if not len(source):
+        return _alone(conv, targets)
     if _sums(conv, x.device):
-        edges = _matrix(source, target, torch.ones(len(source), dtype=x.dtype), block)
-    else:
-        edges = torch.stack([source, target]).to(x.device)
-    found: torch.Tensor = conv((x, x[: block.targets]), edges)
+        matrix = _matrix(source, target, torch.ones(len(source), dtype=x.dtype), block)
+        try:
+            summed: torch.Tensor = conv((x, targets), matrix)
+            return summed
+        except NotImplementedError:
+            pass  # PyG makes code per class, and the first layer of this process made some that reads lists of edges only
+    found: torch.Tensor = conv((x, targets), torch.stack([source, target]).to(x.device))
     return found
+
+
+def _alone(conv: Any, x: torch.Tensor) -> torch.Tensor:
+    """Rows of vertices without edges. Some aggregations, such as median, refuse a graph that has none: they are computed
+    beside a vertex with a self-loop."""
+    beside = torch.cat([x.new_zeros(1, x.shape[1]), x])
+    found: torch.Tensor = conv((beside, beside), torch.zeros((2, 1), dtype=torch.int64, device=x.device))
+    return found[1:]
 
 
 def _sums(conv: Any, device: torch.device) -> bool:
@@ -213,8 +243,17 @@ def digest_of(modules: Iterable[torch.nn.Module]) -> str:
     """Hexadecimal digest of what modules are and of all their weights."""
     found = hashlib.blake2b(digest_size=16)
     for module in modules:
+        for name, part in module.named_modules():  # PyG's texts leave some settings out
+            settings = sorted((key, repr(value)) for key, value in vars(part).items() if _is_setting(key, value))
+            found.update(f"{name} {type(part).__qualname__} {settings}".encode())
         found.update(repr(module).encode())
         for name, tensor in module.state_dict().items():
             found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
             found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    parts = value if isinstance(value, list | tuple) else [value]
+    plain = all(part is None or isinstance(part, bool | int | float | str) for part in parts)
+    return plain and not name.startswith("_") and name != "training"
