@@ -6,6 +6,7 @@ import base64
 import itertools
 import os
 import shlex
+import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -198,7 +199,24 @@ def test_units_of_systemd(tmp_path: Path) -> None:
             assert f"# Runs on {'ab'[number]}." in text
             assert int(lines["TimeoutStopSec"]) > DRAIN_S
             assert lines["Restart"] == ("always" if "daemon" in name else "on-failure")
+            assert lines["ProtectSystem"] == "strict"
+            assert (lines["StateDirectory"], lines["WorkingDirectory"]) == ("atta", "%S/atta")
+            assert lines.get("PrivateTmp", "no") == ("no" if "daemon" in name else "yes")
+            assert lines["PrivateDevices"] == ("yes" if "daemon" in name else "no")
     assert "ExecStart=/opt/atta serve --data /data" in found["atta-daemon-1.service"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    for name, text in units(plan(2, 1), ["a", "b"], {}, {}, shutil.which("true") or "").items():
+        (tmp_path / name).write_text(text)
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line for line in told.stderr.splitlines() if str(tmp_path) in line] == []
 
 
 def test_words_survive_systemd() -> None:
@@ -279,7 +297,12 @@ def test_nonsense_is_refused(dataset: Path, words: tuple[str, ...], told: str) -
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told"), [(["a"], "1 are named"), (["a", "a"], "name a machine once"), (["a", "b"], "--nnodes 3")]
+    ("hosts", "told"),
+    [
+        (["a"], "1 are named"),
+        (["a", "a"], "name a machine once"),
+        (["a", "b"], "--nnodes 3"),
+    ],
 )
 def test_machines_of_units_are_checked(hosts: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):

@@ -28,16 +28,23 @@ TimeoutStopSec={grace}
 KillSignal=SIGTERM
 KillMode=mixed
 LimitNOFILE=65536
+# What may be written: this folder, where relative paths begin.
+StateDirectory={name}
+WorkingDirectory=%S/{name}
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=read-only
-PrivateDevices={devices}
 ProtectKernelTunables=yes
 ProtectControlGroups=yes
 RestrictSUIDSGID=yes
 {more}
 [Install]
 WantedBy=multi-user.target
+"""
+_OF_TRAINERS = """\
+# They may need GPUs, and a run has files in /tmp. What daemons share with trainers (sockets, memory) has no file.
+PrivateDevices=no
+PrivateTmp=yes
 """
 
 
@@ -71,27 +78,30 @@ def units(
         words = [program, *plan.daemon(CLUSTER, tls, part=str(part))[1:]]
         memory = f"MemoryLow={-(-plan.needs[part].memory(plan.cache, plan.buffer) >> 20)}M\n"
         found[f"{plan.name}-daemon-{part}.service"] = _unit(
-            host, f"Atta daemon of partition {part}", words, restart="always", more=memory
+            plan,
+            host,
+            f"Atta daemon of partition {part}",
+            words,
+            restart="always",
+            more=f"PrivateDevices=yes\n{memory}",
         )
     for node in range(plan.nodes):
         words = [program, *plan.trainer(CLUSTER, hosts[0], node=str(node))[1:]]
         found[f"{plan.name}-trainer-{node}.service"] = _unit(
-            hosts[node], f"Atta trainers of machine {node}", words, restart="on-failure", devices="no"
+            plan, hosts[node], f"Atta trainers of machine {node}", words, restart="on-failure", more=_OF_TRAINERS
         )
     return found
 
 
-def _unit(
-    host: str, description: str, words: Sequence[str], *, restart: str, devices: str = "yes", more: str = ""
-) -> str:
-    """``devices``: whether devices are hidden; trainers may need GPUs."""
+def _unit(plan: DeploymentPlan, host: str, description: str, words: Sequence[str], *, restart: str, more: str) -> str:
+    """``more``: further lines of the section [Service]."""
     return _UNIT.format(
+        name=plan.name,
         host=host,
         description=description,
         command=" ".join(map(_quoted, words)),
         restart=restart,
         grace=GRACE_S,
-        devices=devices,
         more=more,
     )
 
