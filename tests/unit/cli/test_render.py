@@ -208,7 +208,7 @@ def test_units_of_systemd(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    for name, text in units(plan(2, 1), ["a", "b"], {}, {}, shutil.which("true") or "").items():
+    for name, text in units(plan(2, 1), ["a", "fd00::2"], {}, {}, shutil.which("true") or "").items():
         (tmp_path / name).write_text(text)
     told = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service")],
@@ -217,6 +217,17 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         check=False,
     )
     assert [line for line in told.stderr.splitlines() if str(tmp_path) in line] == []
+
+
+def test_ipv6_addresses_of_machines_have_brackets(tmp_path: Path) -> None:
+    for host in ("fd00::2", "[fd00::2]"):
+        found = units(plan(2, 2), [host, "10.0.0.1"], {}, {})
+        (tmp_path / "cluster.toml").write_text(found["cluster.toml"])
+        assert read_cluster(tmp_path / "cluster.toml") == {0: "[fd00::2]:7070", 1: "10.0.0.1:7070"}
+        listening = "--listen {0}:7070 --link-port 7071 --metrics {0}:9090"
+        assert listening.format("[::]") in found["atta-daemon-0.service"]
+        assert listening.format("0.0.0.0") in found["atta-daemon-1.service"]
+        assert "--rdzv-endpoint [fd00::2]:29400" in found["atta-trainer-1.service"]
 
 
 def test_words_survive_systemd() -> None:
@@ -301,9 +312,16 @@ def test_nonsense_is_refused(dataset: Path, words: tuple[str, ...], told: str) -
     [
         (["a"], "1 are named"),
         (["a", "a"], "name a machine once"),
+        (["fd00::2", "[fd00::2]"], "name a machine once"),
         (["a", "b"], "--nnodes 3"),
     ],
 )
 def test_machines_of_units_are_checked(hosts: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         units(plan(2, 3), hosts, {}, {})
+
+
+@pytest.mark.parametrize("host", ["fd00::g", "a:7070", "a b"])
+def test_what_is_no_host_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address"):
+        units(plan(1), [host], {}, {})

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 from atta.partition.parts.needs import Needs
+from atta.wire.clusterfile import check_address
 
-__all__ = ["DRAIN_S", "GRACE_S", "DeploymentPlan"]
+__all__ = ["DRAIN_S", "GRACE_S", "DeploymentPlan", "bracketed"]
 
 DRAIN_S = 30
 """How long daemons let sessions go on when an engine stops them."""
@@ -88,11 +89,21 @@ class DeploymentPlan:
         return [*words, *self.train]
 
     def cluster_file(self, hosts: Sequence[str], tls: Mapping[str, str]) -> str:
-        """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring."""
-        entries = [f'[[daemon]]\npart = {part}\naddress = "{host}:{self.port}"\n' for part, host in enumerate(hosts)]
+        """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring.
+
+        Raises:
+            ConfigError: a host is none.
+        """
+        addresses = [check_address(f"{host}:{self.port}") for host in hosts]
+        entries = [f'[[daemon]]\npart = {part}\naddress = "{address}"\n' for part, address in enumerate(addresses)]
         if self.tls:
             entries.append("[tls]\n" + "".join(f'{key} = "{path}"\n' for key, path in tls.items()))
         return "\n".join(entries)
+
+
+def bracketed(host: str) -> str:
+    """``host`` as it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 _OURS = frozenset(("--cluster", "--data", "--trainers", "--nnodes", "--node-rank", "--rdzv-endpoint"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atta.cli.cluster.rendering.plan import GRACE_S, DeploymentPlan
+from atta.cli.cluster.rendering.plan import GRACE_S, DeploymentPlan, bracketed
 from atta.errors import ConfigError
 
 __all__ = ["CLUSTER", "units"]
@@ -59,14 +59,17 @@ def units(
 
     Args:
         plan: the cluster.
-        hosts: the machine of each partition's daemon; trainers run on the first of them.
+        hosts: the machine of each partition's daemon, an IPv6 address with or without brackets; trainers run on the
+            first of them.
         tls: options of daemons and their files.
         callers: what trainers bring, by key.
         program: where ``atta`` is installed.
 
     Raises:
-        ConfigError: there are not as many hosts as partitions, one has two daemons, or trainers have too few machines.
+        ConfigError: there are not as many hosts as partitions, one has two daemons or is none, or trainers have too few
+            machines.
     """
+    hosts = [*map(bracketed, hosts)]
     if len(hosts) != plan.parts:
         raise ConfigError(f"--host: {len(hosts)} are named, the dataset has {plan.parts} partitions")
     if len({*hosts}) < len(hosts):
@@ -75,7 +78,9 @@ def units(
         raise ConfigError(f"--nnodes {plan.nodes}: trainers run on the machines of daemons, which are {len(hosts)}")
     found = {"cluster.toml": plan.cluster_file(hosts, callers)}
     for part, host in enumerate(hosts):
-        words = [program, *plan.daemon(CLUSTER, tls, part=str(part))[1:]]
+        every = "[::]" if host.startswith("[") else "0.0.0.0"
+        ports = {"listen": f"{every}:{plan.port}", "metrics": f"{every}:{plan.metrics_port}"}
+        words = [program, *plan.daemon(CLUSTER, tls, part=str(part), **ports)[1:]]
         memory = f"MemoryLow={-(-plan.needs[part].memory(plan.cache, plan.buffer) >> 20)}M\n"
         found[f"{plan.name}-daemon-{part}.service"] = _unit(
             plan,
