@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from atta.errors import ConfigError
+from atta.observe.answering import bounded_listener, run_aside
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
 from atta.observe.figures import JobFigures, SessionFigures
 
@@ -94,13 +95,7 @@ def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     try:
-        listening, thread = start_http_server(port, host.strip("[]"), registry)
+        serving = bounded_listener(host, port, make_wsgi_app(registry))
     except OSError as error:
         raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
-
-    def end() -> None:
-        listening.shutdown()
-        listening.server_close()
-        thread.join()
-
-    return end
+    return run_aside(serving, "atta-metrics")

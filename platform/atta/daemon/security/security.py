@@ -11,8 +11,9 @@ from prometheus_client.registry import Collector
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
-from atta.daemon.security.scraping import App, serve_guarded, serve_guarded_metrics
+from atta.daemon.security.scraping import serve_guarded, serve_guarded_metrics
 from atta.errors import ConfigError
+from atta.observe.answering import App
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
-from functools import partial
 
 import structlog
 
@@ -16,6 +14,7 @@ from atta.cli.cluster.trace import recorded
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security.security import DaemonSecurity, check_reached_by_others
 from atta.errors import ConfigError
+from atta.observe.answering import run_aside
 from atta.wire.clusterfile import listening_at
 from atta.wire.security.roles import METRICS
 
@@ -54,10 +53,6 @@ def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iter
             stack.callback(ended)
         else:
             check_reached_by_others({OPTION: host}, insecure=config.insecure)
-            found = server(host, port, show, trace, option=OPTION)
-            thread = threading.Thread(target=partial(found.serve_forever, 0.2), name="atta-page", daemon=True)
-            thread.start()
-            stack.callback(found.server_close)
-            stack.callback(found.shutdown)
+            stack.callback(run_aside(server(host, port, show, trace, option=OPTION), "atta-page"))
         log.info("dashboard", address=f"{host}:{port}")
         yield

@@ -1,23 +1,20 @@
-"""Serves the page over HTTP: GET of ``/`` and ``/trace``, nothing else. ``application`` is the same for WSGI."""
+"""Serves the page over HTTP: GET of ``/`` and ``/trace``, nothing else."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 from atta.errors import AttaError, ConfigError
+from atta.observe.answering import App, bounded_listener
 
 __all__ = ["PATHS", "application", "server"]
 
 PATHS = ("/", "/trace")
 """What there is."""
 
-AT_ONCE = 16
-"""Requests that are answered at the same time; others wait for a moment, then they are refused."""
-WAIT_S, IDLE_S = 2.0, 10.0
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     "X-Content-Type-Options": "nosniff",
@@ -39,8 +36,8 @@ def _unknown(path: str) -> tuple[int, str, str]:
     return 404, "text/plain; charset=utf-8", f"{path[:100]!r}: there are / and /trace\n"
 
 
-def application(page: Callable[[], str], trace: Callable[[], str]) -> Callable[..., Iterable[bytes]]:
-    """The page and the trace for a server of WSGI, which bounds the requests that are answered at the same time."""
+def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
+    """The page and the trace for a server of WSGI."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO") or "/"
@@ -58,44 +55,14 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> Callable[.
 
 def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
-) -> ThreadingHTTPServer:
+) -> WSGIServer:
     """A server that listens; the caller runs ``serve_forever``. ``page``, ``trace``: make the answers. ``option``: what
     errors name.
 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
     """
-    places = threading.BoundedSemaphore(AT_ONCE)
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = IDLE_S
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path not in PATHS:
-                self._send(*_unknown(path))
-            elif not places.acquire(timeout=WAIT_S):
-                self._send(503, "text/plain; charset=utf-8", "too many requests at once\n")
-            else:
-                try:
-                    self._send(*_answer(path, page, trace))
-                finally:
-                    places.release()
-
-        def _send(self, status: int, kind: str, text: str) -> None:
-            body = text.encode()
-            self.send_response_only(status)
-            for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
     try:
-        found = ThreadingHTTPServer((host.strip("[]"), port), Handler)
+        return bounded_listener(host, port, application(page, trace))
     except OSError as error:
         raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
-    found.daemon_threads = True
-    return found

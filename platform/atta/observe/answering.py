@@ -1,0 +1,91 @@
+"""A server of HTTP that strangers cannot fill: a few connections at a time, none of which may be silent for long."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+__all__ = ["App", "bounded_listener", "run_aside"]
+
+App = Callable[..., Iterable[bytes]]
+"""An application of WSGI."""
+
+ANSWER_S = 10.0
+"""How long a caller may be silent while its request is read, and while its answer waits to be taken, in seconds."""
+AT_A_TIME = 16
+"""Most connections at a time. Further ones wait in the kernel's queue, the first of them at most ``ANSWER_S``."""
+_POLL_S = 0.2
+
+
+class _Silent(WSGIRequestHandler):
+    """Logs no requests: their lines would go to standard error."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class'
+        pass
+
+
+def bounded_listener(
+    host: str, port: int, app: App, encrypted: Callable[[socket.socket], socket.socket] = lambda plain: plain
+) -> WSGIServer:
+    """A server of ``app`` that listens; the caller runs it.
+
+    Args:
+        host: an address of this machine, with or without brackets.
+        port: 0: any free one, see ``server_port``.
+        app: what answers.
+        encrypted: does the handshake of a connection, and raises OSError or ValueError if there is none.
+
+    Raises:
+        OSError: the port is in use, or the address is not of this machine.
+    """
+    host = host.strip("[]")
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    places = threading.BoundedSemaphore(AT_A_TIME)
+
+    class Bounded(ThreadingMixIn, WSGIServer):
+        """Each connection has a thread, which also does the handshake: a silent caller holds up nobody else."""
+
+        daemon_threads = True
+        address_family = family
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            return places.acquire(timeout=ANSWER_S)  # not longer: whoever ends the server waits for this
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                places.release()
+                raise
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            try:
+                request.settimeout(ANSWER_S)
+                request = encrypted(request)
+                self.finish_request(request, client_address)
+            except (OSError, ValueError):
+                pass  # no handshake, or the caller was silent or went away
+            finally:
+                self.shutdown_request(request)
+                places.release()
+
+    serving = Bounded((host, port), _Silent)
+    serving.set_app(app)
+    return serving
+
+
+def run_aside(serving: WSGIServer, name: str) -> Callable[[], None]:
+    """Run a server on a thread called ``name``; returns what ends it."""
+    thread = threading.Thread(target=serving.serve_forever, args=(_POLL_S,), name=name, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        serving.shutdown()
+        serving.server_close()
+        thread.join()
+
+    return end

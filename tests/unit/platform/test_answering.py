@@ -1,0 +1,66 @@
+"""Servers of HTTP without TLS: connections that say nothing cost little, and end."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from atta.cli.cluster.dashboard.serving import server
+from atta.client.local import free_addresses
+from atta.observe import answering
+from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
+
+Served = Callable[[int], Callable[[], None]]
+
+
+def metrics(port: int) -> Callable[[], None]:
+    collector = DaemonCollector(0, {"dataset": "d"}, lambda: DaemonFigures({"parts": 1.0}, ()))
+    return serve_metrics(port, collector, host="127.0.0.1")
+
+
+def page(port: int) -> Callable[[], None]:
+    return answering.run_aside(server("127.0.0.1", port, lambda: "atta_daemon_info", lambda: "{}"), "page")
+
+
+@pytest.fixture(params=[metrics, page])
+def port(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Where metrics, or a page, are served; a silent caller has a second."""
+    monkeypatch.setattr(answering, "ANSWER_S", 1.0)
+    port = int(free_addresses(1)[0].rpartition(":")[2])
+    end = request.param(port)
+    yield port
+    end()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def read(port: int, path: str = "/") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def test_half_open_connections_are_few_and_end(port: int) -> None:
+    assert "atta_daemon_info" in read(port)
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for _ in range(answering.AT_A_TIME + 4):  # four wait
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            sock.sendall(b"GET /met")
+            silent.append(sock)
+        time.sleep(0.3)  # all that can be accepted are
+        assert threading.active_count() <= threads + answering.AT_A_TIME
+        assert "atta_daemon_info" in read(port)
+        assert [sock.recv(1) for sock in silent] == [b""] * len(silent)
+
+
+def test_one_caller_hangs_up_and_another_is_answered(port: int) -> None:
+    for _ in range(answering.AT_A_TIME + 1):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            sock.sendall(b"GET /metrics HTTP/1.1\r\n")
+    assert "atta_daemon_info" in read(port)
