@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 import atta
+from atta.cli.main import cli
+from atta.client.rates import DaemonRates
 from atta.client.watch import Watch
+from atta.errors import AttaError
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
 from tests.system.conftest import SmallGraph, free_port
 from tests.unit.platform.figures import job
@@ -175,6 +179,28 @@ def test_a_daemon_that_hangs_and_one_that_comes_back(small_graph: SmallGraph) ->
             os.kill(cluster.pids[1], signal.SIGCONT)
         assert eventually(lambda: not watch.look()[1].sample.error)
         assert watch.look()[1].batches_per_s == 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_status_tells_of_a_daemon_that_is_lost_between_two_looks(
+    small_graph: SmallGraph, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
+) -> None:
+    look = Watch.look
+    monkeypatch.setattr("atta.cli.cluster.status.DEADLINE_S", 1.0)
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as cluster:
+
+        def last_look(watch: Watch) -> list[DaemonRates]:
+            found = look(watch)
+            os.kill(cluster.pids[1], sent)
+            return found
+
+        monkeypatch.setattr(Watch, "look", last_look)
+        done = CliRunner().invoke(cli, ["status", "--cluster", str(cluster.cluster_file), "--json", "-"])
+        os.kill(cluster.pids[1], signal.SIGKILL)
+    assert isinstance(done.exception, AttaError)  # exit code 1
+    well, lost = json.loads(done.stdout)["daemons"]
+    assert well["error"] is None
+    assert str(done.exception).endswith(f"failed to answer: part 1 at {cluster.addresses[1]}: {lost['error']}")
 
 
 def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.output import DURATION, json_option, printer, write_json
+from atta.errors import AttaError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,6 +57,7 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
         watch.look()
         time.sleep(interval)
         found = watch.look()
+    known = [_as_of_now(answer, daemon) for answer, daemon in zip(known, found, strict=True)]
     now = datetime.now().astimezone()
     if json_file != "-":
         console = printer()
@@ -66,6 +69,13 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
         raise error
 
 
+def _as_of_now(answer: DaemonAnswer[Description], daemon: DaemonRates) -> DaemonAnswer[Description]:
+    """``answer``, but an error for a daemon that has described itself and then gave no figures."""
+    if answer.error is not None or not daemon.sample.error:
+        return answer
+    return dataclasses.replace(answer, error=AttaError(daemon.sample.error))
+
+
 def _document(
     known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRates], now: datetime
 ) -> dict[str, Any]:
@@ -74,10 +84,9 @@ def _document(
     for answer, daemon in zip(known, found, strict=True):
         rates = daemon.to_dict()
         counters, sessions = rates.pop("counters"), rates.pop("sessions")
-        reason = answer.reason or daemon.sample.error
         since = _up_since(daemon.sample.counters, now)
         up = since.isoformat(timespec="seconds") if since is not None else None
-        daemons.append({**counters, **rates, "error": reason or None, "up_since": up, "open_sessions": sessions})
+        daemons.append({**counters, **rates, "error": answer.reason or None, "up_since": up, "open_sessions": sessions})
     return {"schema": 1, "dataset_id": described[0].dataset_id if described else None, "daemons": daemons}
 
 
@@ -92,8 +101,7 @@ def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRat
     for name in ("sessions", "batches/s", "remote", "CPU", "memory", "buffers"):
         table.add_column(name, justify="right", overflow="fold")
     for answer, daemon in zip(known, found, strict=True):
-        reason = answer.reason or daemon.sample.error
-        state = Text(f"down: {reason}", style="bold red") if reason else "serving"
+        state = Text(f"down: {answer.reason}", style="bold red") if answer.reason else "serving"
         table.add_row(daemon.sample.parts, answer.address, state, *_figures(daemon, now))
     return table
 
