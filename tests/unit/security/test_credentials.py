@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from atta.cli.security import openssl
 from atta.cli.security.cert import cert
@@ -100,17 +101,30 @@ def test_a_renewed_certificate_is_seen_and_a_bad_one_is_not_taken(authority: Aut
     shutil.copy(first.cert, files.cert)
     shutil.copy(first.key, files.key)
     served = ServedCertificate(files, ask=True)
+    context = served.context()
     assert served._renewed() is None
     (tmp_path / "new").write_bytes(Path(second.cert).read_bytes())
-    (tmp_path / "new").rename(files.cert)  # its key comes later
-    assert served._renewed() is None
+    with capture_logs() as lines:
+        (tmp_path / "new").rename(files.cert)  # its key comes later
+        for _ in range(3):
+            assert served._renewed() is None
+            assert served.context() is context
+    assert [line["log_level"] for line in lines] == ["error"]
     (tmp_path / "new").write_bytes(Path(second.key).read_bytes())
     (tmp_path / "new").rename(files.key)
+    renewed = served.context()
+    assert renewed is not context
     assert served._renewed() is not None
     assert served._found.cert == Path(second.cert).read_bytes()
     assert served._renewed() is None
-    Path(files.key).unlink()
-    assert served._renewed() is None
+    with capture_logs() as lines:
+        Path(files.key).unlink()
+        for _ in range(3):
+            assert served._renewed() is None
+            assert served.context() is renewed
+    assert [line["log_level"] for line in lines] == ["error"]
+    shutil.copy(second.key, files.key)
+    assert served._renewed() is not None
 
 
 @pytest.mark.parametrize(

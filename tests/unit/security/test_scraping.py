@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,7 @@ class Served:
     context: ssl.SSLContext
     good: dict[str, str]
     expired: dict[str, str]
+    certificate: Path
 
     def read(self, header: str | None) -> tuple[int, str]:
         request = urllib.request.Request(f"https://127.0.0.1:{self.port}/metrics")
@@ -50,7 +52,7 @@ def served(authority: Authority) -> Iterator[Served]:
     port = serve_guarded_metrics("127.0.0.1", 0, collector, certificate, guard)
     with pytest.raises(ConfigError, match=f"port {port}"):
         serve_guarded_metrics("127.0.0.1", port, collector, certificate, guard)
-    yield Served(port, ssl.create_default_context(cafile=own.ca), good, expired)
+    yield Served(port, ssl.create_default_context(cafile=own.ca), good, expired, Path(own.cert))
     authority.token_file.unlink()
 
 
@@ -82,4 +84,11 @@ def test_a_silent_connection_and_a_plain_one_hold_up_nobody(served: Served) -> N
         plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
             assert b"atta" not in plain.recv(4096)
+        assert served.read(f"Bearer {served.good['reader']}")[0] == 200
+
+
+def test_a_bad_certificate_leaves_the_one_of_before(served: Served) -> None:
+    good = served.certificate.read_bytes()
+    for content in (b"garbage", b"other garbage", good):
+        served.certificate.write_bytes(content)
         assert served.read(f"Bearer {served.good['reader']}")[0] == 200

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import structlog
 
-from atta.errors import AttaError
+from atta.errors import AttaError, DataError
 from atta.wire.security.files import PemBytes, Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import TokenFile, read_tokens
 
@@ -35,33 +35,59 @@ class ServedCertificate:
     def __init__(self, files: TlsFiles, *, ask: bool) -> None:
         """``ask``: whether every caller has to show a certificate of the authority. Raises DataError for bad files."""
         self._files, self._ask = files, ask
+        self._stamp: Stamp | None
         self._found, self._stamp = files.read()
+        self._context = _context(files)
+        self._shown = self._found  # by gRPC
         self._lock = threading.Lock()
 
     def for_grpc(self) -> grpc.ServerCredentials:
         """As gRPC takes it: with a look at the files at each handshake."""
         renewed: Any = self._renewed  # the stubs do not know that None means: as before
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._found, self._ask), renewed, self._ask)
+        return grpc.dynamic_ssl_server_credentials(_configuration(self._shown, self._ask), renewed, self._ask)
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What has changed since the last handshake; None: nothing."""
+        """What has changed since gRPC last asked; None: nothing."""
         with self._lock:
-            try:
-                if self._files.stamp() == self._stamp:
-                    return None
-                self._found, self._stamp = self._files.read()
-            except AttaError as error:
-                log.error("certificate not renewed", error=str(error))
+            self._look()
+            if self._shown is self._found:
                 return None
-            log.info("certificate renewed", file=self._files.cert)
+            self._shown = self._found
             return _configuration(self._found, self._ask)
 
     def context(self) -> ssl.SSLContext:
-        """For connections of the metrics, with what the files hold now. They show no certificate of their own."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._files.cert, self._files.key)
-        return context
+        """For connections of the metrics, with a look at the files. They show no certificate of their own."""
+        with self._lock:
+            self._look()
+            return self._context
+
+    def _look(self) -> None:
+        """Read the files again if they have changed. Bad ones change nothing, and are told once per change."""
+        stamp: Stamp | None = None
+        try:
+            stamp = self._files.stamp()
+            if stamp == self._stamp:
+                return
+            found, stamp = self._files.read()
+            context = _context(self._files)
+        except AttaError as error:
+            if stamp != self._stamp:
+                log.error("certificate not renewed: the one of before goes on", error=str(error))
+            self._stamp = stamp
+            return
+        self._found, self._context, self._stamp = found, context, stamp
+        log.info("certificate renewed", file=self._files.cert)
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    """For a server with the certificate of ``files``. Raises DataError where they are bad."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(files.cert, files.key)
+    except (ssl.SSLError, OSError) as error:  # they were good a moment ago
+        raise DataError(files.cert, f"is being replaced: {error}") from error
+    return context
 
 
 def _configuration(found: PemBytes, ask: bool) -> grpc.ServerCertificateConfiguration:
