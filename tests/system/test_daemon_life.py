@@ -20,6 +20,7 @@ import pytest
 
 import atta
 from atta.client.control import Connection
+from atta.kvstore.spec import MutableSpec
 from atta.partition.deploy import deploy
 from atta.protos.v1 import kv_pb2
 from atta.wire.clusterfile import write_cluster
@@ -31,6 +32,13 @@ from atta.daemon.services.sessions import SessionService
 async def expire(self):
     raise ZeroDivisionError("no leases today")
 SessionService.expire = expire
+"""
+FULL = """
+from atta.errors import DataError
+from atta.kvstore.tables import Tables
+def snapshot(self, folder, **_):
+    raise DataError(folder, "cannot be written: No space left on device")
+Tables.snapshot = snapshot
 """
 SLOW = """
 import time
@@ -106,6 +114,18 @@ def test_a_background_task_that_dies_ends_the_daemon(small_graph: SmallGraph) ->
     assert errors.splitlines()[-1] == (
         "atta: error: the daemon's task expire_sessions died: ZeroDivisionError: no leases today"
     )
+
+
+def test_tables_that_are_not_saved_are_a_failure(small_graph: SmallGraph, tmp_path: Path) -> None:
+    options = ("--snapshots", str(tmp_path))
+    with daemon(small_graph.dataset(1, "random"), *options, before=FULL) as (child, address):
+        with atta.connect(address, wait=True) as cluster:
+            cluster.tables.create(MutableSpec("rows", 10))
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert errors.splitlines()[-1].startswith(f"atta: error: the tables of part 0 are not saved: {tmp_path}/shutdown/")
+    assert errors.splitlines()[-1].endswith("No space left on device")
 
 
 def test_an_error_of_a_local_daemon_keeps_its_type(small_graph: SmallGraph, tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ class Daemon:
         """Wait until the daemon has stopped.
 
         Raises:
-            AttaError: it stopped because one of its background tasks died.
+            AttaError: its tables are not saved, or it stopped because one of its background tasks died.
             KeyboardInterrupt: it stopped because of Ctrl-C.
         """
         await self._stopped.wait()
@@ -382,7 +382,7 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
         while len(self._sessions) and not self._orphaned and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
-        await saving
+        self._failure = await saving or self._failure
         for chore in self._chores:
             chore.cancel()
         await self._server.stop(grace=1.0)

@@ -16,7 +16,7 @@ from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.turns import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
-from atta.errors import ConfigError, QuotaExceededError, StaleRowError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError
 from atta.kvstore import tables as tables_module
 from atta.kvstore.mutable.owners import span_of
 from atta.kvstore.mutable.table import MutableTable
@@ -174,10 +174,20 @@ def test_a_disk_that_hangs_does_not_keep_a_daemon_from_ending(tmp_path: Path, mo
 
     async def story() -> None:
         service = await started(Tables(1 << 20), tmp_path)
-        await service.finish(within_s=0.01)
+        lost = await service.finish(within_s=0.01)
+        assert "part 0 are not saved: not done within 0.01 s" in str(lost)
 
     asyncio.run(story())
     hanging.set()
+
+
+def test_a_daemon_knows_whether_its_tables_are_saved(tmp_path: Path) -> None:
+    async def end(folder: Path) -> AttaError | None:
+        return await (await started(Tables(1 << 20), folder)).finish()
+
+    (tmp_path / "file").touch()
+    assert asyncio.run(end(tmp_path / "folder")) is None
+    assert f"part 0 are not saved: {tmp_path}/file/shutdown" in str(asyncio.run(end(tmp_path / "file")))
 
 
 def test_edges_are_counted_in_their_files(tmp_path: Path) -> None:

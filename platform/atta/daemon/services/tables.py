@@ -28,7 +28,7 @@ from atta.daemon.services.data import DataService
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
-from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.mutable.lent import LentLayout
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
 from atta.kvstore.mutable.requests import Pulled, Push
@@ -356,14 +356,21 @@ class TableService(DataService):
                     "load it where each daemon serves what it served before",
                 )
 
-    async def finish(self, *, within_s: float = FINISH_S) -> None:
-        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept. Raises nothing."""
+    async def finish(self, *, within_s: float = FINISH_S) -> AttaError | None:
+        """Refuse further pushes and save the tables as snapshot ``shutdown``, if snapshots are kept.
+
+        Returns why they are not saved, which the log says, too; None: they are.
+        """
         try:
             await asyncio.wait_for(self._finish(), within_s)
         except TimeoutError:
-            log.error("tables not saved", part=self._part, error=f"not done within {within_s:g} s")
+            cause = f"not done within {within_s:g} s"
         except Exception as error:
-            log.error("tables not saved", part=self._part, error=str(error))
+            cause = str(error)
+        else:
+            return None
+        log.error("tables not saved", part=self._part, error=cause)
+        return AttaError(f"the tables of part {self._part} are not saved: {cause}")
 
     async def _finish(self) -> None:
         await aside(self._tables.close)
