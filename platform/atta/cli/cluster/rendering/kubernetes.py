@@ -186,7 +186,7 @@ def _container(plan: KubernetesPlan, name: str, command: list[str]) -> dict[str,
         "name": name,
         "image": plan.image,
         "command": command[:2],
-        "args": command[2:],
+        "args": [word.replace("$", "$$") for word in command[2:]],  # Kubernetes expands $(NAME), and $$ to one $
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
         "securityContext": _UNPRIVILEGED,
         "volumeMounts": mounts,
