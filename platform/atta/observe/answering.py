@@ -1,9 +1,11 @@
-"""A server of HTTP that strangers cannot fill: a few connections at a time, none of which may be silent for long."""
+"""A server of HTTP that strangers cannot fill: a few connections at a time, which have to say soon what they want."""
 
 from __future__ import annotations
 
+import io
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -15,14 +17,36 @@ App = Callable[..., Iterable[bytes]]
 """An application of WSGI."""
 
 ANSWER_S = 10.0
-"""How long a caller may be silent while its request is read, and while its answer waits to be taken, in seconds."""
+"""How long a handshake, the request, and each write of the answer may take, in seconds."""
 AT_A_TIME = 16
 """Most connections at a time. Further ones wait in the kernel's queue, the first of them at most ``ANSWER_S``."""
 _POLL_S = 0.2
 
 
-class _Silent(WSGIRequestHandler):
-    """Logs no requests: their lines would go to standard error."""
+class _BoundedReader(io.RawIOBase):
+    """What comes from ``sock`` within ``ANSWER_S`` seconds from now; then reading raises TimeoutError."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._until = sock, time.monotonic() + ANSWER_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._sock.settimeout(max(1e-3, self._until - time.monotonic()))
+        try:
+            return self._sock.recv_into(buffer)
+        finally:
+            self._sock.settimeout(ANSWER_S)
+
+
+class _BoundedHandler(WSGIRequestHandler):
+    """Does not wait for a request that comes byte by byte. Logs none: their lines would go to standard error."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_BoundedReader(self.connection))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class'
         pass
@@ -68,12 +92,12 @@ def bounded_listener(
                 request = encrypted(request)
                 self.finish_request(request, client_address)
             except (OSError, ValueError):
-                pass  # no handshake, or the caller was silent or went away
+                pass  # no handshake, or the caller was too slow or went away
             finally:
                 self.shutdown_request(request)
                 places.release()
 
-    serving = Bounded((host, port), _Silent)
+    serving = Bounded((host, port), _BoundedHandler)
     serving.set_app(app)
     return serving
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ from atta.cli.cluster.dashboard.serving import server
 from atta.client.local import free_addresses
 from atta.observe import answering
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
+from tests.waiting import eventually
 
 Served = Callable[[int], Callable[[], None]]
 
@@ -57,6 +59,25 @@ def test_half_open_connections_are_few_and_end(port: int) -> None:
         assert threading.active_count() <= threads + answering.AT_A_TIME
         assert "atta_daemon_info" in read(port)
         assert [sock.recv(1) for sock in silent] == [b""] * len(silent)
+
+
+def test_a_request_that_trickles_ends(port: int) -> None:
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.settimeout(0.1)
+        assert eventually(lambda: hung_up(sock), 20)
+    assert time.monotonic() - began >= 1
+
+
+def hung_up(sock: socket.socket) -> bool:
+    """Send one more byte; whether the other end has closed the connection."""
+    try:
+        sock.sendall(b"G")
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def test_one_caller_hangs_up_and_another_is_answered(port: int) -> None:
