@@ -177,9 +177,11 @@ class GraphWriter:
         self.add_table("y", y, node_type)
 
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
-        """Add a split from row numbers (any order, duplicates dropped) or a boolean mask."""
+        """Add a split from row numbers (any order, duplicates dropped) or a boolean mask [n]."""
         check_name("split", name)
         values = np.asarray(rows)
+        if values.ndim != 1:
+            raise ConfigError(f"split {name!r}: {list(values.shape)} is the shape of neither row numbers nor a mask")
         chosen = (
             np.flatnonzero(values) if values.dtype == bool else np.unique(_integers(f"split {name!r}: rows", values))
         )

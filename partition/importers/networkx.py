@@ -30,7 +30,7 @@ from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.common import add_features, name_bytes
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_mask, state_classes
+from atta.partition.importers.reading.stated import as_masks, state_classes
 from atta.partition.schema import is_table_name
 
 if TYPE_CHECKING:
@@ -143,8 +143,9 @@ def _add_rows(out: GraphWriter, where: str | Path, name: str, rows: Array, optio
         add_features(out, rows, NODE_TYPE, options)
     elif name == "y":
         out.add_labels(rows)
-    elif name.endswith("_mask") and rows.ndim == 1:
-        out.add_split(name.removesuffix("_mask"), as_mask(where, name, rows))
+    elif name.endswith("_mask"):
+        for split, mask in as_masks(where, name, name.removesuffix("_mask"), rows).items():
+            out.add_split(split, mask)
     else:
         out.add_table(name, rows)
 

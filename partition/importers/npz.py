@@ -7,7 +7,8 @@ edge_index.npy, ...       instead of graph.npz, the same arrays as single files,
 ids.npy                   int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
 x.npy or x_sparse.npz     features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
 y.npy                     labels of the target type
-train_mask.npy, split.npz splits of the target type: masks or vertex numbers
+train_mask.npy, split.npz splits of the target type: masks or vertex numbers; masks with several columns in single
+                          files, one per row in ``split.npz``, become ``NAME_0``, ``NAME_1``, ...
 meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; other entries
                           only describe the data
 
@@ -28,7 +29,14 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features, as_csr, load_array, load_npz
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_ids, as_mask, check_numbers, distinct_ids, state_classes
+from atta.partition.importers.reading.stated import (
+    as_ids,
+    as_mask,
+    as_masks,
+    check_numbers,
+    distinct_ids,
+    state_classes,
+)
 from atta.partition.schema import split_edge_type
 
 __all__ = ["read"]
@@ -212,7 +220,7 @@ def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOpti
     splits: dict[str, tuple[str, Array]] = {}  # file and rows by name
     for name in _MASKS:
         if (path := folder / f"{name}_mask.npy").exists():
-            splits[name] = path.name, as_mask(path, name, load_array(path))
+            splits |= {s: (path.name, m) for s, m in as_masks(path, name, name, load_array(path)).items()}
     if (folder / "split.npz").exists():
         for name, values in load_npz(folder / "split.npz").items():
             for stem, chosen in _columns(folder / "split.npz", name, values):

@@ -21,7 +21,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_mask, check_numbers, offered_ids, state_classes
+from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
 from atta.partition.schema import is_table_name
 
 __all__ = ["edge_table", "node_table", "read"]
@@ -139,10 +139,8 @@ class _Source:
         return None
 
     def _add_splits(self, out: GraphWriter, node_type: str, name: str, values: Array) -> None:
-        mask, split = as_mask(self.path, name, values), name.removesuffix("_mask")
-        columns = {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
-        for column, chosen in columns.items():
-            out.add_split(column, chosen, node_type)
+        for split, mask in as_masks(self.path, name, name.removesuffix("_mask"), values).items():
+            out.add_split(split, mask, node_type)
 
 
 def _says_nothing(name: object, value: Any) -> bool:

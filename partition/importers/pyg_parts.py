@@ -24,6 +24,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.stated import as_masks
 
 __all__ = ["read"]
 
@@ -87,8 +88,9 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
             add_features(out, values, node_type, options)
         elif name == "y":
             out.add_labels(values, node_type)
-        elif name.endswith("_mask") and values.dtype == bool and values.ndim == 1:
-            out.add_split(name.removesuffix("_mask"), values, node_type)
+        elif name.endswith("_mask") and values.dtype == bool:
+            for split, mask in as_masks(folder, name, name.removesuffix("_mask"), values).items():
+                out.add_split(split, mask, node_type)
         else:
             out.add_table(name, values, node_type)
 

@@ -30,7 +30,7 @@ from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.common import add_features, name_bytes
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_mask, check_numbers, distinct_ids, state_classes
+from atta.partition.importers.reading.stated import as_masks, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import TableSpec, split_edge_type
 
 __all__ = ["read"]
@@ -122,7 +122,8 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
         out.add_table(NAME, name_bytes(where, ids.to_pylist()), node_type)
     for name, column in splits.items():
         chosen = _numbers(where, column, whole[column].combine_chunks())
-        out.add_split(name, as_mask(where, f"the column {column!r}", chosen), node_type)
+        for split, mask in as_masks(where, f"the column {column!r}", name, chosen).items():
+            out.add_split(split, mask, node_type)
     return ids
 
 

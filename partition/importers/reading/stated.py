@@ -12,7 +12,7 @@ from atta.errors import DataError
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["as_ids", "as_mask", "check_numbers", "distinct_ids", "offered_ids", "state_classes"]
+__all__ = ["as_ids", "as_mask", "as_masks", "check_numbers", "distinct_ids", "offered_ids", "state_classes"]
 
 Array = npt.NDArray[Any]
 _LARGEST = 2**63 - 1
@@ -68,10 +68,21 @@ def offered_ids(
 
 
 def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_]:
-    """Return ``values`` as booleans; raises DataError if they are neither booleans nor zeros and ones."""
+    """Return ``values`` [n] or [n, k] as booleans; raises DataError if they are neither booleans nor zeros and ones."""
+    if values.ndim not in (1, 2):
+        raise DataError(where, f"{what}: {list(values.shape)} is neither one value for each vertex nor a row of them")
     if values.dtype.kind not in "biuf" or (values.dtype != bool and not np.isin(values, (0, 1)).all()):
         raise DataError(where, f"{what}: a mask holds truth values, or zeros and ones")
     return values.astype(bool)
+
+
+def as_masks(where: str | Path, what: str, split: str, values: Array) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return the mask [n] of each split in ``values``: ``split`` of [n]; ``split_0``, ``split_1``, ... of [n, k].
+
+    Raises DataError as ``as_mask`` does.
+    """
+    mask = as_mask(where, what, values)
+    return {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
 
 
 def state_classes(out: GraphWriter, stated: object) -> None:

@@ -63,6 +63,10 @@ def long_mask(out):
     out.add_nodes("n", 3, splits={"train": np.ones(4, bool)})
 
 
+def wide_mask(out):
+    out.add_nodes("n", 3, splits={"train": np.ones((3, 2), bool)})
+
+
 def unknown_type(out):
     out.open_edges("a__to__b")
 
@@ -104,6 +108,7 @@ def wide_weight(out):
         (short_table, "2 rows for 3 vertices"),
         (outside_split, "outside the 3"),
         (long_mask, "outside the 3"),
+        (wide_mask, r"split 'train': \[3, 2\] is the shape of neither"),
         (unknown_type, "'a' is not declared"),
         (bad_edge_type, "expected 'source__relation__destination'"),
         (declared_twice, "declared twice"),

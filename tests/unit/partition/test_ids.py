@@ -78,6 +78,49 @@ def test_a_mask_of_zeros_and_ones_is_a_mask(tmp_path: Path) -> None:
     assert Graph.open(tmp_path / "g").split("node", "train").tolist() == [1, 2, 5]
 
 
+def wide_npz(folder: Path, mask: np.ndarray) -> None:
+    np.savez(folder / "graph.npz", edge_index=EDGES)
+    np.save(folder / "y.npy", np.arange(c.N))
+    np.save(folder / "train_mask.npy", mask)
+
+
+def wide_table(folder: Path, mask: np.ndarray) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": np.arange(c.N), "m": mask.tolist()}), folder / "n.parquet")
+    nodes = {"node": {"files": "n.parquet", "id": "id", "splits": {"train": "m"}}}
+    (folder / "schema.json").write_text(json.dumps({"nodes": nodes}))
+
+
+def wide_networkx(folder: Path, mask: np.ndarray) -> None:
+    nodes = [{"id": row, "train_mask": values} for row, values in enumerate(mask.tolist())]
+    (folder / "g.json").write_text(json.dumps({"directed": True, "nodes": nodes, "links": []}))
+
+
+WIDE = [("npz", wide_npz, "."), ("table", wide_table, "."), ("networkx", wide_networkx, "g.json")]
+
+
+@pytest.mark.parametrize(("fmt", "write", "name"), WIDE)
+def test_a_mask_with_columns_is_a_split_per_column(tmp_path: Path, fmt: str, write: Any, name: str) -> None:
+    mask = np.zeros((c.N, 2), bool)
+    mask[[0, 2], 0] = mask[1, 1] = True
+    (tmp_path / "s").mkdir()
+    write(tmp_path / "s", mask)
+    import_graph(fmt, tmp_path / "s" / name, tmp_path / "g")
+    graph = Graph.open(tmp_path / "g")
+    assert {s: graph.split("node", s).tolist() for s in graph.schema.splits["node"]} == {
+        "train_0": [0, 2],
+        "train_1": [1],
+    }
+
+
+def test_a_mask_of_no_or_three_dimensions(tmp_path: Path) -> None:
+    for number, mask in enumerate((np.array(True), np.ones((c.N, 2, 2), bool))):
+        (source := tmp_path / f"s{number}").mkdir()
+        wide_npz(source, mask)
+        with pytest.raises(DataError, match=r"train_mask\.npy: train: \[.*\] is neither one value for each vertex"):
+            import_graph("npz", source, tmp_path / "g")
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "says"),
     [
