@@ -6,17 +6,19 @@
      "amount"}}}}
 
 Ids may be integers, which stay the users' ids, or strings. With strings, vertices are numbered in the order of the
-file, and the strings become the table ``name`` (UTF-8 bytes, padded with zeros). A table is a column, several columns
-side by side, or a column of lists of equal length. Other columns are refused by name, unless the list ``ignore`` beside
+file, and the strings become the table ``name`` (UTF-8 bytes, padded with zeros). In CSV, ids are integers if all of a
+node type are written as such; ``007`` and ``12:30`` are strings. A table is a column, several columns side by side, or
+a column of lists of equal length. Other columns, of any file, are refused by name, unless the list ``ignore`` beside
 ``files`` has them. ``num_classes`` beside ``nodes`` states the number of classes if it is larger than the labels show.
 Files are read in pieces. A pattern names several files, which are read in the order of their names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +78,43 @@ def _schema(path: Path) -> dict[str, Any]:
     known = {"nodes", "edges", "num_classes"}
     if not isinstance(value, dict) or not set(value) <= known or not isinstance(value.get("nodes"), dict):
         raise DataError(path, "wanted is an object with 'nodes' and 'edges', and perhaps 'num_classes'")
-    value.setdefault("edges", {})
+    if not isinstance(value.setdefault("edges", {}), dict):
+        raise DataError(path, "'edges' is not an object of edge types")
     for kind, keys, needed in (("nodes", _NODE_KEYS, {"files", "id"}), ("edges", _EDGE_KEYS, {"files", "src", "dst"})):
         for name, entry in value[kind].items():
             if not isinstance(entry, dict) or not needed <= set(entry) <= keys:
                 raise DataError(path, f"{kind} {name!r}: needs {sorted(needed)}, may have {sorted(keys)}")
+            for key, said in entry.items():
+                fits, wanted = _SHAPES.get(key, (_is_name, "a string"))
+                if not fits(said):
+                    raise DataError(path, f"{kind} {name!r}: {key!r} is {said!r}, wanted is {wanted}")
     for edge_type in value["edges"]:
         source, _, target = split_edge_type(edge_type)
         if missing := {source, target} - set(value["nodes"]):
             raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'")
     return value
+
+
+def _is_name(said: Any) -> bool:
+    return isinstance(said, str)
+
+
+def _are_names(said: Any) -> bool:
+    return isinstance(said, list) and all(map(_is_name, said))
+
+
+_SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tables": (
+        lambda said: isinstance(said, dict) and all(_is_name(v) or (v and _are_names(v)) for v in said.values()),
+        "an object with a column, or a list of columns, for each table",
+    ),
+    "splits": (
+        lambda said: isinstance(said, dict) and all(map(_is_name, said.values())),
+        "an object with a column for each split",
+    ),
+    "ignore": (_are_names, "a list of columns"),
+}
+"""What the schema may say under a key of a type, and how a message calls it."""
 
 
 def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[str, Any], options: ImportOptions) -> Any:
@@ -95,11 +124,18 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
     tables, splits = entry.get("tables", {}), entry.get("splits", {})
     columns = [entry["id"], *_columns(tables), *splits.values()]
     options.progress.stage(f"nodes {node_type}", None)
-    whole = pa.Table.from_batches(list(_batches(folder, entry, columns, options)))
-    where = folder / str(entry["files"])
+    where, schema = folder / str(entry["files"]), _wanted(folder, entry, columns, options)
+    kind = schema.field(entry["id"]).type
+    as_text = _is_csv(folder, entry) and not pa.types.is_floating(kind)
+    if as_text:
+        schema = _typed(schema, entry["id"], pa.string())
+    whole = pa.Table.from_batches(list(_batches(folder, entry, schema, blanks=not pa.types.is_string(kind))))
     ids = whole[entry["id"]].combine_chunks()
     if ids.null_count:
         raise DataError(where, f"the column {entry['id']!r} has empty ids")
+    if as_text or pa.types.is_null(ids.type):
+        ids = _integers(where, ids)
+        whole = whole.set_column(whole.schema.get_field_index(entry["id"]), entry["id"], ids)
     strings = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
     if not strings and not pa.types.is_integer(ids.type):
         raise DataError(where, f"the column {entry['id']!r} holds {ids.type}, wanted are integers or strings")
@@ -138,13 +174,16 @@ def _add_edges(
 ) -> None:
     source, _, target = split_edge_type(edge_type)
     tables, where = entry.get("tables", {}), folder / str(entry["files"])
-    columns = [entry["src"], entry["dst"], *_columns(tables)]
+    ids = {"src": known[source], "dst": known[target]}
+    schema = _wanted(folder, entry, [entry["src"], entry["dst"], *_columns(tables)], options)
+    if _is_csv(folder, entry):  # by itself, Arrow would read the vertex 12:30 as a time, and 22 among names as a number
+        for side, values in ids.items():
+            schema = _typed(schema, entry[side], values.type)
 
     def pieces() -> Iterator[dict[str, Array]]:
-        for batch in _batches(folder, entry, columns, options):
+        for batch in _batches(folder, entry, schema):
             ends = {
-                side: _positions(where, entry[side], batch.column(entry[side]), known[node_type])
-                for side, node_type in (("src", source), ("dst", target))
+                side: _positions(where, entry[side], batch.column(entry[side]), values) for side, values in ids.items()
             }
             yield {**ends, **{name: _rows(where, batch, spec) for name, spec in tables.items()}}
 
@@ -168,35 +207,86 @@ def _paths(folder: Path, entry: Mapping[str, Any]) -> list[Path]:
     return paths
 
 
-def _batches(folder: Path, entry: Mapping[str, Any], columns: Sequence[str], options: ImportOptions) -> Iterator[Any]:
-    """The wanted columns of all files, piece by piece; at least one piece."""
-    import pyarrow.dataset as ds
+def _is_csv(folder: Path, entry: Mapping[str, Any]) -> bool:
+    return _paths(folder, entry)[0].suffix.lower() == ".csv"
 
-    paths = _paths(folder, entry)
-    where, suffix = folder / str(entry["files"]), paths[0].suffix.lower()
-    empty = True
+
+@contextlib.contextmanager
+def _reading(where: Path) -> Iterator[None]:
+    """Raise DataError naming ``where`` for Arrow's errors."""
     try:
-        dataset = ds.dataset([str(path) for path in paths], format=suffix[1:])
-        if missing := [name for name in columns if name not in dataset.schema.names]:
-            raise DataError(where, f"has no column {missing[0]!r}; there are: {', '.join(dataset.schema.names)}")
-        for name in dataset.schema.names:
-            if name not in columns and name not in entry.get("ignore", ()):
-                options.refuse(where, name, "schema.json does not name the column")
-        for batch in dataset.to_batches(columns=list(dict.fromkeys(columns)), batch_size=_ROWS):
-            if batch.num_rows:
-                empty = False
-                yield batch
-        if empty:
-            yield _no_rows(dataset.schema, columns)
+        yield
     except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
         raise DataError(where, f"not readable: {error}") from None
 
 
-def _no_rows(schema: Any, columns: Sequence[str]) -> Any:
+def _wanted(folder: Path, entry: Mapping[str, Any], columns: Sequence[str], options: ImportOptions) -> Any:
+    """The Arrow schema of the wanted columns: the type of each is that of the first file with values in it.
+
+    Raises DataError naming a file that lacks one of them, or has others that are not to be ignored.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    fields: dict[str, Any] = {}
+    kind = "csv" if _is_csv(folder, entry) else "parquet"
+    for path in _paths(folder, entry):
+        with _reading(path):
+            found = ds.dataset(str(path), format=kind).schema
+            names = found.names
+        if missing := [name for name in columns if name not in names]:
+            raise DataError(path, f"has no column {missing[0]!r}; there are: {', '.join(names)}")
+        for name in names:
+            if name not in columns and name not in entry.get("ignore", ()):
+                options.refuse(path, name, "schema.json does not name the column")
+        for name in columns:
+            if name not in fields or pa.types.is_null(fields[name].type):
+                fields[name] = found.field(name)
+    return pa.schema(list(fields.values()))
+
+
+def _typed(schema: Any, name: str, kind: Any) -> Any:
+    """``schema`` with the type ``kind`` for the column ``name``."""
     import pyarrow as pa
 
-    fields = [schema.field(name) for name in dict.fromkeys(columns)]
-    return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in fields], schema=pa.schema(fields))
+    return schema.set(schema.get_field_index(name), pa.field(name, kind))
+
+
+def _batches(folder: Path, entry: Mapping[str, Any], schema: Any, *, blanks: bool = False) -> Iterator[Any]:
+    """The columns of ``schema`` of all files, piece by piece; at least one piece.
+
+    ``blanks``: whether an empty text of a CSV file is a missing value.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.dataset as ds
+
+    kind: Any = "parquet"
+    if _is_csv(folder, entry):
+        kind = ds.CsvFileFormat(convert_options=pa.csv.ConvertOptions(strings_can_be_null=blanks))
+    empty = True
+    with _reading(folder / str(entry["files"])):
+        dataset = ds.dataset([str(path) for path in _paths(folder, entry)], schema=schema, format=kind)
+        for batch in dataset.to_batches(batch_size=_ROWS):
+            if batch.num_rows:
+                empty = False
+                yield batch
+    if empty:
+        yield pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _integers(where: Path, ids: Any) -> Any:
+    """Ids [n] that are text as int64 if each is written as an integer is, otherwise unchanged: they are names."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(ids):
+        return ids.cast(pa.int64())
+    plain = pc.utf8_trim_whitespace(ids)
+    if not pc.all(pc.match_substring_regex(plain, "^(0|-?[1-9][0-9]*)$")).as_py():
+        return ids
+    with _reading(where):
+        return plain.cast(pa.int64())
 
 
 def _columns(tables: Mapping[str, Any]) -> list[str]:
@@ -219,7 +309,11 @@ def _numbers(where: Path, name: str, column: Any) -> Array:
     if column.null_count:
         raise DataError(where, f"the column {name!r} has {column.null_count} empty values")
     kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_null(kind):  # a heading without rows says nothing of the type
+        return np.empty(0, np.float32)
+    if _is_list(kind):
+        if _is_list(kind.value_type):
+            raise DataError(where, f"the column {name!r} holds {kind}, wanted are numbers or lists of numbers")
         lengths = np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))
         if len(lengths) > 1:
             raise DataError(where, f"the column {name!r} has lists of {lengths[0]} to {lengths[-1]} values")
@@ -232,6 +326,12 @@ def _numbers(where: Path, name: str, column: Any) -> Array:
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def _positions(where: Path, name: str, column: Any, ids: Any) -> npt.NDArray[np.int64]:
     """Rows of the vertices that a column names."""
     import pyarrow as pa
@@ -239,6 +339,8 @@ def _positions(where: Path, name: str, column: Any, ids: Any) -> npt.NDArray[np.
 
     if column.null_count:
         raise DataError(where, f"the column {name!r} has empty ids")
+    if not len(column):
+        return np.empty(0, np.int64)
     same = [pa.types.is_integer(kind) for kind in (column.type, ids.type)]
     if pa.types.is_integer(column.type):
         check_numbers(where, f"the column {name!r}", column.to_numpy(zero_copy_only=False), negative=True)

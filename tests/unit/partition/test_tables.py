@@ -10,6 +10,7 @@ import pytest
 
 from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph, partition_graph
+from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
@@ -81,7 +82,14 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
         (lambda s: s["nodes"]["user"].update(id="uid"), "no column 'uid'"),
         (lambda s: s["nodes"]["user"].update(id="age", ignore=["user_id"]), "integers or strings"),
         (lambda s: s["nodes"]["item"].update(tables={"x": "sku"}), "wanted are numbers"),
-        (lambda s: s["edges"]["user__buys__item"].update(dst="amount", ignore=["item"]), "holds double, the ids"),
+        (lambda s: s["edges"]["user__buys__item"].update(dst="amount", ignore=["item"]), "names the vertex '2.5'"),
+        (lambda s: s.update(edges=[]), "'edges' is not an object"),
+        (lambda s: s["nodes"]["user"].update(files=["users.parquet"]), "'files' is .*, wanted is a string"),
+        (lambda s: s["nodes"]["user"].update(tables=["age"]), "'tables' is .*, wanted is an object"),
+        (lambda s: s["nodes"]["user"].update(tables={"x": []}), "'tables' is .*, wanted is an object"),
+        (lambda s: s["nodes"]["user"].update(tables={"x": 3}), "'tables' is .*, wanted is an object"),
+        (lambda s: s["nodes"]["user"].update(splits=["is_train"]), "'splits' is .*, wanted is an object"),
+        (lambda s: s["nodes"]["item"].update(ignore="the price"), "'ignore' is .*, wanted is a list"),
     ],
 )
 def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) -> None:
@@ -99,6 +107,9 @@ def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) ->
         ("knows.parquet", {"a": [5, 6], "b": [42, 700]}, "names the vertex 6"),
         ("knows.parquet", {"a": [5, None], "b": [42, 700]}, "empty ids"),
         ("users.parquet", {"user_id": [1, 1]}, "no column 'age'"),
+        ("knows.parquet", {"a": [5.0], "b": [42]}, "holds double, the ids"),
+        ("buys-1.csv", {"user": [7], "item": ["pear"], "amount": [1], "colour": [3]}, r"buys-1\.csv: 'colour' is not"),
+        ("buys-1.csv", {"user": [7], "item": ["pear"]}, r"buys-1\.csv: has no column 'amount'"),
         ("items.csv", {"sku": ["a", "a"]}, "'a' occurs twice"),
         ("items.csv", {"sku": ["a" * 300, "b"]}, "300 bytes"),
     ],
@@ -119,3 +130,69 @@ def test_damaged_and_empty_files(folder: Path, tmp_path: Path) -> None:
     (folder / "knows.parquet").write_bytes(b"PAR1 nothing else")
     with pytest.raises(DataError, match="not readable"):
         import_graph("table", folder, tmp_path / "h")
+
+
+def csv_graph(tmp_path: Path, nodes: str, edges: str, **tables: Any) -> Graph:
+    """The graph of a CSV file of vertices and one of edges."""
+    (source := tmp_path / "s").mkdir()
+    (source / "n.csv").write_text(nodes)
+    (source / "e.csv").write_text(edges)
+    schema = {
+        "nodes": {"u": {"files": "n.csv", "id": "id", "tables": tables}},
+        "edges": {"u__r__u": {"files": "e.csv", "src": "s", "dst": "d"}},
+    }
+    (source / "schema.json").write_text(json.dumps(schema))
+    import_graph("table", source, tmp_path / "g")
+    return Graph.open(tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    ("ids", "edge", "rows"),
+    [
+        (["12:30", "12:30:00", "foo"], "12:30,foo", (0, 2)),
+        (["2020-01-01T00:00:00", "2020-01-01 00:00:00", "foo"], "2020-01-01T00:00:00,foo", (0, 2)),
+        (["A1", "22", "7"], "22,7", (1, 2)),
+        (["A1", "007", "7"], "007,7", (1, 2)),
+        (["007", "7"], "7,007", (1, 0)),
+        (["0x1F", "31"], "31,0x1F", (1, 0)),
+        (["true", "false"], "false,true", (1, 0)),
+        (["2020-01-01", "2020-01-02"], "2020-01-02,2020-01-01", (1, 0)),
+    ],
+)
+def test_names_in_csv_are_what_is_written(tmp_path: Path, ids: list[str], edge: str, rows: tuple[int, int]) -> None:
+    graph = csv_graph(tmp_path, "\n".join(["id", *ids, ""]), f"s,d\n{edge}\n")
+    assert to_strings(graph.table("u", "name")).tolist() == ids
+    edges = graph.edges("u__r__u")
+    assert (edges.src.tolist(), edges.dst.tolist()) == ([rows[0]], [rows[1]])
+
+
+def test_integers_in_csv_stay_ids_and_may_be_a_table(tmp_path: Path) -> None:
+    graph = csv_graph(tmp_path, "id\n -5\n0\n9223372036854775807\n", "s,d\n0,-5\n", number="id")
+    assert graph.user_ids("u").tolist() == graph.table("u", "number").tolist() == [-5, 0, 2**63 - 1]
+    assert graph.edges("u__r__u").src.tolist() == [1]
+
+
+@pytest.mark.parametrize("ids", ["1\n2\n", "a\nb\n", ""])
+def test_a_heading_alone_is_a_type_without_edges_or_vertices(tmp_path: Path, ids: str) -> None:
+    graph = csv_graph(tmp_path, f"id\n{ids}", "s,d\n")
+    assert (graph.schema.node_counts, graph.schema.edge_counts) == ({"u": ids.count("\n")}, {"u__r__u": 0})
+
+
+@pytest.mark.parametrize("ids", ['1\n""\n3\n', "1.5\n2\n"])
+def test_csv_ids_that_are_empty_or_fractions(tmp_path: Path, ids: str) -> None:
+    with pytest.raises(DataError, match=r"n\.csv: the column 'id' (has empty ids|holds double)"):
+        csv_graph(tmp_path, f"id\n{ids}", "s,d\n")
+
+
+def test_a_first_file_with_a_heading_alone(folder: Path, tmp_path: Path) -> None:
+    (folder / "buys-00.csv").write_text("user,item,amount\n")
+    import_graph("table", folder, tmp_path / "g")
+    assert Graph.open(tmp_path / "g").edges("user__buys__item").tables["weight"].tolist() == [2.5, 1.0, 9.0]
+
+
+def test_lists_of_lists(folder: Path, tmp_path: Path) -> None:
+    users = parquet.read_table(folder / "users.parquet")
+    place = users.schema.get_field_index("taste")
+    parquet.write_table(users.set_column(place, "taste", pa.array([[[1, 2]]] * 3)), folder / "users.parquet")
+    with pytest.raises(DataError, match=r"users\.parquet: the column 'taste' holds list<.*>, wanted are numbers"):
+        import_graph("table", folder, tmp_path / "g")
