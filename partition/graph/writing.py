@@ -168,10 +168,13 @@ class GraphWriter:
             out.append(rows[lo:hi])
 
     def add_labels(self, labels: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
-        """Add the table ``y``; integer labels become int64 and set the number of classes (-1: unlabelled)."""
+        """Add the table ``y``; integer labels become int64 and set the number of classes (-1: unlabelled).
+
+        Raises ConfigError for an integer that does not fit into int64.
+        """
         y = np.asarray(labels)
         if y.dtype.kind in "biu":
-            y = y.astype(np.int64)
+            y = y.astype(np.int64) if y.dtype == bool else _integers(f"labels of {node_type!r}", y)
             if y.ndim == 1:
                 self.num_classes = int(y.max(initial=-1)) + 1
         self.add_table("y", y, node_type)

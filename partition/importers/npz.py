@@ -63,7 +63,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         if (matrix := features.get(node_type)) is not None:
             add_features(out, matrix, node_type, options)
     if (folder / "y.npy").exists():
-        out.add_labels(load_array(folder / "y.npy"), target)
+        out.add_labels(_numbers(folder / "y.npy"), target)
         state_classes(out, meta.get("num_classes"))
     _add_splits(folder, out, target, options, known=(folder / "y.npy").exists() or "target_type" in meta)
     for edge_type, (index, tables) in relations.items():
@@ -106,7 +106,20 @@ def _read_meta(path: Path) -> dict[str, Any]:
         raise DataError(path, "not valid JSON") from None
     if not isinstance(meta, dict):
         raise DataError(path, "not a JSON object")
+    _check_meta(path, meta)
     return meta
+
+
+def _check_meta(path: Path, meta: dict[str, Any]) -> None:
+    """Check the entries that say which vertices and relations there are; raises DataError."""
+    types, relations = meta.get("node_types", {}), meta.get("relations", {})
+    if not isinstance(types, dict):
+        raise DataError(path, f"'node_types' is {types!r}, wanted is an object with the vertices of each type")
+    if not isinstance(relations, dict | list) or not all(isinstance(name, str) for name in relations):
+        raise DataError(path, f"'relations' is {relations!r}, wanted are names of edge types")
+    for name, count in (types | {"num_nodes": meta.get("num_nodes", 0)}).items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise DataError(path, f"{name!r} is {count!r}, wanted is a number of vertices")
 
 
 def _relations(
@@ -151,6 +164,8 @@ def _by_relation(
     if kind.shape != index.shape[1:]:
         raise DataError(path, "'edge_type' does not have one value per edge")
     check_numbers(path, "edge_type", kind)
+    if not kind.size:
+        return {EDGE_TYPE: (index, tables)}
     return {
         f"{NODE_TYPE}__r{r}__{NODE_TYPE}": (index[:, kind == r], {name: t[kind == r] for name, t in tables.items()})
         for r in np.unique(kind)
@@ -185,22 +200,30 @@ def _features(folder: Path, node_type: str) -> Any:
         raise DataError(folder, f"features of {node_type!r} are in {' and in '.join(p.name for p in found)}: leave one")
     if not found:
         return None
-    return load_array(found[0]) if found[0].suffix == ".npy" else as_csr(load_npz(found[0]), found[0])
+    return _numbers(found[0]) if found[0].suffix == ".npy" else as_csr(load_npz(found[0]), found[0])
+
+
+def _numbers(path: Path) -> Array:
+    """Memory-map the array [n, ...] of a file; raises DataError if it holds anything but rows of numbers."""
+    values = load_array(path)
+    if not values.ndim or values.dtype.kind not in "biuf":
+        raise DataError(path, f"holds {values.dtype}{list(values.shape)}, wanted are rows of numbers")
+    return values
 
 
 def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], meta: dict[str, Any]) -> dict[str, int]:
     """Find the number of vertices of each type: the stated one, the rows of the features, or what the edges need."""
-    counts: dict[str, int] = {t: int(n) for t, n in meta.get("node_types", {}).items()}
+    counts: dict[str, int] = dict(meta.get("node_types", {}))
     for t in _node_types(relations):
         if t in counts:
             continue
         if features[t] is not None:
             counts[t] = features[t].shape[0]
         elif t == NODE_TYPE and "num_nodes" in meta:
-            counts[t] = int(meta["num_nodes"])
+            counts[t] = meta["num_nodes"]
         else:
             ends = [i[side] for e, (i, _) in relations.items() for side in (0, 1) if split_edge_type(e)[2 * side] == t]
-            counts[t] = max((int(rows.max(initial=-1)) + 1 for rows in ends), default=0)
+            counts[t] = max((int(rows.max()) + 1 for rows in ends if rows.size), default=0)
     for t, matrix in features.items():
         if matrix is not None and matrix.shape[0] != counts[t]:
             raise DataError(folder, f"{matrix.shape[0]} feature rows for {counts[t]} vertices of type {t!r}")
@@ -253,7 +276,10 @@ def _columns(path: Path, name: str, values: Array) -> list[tuple[str, Array]]:
         return [(f"{stem}_{i}", as_mask(path, name, row)) for i, row in enumerate(values)]
     if values.dtype == bool or name.endswith("_mask"):
         return [(stem, as_mask(path, name, values))]
-    return [(stem, as_ids(path, name, values))]
+    rows, times = np.unique(as_ids(path, name, values), return_counts=True)
+    if len(twice := rows[times > 1]):
+        raise DataError(path, f"{name}: the vertex {twice[0]} occurs twice; a mask of numbers is called {stem}_mask")
+    return [(stem, rows)]
 
 
 def _rows(split: Array) -> Array:

@@ -220,7 +220,7 @@ def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], indices: 
         ends = edge_type.split("__")
         for side, end in ((0, ends[0]), (1, ends[-1])):
             if end == node_type:
-                largest = max(largest, int(index[side].max(initial=-1)))
+                largest = max(largest, int(index[side].max()) if index.size else -1)
     if largest < 0:
         raise DataError(source, f"the number of vertices of type {node_type!r} is nowhere stated")
     return largest + 1

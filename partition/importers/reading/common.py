@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import to_rows
@@ -55,18 +55,26 @@ def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
         matrix.check_format(full_check=True)
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(path, f"not a sparse matrix: {error}") from None
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(path, f"a sparse matrix of {matrix.dtype}, wanted are numbers")
     return matrix
 
 
 def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportOptions, name: str = "x") -> None:
-    """Write a dense array or a CSR matrix [n, d] as float32 rows, chunk by chunk."""
+    """Write a dense array or a CSR matrix [n, d] as float32 rows, chunk by chunk.
+
+    Raises ConfigError naming the table if its values are no real numbers, or too large for float32.
+    """
+    what = f"table {name!r} of {node_type!r}"
+    if matrix.dtype.kind not in "biuf":
+        raise ConfigError(f"{what}: holds {matrix.dtype}, wanted are numbers")
     rows, columns = matrix.shape[0], int(np.prod(matrix.shape[1:], dtype=np.int64))
     table = out.open_table(name, np.float32, matrix.shape[1:], node_type)
     options.progress.stage(f"features {node_type}", rows)
     dense: Callable[[int, int], Array] = (
-        (lambda lo, hi: np.asarray(matrix[lo:hi], dtype=np.float32))
+        (lambda lo, hi: _float32(what, matrix[lo:hi]))
         if isinstance(matrix, np.ndarray)
-        else (lambda lo, hi: matrix[lo:hi].toarray().astype(np.float32))
+        else (lambda lo, hi: _float32(what, matrix[lo:hi].toarray()))
     )
     for lo, hi in chunks(rows, max(1, _CHUNK_VALUES // max(1, columns))):
         values = dense(lo, hi)
@@ -75,6 +83,15 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
             values = values / np.where(total == 0, np.float32(1), total)
         table.append(values)
         options.progress.advance(hi - lo)
+
+
+def _float32(what: str, values: Array) -> npt.NDArray[np.float32]:
+    """``values`` as float32; raises ConfigError if a finite one would become an infinity."""
+    try:
+        with np.errstate(over="raise"):
+            return np.asarray(values, dtype=np.float32)
+    except FloatingPointError:
+        raise ConfigError(f"{what}: holds numbers beyond float32, whose largest is 3.4e38") from None
 
 
 def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:

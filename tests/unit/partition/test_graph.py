@@ -67,6 +67,10 @@ def wide_mask(out):
     out.add_nodes("n", 3, splits={"train": np.ones((3, 2), bool)})
 
 
+def large_label(out):
+    out.add_nodes("n", 3, tables={"y": np.array([1, 2**63, 0], np.uint64)})
+
+
 def unknown_type(out):
     out.open_edges("a__to__b")
 
@@ -109,6 +113,7 @@ def wide_weight(out):
         (outside_split, "outside the 3"),
         (long_mask, "outside the 3"),
         (wide_mask, r"split 'train': \[3, 2\] is the shape of neither"),
+        (large_label, f"labels of 'n': {2**63} at position 1 does not fit"),
         (unknown_type, "'a' is not declared"),
         (bad_edge_type, "expected 'source__relation__destination'"),
         (declared_twice, "declared twice"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from atta.errors import AttaError, ConfigError, DataError
 from atta.partition import Graph, GraphWriter
@@ -38,6 +39,10 @@ def with_split(values: Any):
     return lambda folder: np.savez(folder / "split.npz", extra=np.array(values))
 
 
+def with_meta(**entries: Any):
+    return lambda folder: (folder / "meta.json").write_text(json.dumps(entries))
+
+
 IDS = np.arange(c.N)
 
 
@@ -59,6 +64,22 @@ IDS = np.arange(c.N)
         (with_split([0.5, 1]), r"split\.npz: extra: 0\.5 at position 0"),
         (with_split([1, -1]), r"extra: -1 at position 1 is negative"),
         (with_array("train_mask", np.arange(c.N)), "train: a mask holds truth values"),
+        (with_split([0, 1, 1, 0, 0, 1]), "extra: the vertex 0 occurs twice; a mask of numbers is called extra_mask"),
+        (with_split(3), r"split\.npz: extra: an array \[\] is no list"),
+        (with_array("x", np.array(1.0)), r"x\.npy: holds float64\[\], wanted are rows of numbers"),
+        (with_array("x", np.ones((c.N, 2), complex)), r"x\.npy: holds complex128\[6, 2\]"),
+        (with_array("x", np.zeros((c.N, 2), "M8[s]")), r"x\.npy: holds datetime64\[s\]\[6, 2\]"),
+        (with_array("x", np.zeros(c.N, [("a", "f4")])), r"x\.npy: holds .*\[6\], wanted"),
+        (with_array("x", np.array([["1"]] * c.N)), r"x\.npy: holds <U1\[6, 1\]"),
+        (with_array("y", np.array(1)), r"y\.npy: holds int64\[\]"),
+        (with_array("y", np.array(list("abcabc"))), r"y\.npy: holds <U1\[6\]"),
+        (with_meta(num_nodes=None), r"meta\.json: 'num_nodes' is None, wanted is a number of vertices"),
+        (with_meta(num_nodes="six"), "'num_nodes' is 'six'"),
+        (with_meta(num_nodes=6.7), r"'num_nodes' is 6\.7"),
+        (with_meta(node_types={"node": -1}), "'node' is -1"),
+        (with_meta(node_types=["node"]), r"meta\.json: 'node_types' is \['node'\], wanted is an object"),
+        (with_meta(relations=3), r"meta\.json: 'relations' is 3, wanted are names"),
+        (with_meta(relations=[[]]), r"'relations' is \[\[\]\]"),
     ],
 )  # fmt: skip
 def test_npz(tmp_path: Path, change: Any, says: str) -> None:
@@ -68,6 +89,43 @@ def test_npz(tmp_path: Path, change: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
         import_graph("npz", source, tmp_path / "g")
     assert not list(tmp_path.glob("g*"))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_beyond_float32(tmp_path: Path, sparse: bool) -> None:
+    x, out = np.array([[1.0, np.inf], [0, 2]]), tmp_path / "s"
+    for number, large in enumerate((3e38, 1e300)):
+        (source := out / str(number)).mkdir(parents=True)
+        np.savez(source / "graph.npz", edge_index=[[0], [1]])
+        x[1, 0] = large
+        sp.save_npz(source / "x_sparse.npz", sp.csr_matrix(x)) if sparse else np.save(source / "x.npy", x)
+    import_graph("npz", out / "0", tmp_path / "g")
+    assert np.array_equal(Graph.open(tmp_path / "g").table("node", "x"), [[1, np.inf], [np.float32(3e38), 2]])
+    with pytest.raises(ConfigError, match="table 'x' of 'node': holds numbers beyond float32"):
+        import_graph("npz", out / "1", tmp_path / "h")
+
+
+def test_complex_sparse_features(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]])
+    sp.save_npz(tmp_path / "x_sparse.npz", sp.csr_matrix(np.ones((2, 2), complex)))
+    with pytest.raises(DataError, match=r"x_sparse\.npz: a sparse matrix of complex128, wanted are numbers"):
+        import_graph("npz", tmp_path, tmp_path / "g")
+
+
+def test_unsigned_end_points_say_how_many_vertices_there_are(tmp_path: Path) -> None:
+    for number, index in enumerate((EDGES.astype(np.uint64), np.zeros((2, 0), np.uint8))):
+        (source := tmp_path / f"s{number}").mkdir()
+        np.savez(source / "graph.npz", edge_index=index)
+        import_graph("npz", source, tmp_path / f"g{number}")
+        assert Graph.open(tmp_path / f"g{number}").schema.node_counts == {"node": index.max() + 1 if index.size else 0}
+
+
+def test_relation_numbers_of_no_edges(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=np.zeros((2, 0), np.int64), edge_type=np.zeros(0, np.int64))
+    with_meta(num_nodes=6)(tmp_path)
+    import_graph("npz", tmp_path, tmp_path / "g")
+    schema = Graph.open(tmp_path / "g").schema
+    assert (schema.node_counts, schema.edge_counts) == ({"node": 6}, {"node__to__node": 0})
 
 
 def test_a_mask_of_zeros_and_ones_is_a_mask(tmp_path: Path) -> None:
@@ -182,6 +240,14 @@ def test_pyg(tmp_path: Path, change: Any, says: str) -> None:
         name = says.split("'")[1]
         import_graph("pyg", tmp_path / "d.pt", tmp_path / "g", drop=[name])
         assert list(Graph.open(tmp_path / "g").schema.node_tables["node"]) == ["x"]
+
+
+def test_pyg_with_unsigned_end_points(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch_geometric")
+    torch.save({"edge_index": torch.tensor([[0, 3], [1, 2]], dtype=torch.uint8)}, tmp_path / "g.pt")
+    import_graph("pyg", tmp_path / "g.pt", tmp_path / "g")
+    assert Graph.open(tmp_path / "g").schema.node_counts == {"node": 4}
 
 
 def test_typed_pyg(tmp_path: Path) -> None:
