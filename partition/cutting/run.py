@@ -15,7 +15,7 @@ from atta.partition.graph import Graph
 from atta.partition.methods import make_method
 from atta.partition.parts.remote import local_graph, sent
 
-__all__ = ["check_parts", "how_made", "partition_graph"]
+__all__ = ["check_parts", "check_seed", "how_made", "partition_graph"]
 
 
 def partition_graph(
@@ -41,7 +41,7 @@ def partition_graph(
         method: a name in ``methods.METHODS``.
         options: options of the method, which are the fields of its class.
         fallback: the method to use if the first one fails or would not fit into memory.
-        seed: seed of the method.
+        seed: seed of the method, 0 to 2**63 - 1.
         balance: every partition should get an equal share of these: ``nodes``, ``edges``, names of splits. None: what
             the method balances by itself (metis: nodes, edges, train).
         overwrite: replace an existing dataset.
@@ -53,6 +53,7 @@ def partition_graph(
         DataError: the graph folder is damaged.
     """
     check_parts(parts)
+    check_seed(seed)
     chosen = make_method(method, options)
     second = None if fallback is None else make_method(fallback)
     progress = progress or Silent()
@@ -86,6 +87,12 @@ def check_parts(parts: int) -> None:
     """Raise ConfigError if there may not be so many partitions."""
     if not 1 <= parts <= MAX_PARTS:
         raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ConfigError if not every method could begin with this seed."""
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"--seed {seed}: must be 0 to 2**63 - 1")
 
 
 def how_made(

@@ -15,7 +15,7 @@ from atta.errors import ConfigError
 from atta.observe.progress import Progress, Silent
 from atta.partition.cutting.balance import known_balance
 from atta.partition.cutting.quality import Counts
-from atta.partition.cutting.run import check_parts, how_made
+from atta.partition.cutting.run import check_parts, check_seed, how_made
 from atta.partition.cutting.writer import DatasetSteps
 from atta.partition.dataset import MANIFEST, part_folder
 from atta.partition.disk.files import FileRecord, write_array
@@ -73,6 +73,7 @@ def partition_by_tasks(
         DataError: the graph folder is damaged.
     """
     check_parts(parts)
+    check_seed(seed)
     method = make_method(METHOD, options)
     assert isinstance(method, Ldg)
     if method.order == "bfs":

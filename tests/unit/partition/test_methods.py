@@ -339,6 +339,14 @@ def test_wrong_options(name: str, options: dict[str, object], kind: type[Excepti
         make_method(name, options)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**63])
+@pytest.mark.parametrize("method", ["ldg", "fennel", "metis", "random"])
+def test_seeds_that_no_method_takes(tmp_path: Path, method: str, seed: int) -> None:
+    planted(tmp_path / "g", train=np.arange(10))
+    with pytest.raises(ConfigError, match=rf"--seed {seed}: must be 0 to 2\*\*63 - 1"):
+        partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method=method, seed=seed)
+
+
 def test_kernels_refuse_what_is_no_graph() -> None:
     good = np.array([0, 1, 2]), np.array([1, 0])
     owners = np.zeros(2, np.int32)
