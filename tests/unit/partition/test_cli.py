@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from atta.cli.graphs import data, partition
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset
 from atta.samplers.seed_plan import plan_seeds
 
@@ -114,3 +114,15 @@ def test_the_engine_ray_says_what_it_needs(atta, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray needs ray: install atta\[ray\]"):
         atta(*wanted, "--method", "ldg")
+
+
+def test_what_a_comparison_balances_and_what_it_refuses(atta):
+    atta(*GENERATE)
+    compare = ("partition", "g", "d", "--parts", "3", "--compare", "ldg,random", "-q")
+    for option in (("--option", "passes=1"), ("--fallback", "random")):
+        with pytest.raises(ConfigError, match="--compare: goes without --option and --fallback"):
+            atta(*compare, *option)
+    with pytest.raises(UnknownNameError, match="nonsense"):
+        atta(*compare, "--balance", "nonsense")
+    assert atta(*compare, "--balance", "nodes", "--overwrite").exit_code == 0
+    assert [Dataset.open(f"d/{method}").provenance["balance"] for method in ("ldg", "random")] == [["nodes"]] * 2

@@ -25,6 +25,7 @@ def compare(
     parts: int,
     num_neighbors: Sequence[int] = (),
     seed: int = 0,
+    balance: Sequence[str] | None = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
@@ -35,7 +36,8 @@ def compare(
     ``remote_bytes``. These three are per batch, means over the partitions.
 
     Raises:
-        ConfigError: an unknown method, one that needs options, or a folder that may not be written.
+        ConfigError: an unknown method, one that needs options, what cannot be balanced, or a folder that may not be
+            written.
     """
     for name in methods:
         make_method(name)
@@ -44,7 +46,7 @@ def compare(
         say(f"{name} ({len(found) + 1} of {len(methods)})")
         started = time.perf_counter()
         target = Path(dst) / name
-        partition_graph(src, target, parts=parts, method=name, seed=seed, overwrite=overwrite)
+        partition_graph(src, target, parts=parts, method=name, seed=seed, balance=balance, overwrite=overwrite)
         dataset = Dataset.open(target, verify=False)
         entry: dict[str, Any] = {"method": name, "seconds": time.perf_counter() - started}
         entry |= {key: dataset.quality[key] for key in ("edge_cut", "halo_ratio", "balance")}

@@ -117,10 +117,13 @@ def partition(
     if engine == "ray" and (method != "ldg" or fallback or methods):
         raise ConfigError("--engine ray: takes --method ldg alone, without --fallback and --compare")
     if methods:
+        if options or fallback:
+            raise ConfigError("--compare: goes without --option and --fallback, which belong to one method")
         tell = Console(stderr=True, quiet=quiet, highlight=False).print
         entries = compare(
-            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, overwrite=overwrite, say=tell
-        )
+            src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, balance=balance,
+            overwrite=overwrite, say=tell,
+        )  # fmt: skip
         hand_out(_Comparison(parts, num_neighbors, entries), json_file, plot, quiet=quiet)
         return
     if num_neighbors or plot or json_file:
