@@ -7,8 +7,11 @@ Nothing is ever pickled or unpickled. Object arrays are refused when writing and
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import math
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
+from atta.partition.disk.mapping import map_bytes
 from atta.partition.disk.staging import recover
 
 __all__ = [
@@ -188,11 +192,19 @@ def check_tree(source: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read; raises DataError if it is not a regular file or may not be read."""
+    """Open a file to read.
+
+    Raises:
+        DataError: it is not a regular file or may not be read.
+        ConfigError: this process has as many files open as it may.
+    """
     check_regular(path)
     try:
         return path.open("rb")
     except OSError as error:
+        if error.errno == errno.EMFILE:
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise ConfigError(f"{limit} files are open, and no more may be: raise the limit (ulimit -n)") from None
         raise DataError(path, error.strerror or str(error)) from None
 
 
@@ -285,24 +297,39 @@ def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
 
 
 def map_array(path: Path) -> Array:
-    """Memory-map an ``.npy`` file read-only; raises DataError naming the file."""
-    check_regular(path)
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # see _read_header
-        raise DataError(path, f"not a readable array: {error}") from None
-    return np.asarray(array)  # not an np.memmap: every slice of that class costs microseconds
+    """Memory-map an ``.npy`` file read-only, without keeping it open; raises DataError naming the file."""
+    with open_regular(path) as file:
+        dtype, shape, fortran = _parse_header(path, file)
+        start = file.tell()
+        end, size = start + math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size
+        if size < end:
+            raise DataError(path, f"not a readable array: {size} bytes instead of {end}")
+        if end == start:
+            return np.empty(shape, dtype)
+        try:
+            values = np.frombuffer(map_bytes(file, end), dtype, math.prod(shape), start)
+        except OSError as error:
+            raise DataError(path, error.strerror or str(error)) from None
+    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
 
 
 def _read_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    dtype, shape, fortran = _parse_header(path, file)
+    if fortran:
+        raise DataError(path, f"arrays of dtype {dtype} in this order are not read")
+    return dtype, shape
+
+
+def _parse_header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """The dtype and shape of an array, and whether its first index runs fastest."""
     try:
         read = _HEADERS[np.lib.format.read_magic(file)]
         shape, fortran, dtype = read(file)
     except Exception:  # numpy's parser lets errors of Python's tokenizer through, among others
         raise DataError(path, "not an .npy file (damaged header)") from None
-    if dtype.hasobject or fortran:
-        raise DataError(path, f"arrays of dtype {dtype} in this order are not read")
-    return dtype, tuple(shape)
+    if dtype.hasobject or min(shape, default=0) < 0:
+        raise DataError(path, f"arrays of dtype {dtype} and shape {list(shape)} are not read")
+    return dtype, tuple(shape), fortran
 
 
 def _checksum(file: BinaryIO) -> str:

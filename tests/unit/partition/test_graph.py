@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import resource
+
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.partition import Graph, GraphWriter
-from atta.partition.disk.files import NpyAppender
+from atta.partition.disk.files import NpyAppender, map_array, open_regular
 from atta.partition.disk.staging import Staging
 from atta.partition.schema import Schema, TableSpec, split_edge_type
 
@@ -139,6 +142,68 @@ def test_appender_equals_numpy(tmp_path):
     with NpyAppender(tmp_path / "b.npy", "<i4") as out:
         pass
     assert np.load(tmp_path / "b.npy", mmap_mode="r").shape == (0,)
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def maps_of(path):
+    with open("/proc/self/maps") as file:
+        return sum(str(path) in line for line in file)
+
+
+def test_a_map_keeps_no_file_open_and_goes_with_its_last_view(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(10_000))
+    before = open_files()
+    views = [map_array(tmp_path / "a.npy")[10:20] for _ in range(50)]
+    assert open_files() == before
+    assert maps_of(tmp_path / "a.npy") == 50
+    assert all(view.tolist() == list(range(10, 20)) for view in views)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        views[0].flags.writeable = True
+    del views
+    assert maps_of(tmp_path / "a.npy") == 0
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array(3.5), np.zeros((0, 3)),
+        np.arange(3) > 1, np.arange(3, dtype=">i4"), np.arange(24).reshape(2, 3, 4),
+    ],
+)  # fmt: skip
+def test_arrays_are_mapped_as_numpy_reads_them(tmp_path, array):
+    np.save(tmp_path / "a.npy", array)
+    mapped = map_array(tmp_path / "a.npy")
+    assert (mapped.dtype, mapped.shape) == (array.dtype, array.shape)
+    assert np.array_equal(mapped, array)
+
+
+def test_arrays_that_are_not_mapped(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(100))
+    whole = (tmp_path / "a.npy").read_bytes()
+    for content, says in [
+        (whole[:-1], "927 bytes instead of 928"),
+        (whole[:40], "damaged header"),
+        (whole.replace(b"(100,)", b"(-10,)"), r"shape \[-10\] are not read"),
+    ]:
+        (tmp_path / "a.npy").write_bytes(content)
+        with pytest.raises(DataError, match=rf"a\.npy: .*{says}"):
+            map_array(tmp_path / "a.npy")
+
+
+def test_too_many_open_files_are_not_the_fault_of_the_file(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = os.open(tmp_path / "a.npy", os.O_RDONLY)  # the lowest number that was free, so none below it is
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held + 1, hard))
+        with pytest.raises(ConfigError, match=rf"{held + 1} files are open, and no more may be"):
+            open_regular(tmp_path / "a.npy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(held)
 
 
 def test_leftovers_are_cleared_and_two_writers_kept_apart(tmp_path):
