@@ -1,4 +1,4 @@
-"""A ``.bin`` file of one graph that ``dgl.save_graphs`` wrote, or the ``NAME.json`` of DistDGL's partitions.
+"""A file of one graph that ``dgl.save_graphs`` wrote, or the ``NAME.json`` of DistDGL's partitions.
 
 Tensors ``feat``, ``label`` and ``NAME_mask`` become ``x``, ``y`` and splits. Other tensors become tables of their own
 name. ``ndata["_ID"]`` has the user ids if its numbers are distinct.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.file import read_file
 from atta.partition.importers.dgl.parts import read_parts
@@ -16,11 +17,19 @@ from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["read"]
 
+_GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
+"""What files of ``dgl.save_graphs`` begin with."""
+
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the file of one graph (``.bin``) or the partition configuration ``source``."""
+    """Import the file of one graph or the partition configuration ``source``."""
     dgl = require_dgl("importing DGL's graphs")
-    if source.suffix == ".bin":
+    if source.suffix == ".bin" or _holds_graphs(source):
         read_file(dgl, source, out, options)
     else:
         read_parts(source, out, options)
+
+
+def _holds_graphs(source: Path) -> bool:
+    with open_regular(source) as file:
+        return file.read(len(_GRAPHS)) == _GRAPHS

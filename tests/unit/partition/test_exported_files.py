@@ -106,6 +106,17 @@ def test_graph_as_dgl_reads_it(tmp_path: Path) -> None:
     assert labels["num_classes"].tolist() == [2]
 
 
+def test_a_file_of_dgl_may_have_any_name(tmp_path: Path) -> None:
+    pytest.importorskip("dgl", reason="needs dgl")
+    shop(tmp_path / "g")
+    export_graph("dgl", tmp_path / "g", tmp_path / "out")
+    import_graph("dgl", tmp_path / "out", tmp_path / "back")
+    assert Graph.open(tmp_path / "back").schema == Graph.open(tmp_path / "g").schema
+    (tmp_path / "none").write_text("{}")
+    with pytest.raises(DataError, match="none: not a partition configuration"):
+        import_graph("dgl", tmp_path / "none", tmp_path / "h")
+
+
 def test_dgl_files_that_are_not_read(tmp_path: Path) -> None:
     dgl = pytest.importorskip("dgl", reason="needs dgl")
     import torch
