@@ -121,3 +121,14 @@ def test_damage_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
         folder.edges(dataset, 1, 1).csc(KNOWS)
     with pytest.raises(ConfigError, match="edge types a__knows__a, a__likes__b: say which one"):
         find_edges(dataset, None)
+
+
+def test_a_file_that_is_no_edge_table(tmp_path: Path, rng: np.random.Generator) -> None:
+    dataset, _ = made(tmp_path, rng, 2)
+    (folder := tmp_path / "new").mkdir()
+    for name in ("src", "dst", "weight", "colour"):
+        np.save(folder / f"{name}.npy", np.zeros(0, np.float32 if name == "weight" else np.int64))
+    with pytest.raises(DataError, match=rf"colour\.npy: not an edge table of {KNOWS}; there are: weight"):
+        NewEdges.open(dataset, KNOWS, folder, None)
+    (folder / "colour.npy").unlink()
+    assert len(NewEdges.open(dataset, KNOWS, folder, None)) == 0

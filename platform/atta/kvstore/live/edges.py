@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
 from atta.partition.disk.files import map_array, write_array
 from atta.partition.graph.reading import index_dtype
@@ -62,7 +62,8 @@ class NewEdges:
         """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table; ``removed``: a file of ids.
 
         Raises:
-            DataError: a file is missing or no array. ConfigError: nothing is given, or what is given contradicts itself.
+            DataError: a file is missing, no array, or of no edge table. ConfigError: nothing is given, or what is given
+                contradicts itself.
         """
         if added is None and removed is None:
             raise ConfigError("neither edges to add nor edges to remove are given")
@@ -73,7 +74,11 @@ class NewEdges:
             spec = dataset.schema.edge_tables[edge_type]
             none = {name: np.empty((0, *table.row_shape), table.dtype) for name, table in spec.items()}
             return cls(tables=none, removed=gone)
-        tables = {name: map_array(added / f"{name}.npy") for name in dataset.schema.edge_tables[edge_type]}
+        known = dataset.schema.edge_tables[edge_type]
+        for path in sorted(added.glob("*.npy")):
+            if path.stem not in ("src", "dst", *known):
+                raise DataError(path, f"not an edge table of {edge_type}; there are: {', '.join(known) or 'none'}")
+        tables = {name: map_array(added / f"{name}.npy") for name in known}
         return cls(map_array(added / "src.npy"), map_array(added / "dst.npy"), tables, gone, replaces)
 
     def __len__(self) -> int:
