@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 from atta.errors import AttaError, ConfigError, DataError
-from atta.partition import Graph, GraphWriter
+from atta.partition import Graph, GraphWriter, partition_graph
+from atta.partition.exporters import export_graph
 from atta.partition.importers import import_graph
 from tests.unit.partition import carried as c
 
@@ -166,6 +167,23 @@ def test_a_mask_with_columns_is_a_split_per_column(tmp_path: Path, fmt: str, wri
     import_graph(fmt, tmp_path / "s" / name, tmp_path / "g")
     graph = Graph.open(tmp_path / "g")
     assert {s: graph.split("node", s).tolist() for s in graph.schema.splits["node"]} == {
+        "train_0": [0, 2],
+        "train_1": [1],
+    }
+
+
+def test_a_mask_with_columns_in_partitions_of_pyg(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    mask = np.zeros((c.N, 2), bool)
+    mask[[0, 2], 0] = mask[1, 1] = True
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", c.N, tables={"train_mask": mask})
+        out.add_edges("node__to__node", *EDGES)
+    partition_graph(tmp_path / "g", tmp_path / "d", parts=2, method="random")
+    export_graph("pyg-parts", tmp_path / "d", tmp_path / "out")
+    import_graph("pyg-parts", tmp_path / "out", tmp_path / "back")
+    back = Graph.open(tmp_path / "back")
+    assert {s: back.split("node", s).tolist() for s in back.schema.splits["node"]} == {
         "train_0": [0, 2],
         "train_1": [1],
     }
