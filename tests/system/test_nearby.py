@@ -11,6 +11,7 @@ import pytest
 
 import atta
 from atta.wire import nearby
+from tests.forking import in_fork
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -54,6 +55,23 @@ def test_a_consumer_that_keeps_its_batches(cluster: atta.Cluster) -> None:
     for batch, other in zip(kept, again, strict=True):
         assert np.array_equal(batch.table("x"), other.table("x"))
         assert np.array_equal(batch.n_id(), other.n_id())
+
+
+@pytest.mark.parametrize("links", [(), ("--no-links",)], ids=["socket", "grpc"])
+def test_a_forked_child_leaves_its_parents_session_alone(links: tuple[str, ...], small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "metis"), threads=1, options=links) as cluster:
+        loader = atta.NeighborLoader(cluster, [4, 3], batch_size=16, rank=0, world_size=1)
+        iterator = iter(loader)
+        first = next(iterator).batch_id
+
+        def child() -> None:
+            with pytest.raises(atta.ConfigError, match="connections do not survive a fork"):
+                next(iterator)
+            iterator.close()  # type: ignore[attr-defined]
+
+        assert in_fork(child)
+        assert [first, *(batch.batch_id for batch in iterator)] == [*range(len(loader))]
+        assert counted(cluster, "sessions_opened") == 1
 
 
 def test_a_consumer_on_another_machine_is_not_told_of_it(

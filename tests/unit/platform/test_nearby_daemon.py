@@ -20,9 +20,10 @@ from atta.client.sessions import nearby as asking
 from atta.client.sessions import stream as streams
 from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.stream import BatchStream
-from atta.errors import DeadlineError, RemoteError
+from atta.errors import ConfigError, DeadlineError, RemoteError
 from atta.protos.v1 import session_pb2
 from atta.wire import nearby
+from tests.forking import in_fork
 from tests.unit.platform import test_stream
 
 TOKEN = bytes(range(16))
@@ -116,6 +117,22 @@ def test_batches_come_by_the_socket(daemon: Daemon) -> None:
     assert list(test_stream.numbers(stream)) == [0, 1, 2]
     assert (daemon.nearby, daemon.by_grpc, daemon.tokens) == ([0, 1, 2], [], [TOKEN])
     assert stream._state.nearby is None  # closed
+
+
+def test_a_forked_child_takes_no_batch_of_its_parent(daemon: Daemon) -> None:
+    stream = opened(daemon)
+    found = test_stream.numbers(stream)
+    assert next(found) == 0
+
+    def child() -> None:
+        with pytest.raises(ConfigError, match="connections do not survive a fork"):
+            next(stream)
+        stream.close()
+        stream._state.close()
+
+    assert in_fork(child)
+    assert list(found) == [1, 2]
+    assert (daemon.nearby, daemon.by_grpc) == ([0, 1, 2], []), "the connection still serves the parent"
 
 
 @pytest.mark.parametrize("answer", [None, b"\xff\xff", b"x" * 80_000], ids=["hangs up", "nonsense", "too long"])

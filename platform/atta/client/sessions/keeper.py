@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import queue
 import threading
 import time
@@ -22,7 +23,7 @@ from atta.client.next_call import NextCall
 from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
-from atta.errors import AttaError
+from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
 from atta.wire.silence import ALONE_S, WATCH_S, DaemonSilence
 
@@ -39,6 +40,7 @@ class SessionState:
         self.connection, self.slots, self.session = connection, slots, session
         self.pid = 0
         """Process id of the daemon, once the session is open."""
+        self._process = os.getpid()
         self.call: Any = None
         """What the consumer waits for, or will: ``Open``, or the latest ``Next``."""
         self.next_call: NextCall | None = None
@@ -52,6 +54,16 @@ class SessionState:
         self._silence, self._owed_since = DaemonSilence(), math.inf
         self._released: deque[int] = deque()  # appended to by garbage collection, at any moment
         self._reported: list[int] = []
+
+    def check_usable(self) -> None:
+        """Raise ConfigError in a forked child: it and this process would take each other's answers."""
+        if self._inherited:
+            raise ConfigError("this iterator is another process's: connections do not survive a fork (connect there)")
+
+    @property
+    def _inherited(self) -> bool:
+        """Whether this is a forked child, and the session its parent's."""
+        return os.getpid() != self._process
 
     def lease(self, sequence: int, slot: Any) -> np.ndarray:
         """View the slot of batch ``sequence``. When the last view dies, the number joins the released ones."""
@@ -107,7 +119,8 @@ class SessionState:
                 self.call.cancel()
 
     def close(self) -> None:
-        """Cancel the outstanding request, close the session and wait for the answer; repeating it does nothing.
+        """Cancel the outstanding request, close the session and wait for the answer. Repeating it does nothing, and
+        neither does a forked child: its parent's session goes on.
 
         A daemon that others can stand in for is not waited for longer than for a question: the next epoch may begin
         elsewhere. If it is gone or the channel is closed, the lease ends the session.
@@ -147,7 +160,7 @@ class SessionState:
         return session_pb2.CloseRequest(session=self.session)
 
     def _ends(self) -> bool:
-        first, self.closed = not self.closed, True
+        first, self.closed = not self.closed and not self._inherited, True
         answered = self.call is self.next_call is not None and self.next_call.answered
         if first and self.call is not None and not answered:
             self.call.cancel()

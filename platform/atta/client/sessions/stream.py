@@ -135,6 +135,7 @@ class BatchStream(Iterator[RawBatch]):
         if not self._left or self._state.closed:
             self.close()
             raise StopIteration
+        self._state.check_usable()
         self._pace.done()
         asked = time.perf_counter()
         try:
