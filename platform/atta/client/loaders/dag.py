@@ -35,8 +35,8 @@ class DagLoader:
 
     Every iteration opens a session on the daemon nearest to this rank. The session ends when the iterator is exhausted,
     closed or garbage-collected. Several iterations may run at once. The n-th iteration is epoch n (from 0) unless
-    ``set_epoch`` says otherwise, so a shuffled loader shuffles anew. The same (seed, epoch) yields the same batches on
-    any number of partitions and threads.
+    ``set_epoch`` says otherwise, so a shuffled loader shuffles anew; one that could not be opened does not count. The
+    same (seed, epoch) yields the same batches on any number of partitions and threads.
 
     Attributes:
         epochs: how often the loader will be iterated; None: not known. While one epoch ends, the daemon begins the
@@ -182,10 +182,15 @@ class DagLoader:
         return request_digest(self._request)
 
     def _batches(self, place: StreamPlace) -> _Batches:
-        """Iterate from ``place`` on. The next iteration is the epoch after it."""
-        self._epoch, self._loaded = place.epoch + 1, False
-        prepared = None if place.batch else self._prepared_for(place.epoch)
-        stream = ResumingStream(self._open, place, self._reconnect_s, prepared)
+        """Iterate from ``place`` on. The next iteration is the epoch after it, unless this one could not be opened."""
+        before = self._epoch, self._loaded
+        self._epoch, self._loaded = place.epoch + 1, False  # at once: other threads may begin an iteration meanwhile
+        try:
+            prepared = None if place.batch else self._prepared_for(place.epoch)
+            stream = ResumingStream(self._open, place, self._reconnect_s, prepared)
+        except BaseException:
+            self._epoch, self._loaded = before
+            raise
         self._place = place
         return _Batches(stream, self._made, partial(self._prepare, place.epoch + 1))
 
