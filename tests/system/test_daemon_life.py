@@ -236,6 +236,20 @@ def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_pa
             assert np.array_equal(theirs.table("x"), small_graph.x[[rows[int(v)] for v in theirs.n_id()]])
 
 
+def test_who_uses_a_closed_cluster_is_told_so(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        loader = atta.NeighborLoader(cluster, [4, 4], batch_size=16)
+        table = atta.DistTensor(cluster, (10, 2), name="rows")
+        batches = iter(loader)
+        next(batches)
+    uses = [lambda: next(batches), lambda: iter(loader), cluster.stats, cluster.trace, lambda: table[[1]]]
+    for use in uses:
+        with pytest.raises(atta.ConfigError, match="the cluster has been closed"):
+            use()
+    with pytest.raises(atta.ConfigError, match="the cluster has been closed"):
+        table[[1]] = np.ones((1, 2), np.float32)
+
+
 def test_closing_twice_is_closing_once(small_graph: SmallGraph) -> None:
     with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
         atta.DistTensor(cluster, (10, 2), name="counts").add([1], np.ones((1, 2), np.float32))

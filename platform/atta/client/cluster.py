@@ -60,7 +60,9 @@ REPLICA_S = 2.0
 
 
 class Cluster:
-    """Connections to the daemons of a dataset. A context manager: ``close`` ends all sessions."""
+    """Connections to the daemons of a dataset. A context manager: ``close`` ends all sessions. Loaders, iterators and
+    tables that are used afterwards raise ConfigError.
+    """
 
     def __init__(
         self,

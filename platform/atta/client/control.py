@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import grpc
 
 from atta.client.next_call import NextCall, read_out
 from atta.client.patience import PATIENCE_S, Patience
-from atta.errors import AttaError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
@@ -26,10 +27,12 @@ from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release,
 from atta.wire.retries import RetryBudget
 from atta.wire.security.credentials import Credentials, open_channels
 
-__all__ = ["Connection", "Description"]
+__all__ = ["CLOSED", "Connection", "Description"]
 
 REPORT_S = 5.0
 """How long a report of a job may take."""
+CLOSED = "the cluster has been closed"
+"""What is said to those who go on using it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Connection:
 
     Requests name the daemon that they are meant for, as far as it is known here: by ``part``, its first partition, or
     as ``meet`` has found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses
-    requests that need what the earlier process held with RestartedError.
+    requests that need what the earlier process held with RestartedError. After ``close`` all of them are ConfigError.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Connection:
         self._token = credentials.headers() if credentials is not None else ()
         self._channel, self._read_by_callers = open_channels(address, credentials, rpc.client_options())
         self._stubs: dict[str, Any] = {}
+        self._closed = threading.Event()
         self._budget = RetryBudget()
         self._meant = Identity(part)
         self._pinned: Connection | None = None
@@ -145,8 +149,9 @@ class Connection:
         half a second to a second after its failure.
         """
         patience = self.patience() if timeout is None else Patience(0, self._budget)
-        ask, timeout, header = self._stub(name), timeout or self.deadline_s, self._header(name)
+        timeout, header = timeout or self.deadline_s, self._header(name)
         while True:
+            ask = self._stub(name)
             self._budget.asked()
             try:
                 if begun is None:
@@ -159,22 +164,26 @@ class Connection:
             except grpc.FutureCancelledError:
                 raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
-                error = rpc.error_from(self.address, failure, timeout)
+                error = self.error_from(failure, timeout)
                 if not isinstance(error, UnavailableError) or not patience.lasts():
                     try:
                         raise error from failure
                     finally:  # an error that its own frame holds keeps all callers' variables until garbage is collected
                         del error
 
-    def error_from(self, failure: grpc.RpcError) -> AttaError:
-        """The typed error of a call that was begun without a ``timeout`` of its own."""
-        return rpc.error_from(self.address, failure, self.deadline_s)
+    def error_from(self, failure: grpc.RpcError, timeout: float | None = None) -> AttaError:
+        """The typed error of a call. ``timeout``: its own, if it had one."""
+        if self._closed.is_set():
+            return ConfigError(CLOSED)
+        return rpc.error_from(self.address, failure, timeout or self.deadline_s)
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""
         return Patience(min(self._patience_s, self.deadline_s) if self._meant.incarnation else 0, self._budget)
 
     def _stub(self, name: str) -> Any:
+        if self._closed.is_set():
+            raise ConfigError(CLOSED)
         if name not in self._stubs:
             streams = rpc.METHODS[name].streams
             self._stubs[name] = rpc.stub(self._read_by_callers if streams else self._channel, name)
@@ -272,6 +281,7 @@ class Connection:
     def close(self) -> None:
         """Close the channels, after the latest report has arrived or failed."""
         self._finish_report()
+        self._closed.set()
         self._read_by_callers.close()
         self._channel.close()
 

@@ -197,21 +197,30 @@ class SilentDaemon(Daemon):
         self.connection, _ = self._socket.accept()
 
 
-@pytest.mark.parametrize("why", ["silent", "closed"])
-def test_who_waits_is_freed_when_the_daemon_is_given_up(why: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "error", "words"),
+    [
+        ("silent", RemoteError, "a question had no answer"),
+        ("closed", RemoteError, "was cancelled"),
+        ("cluster closed", ConfigError, "the cluster has been closed"),
+    ],
+)
+def test_who_waits_is_freed_when_the_daemon_is_given_up(why: str, error: type[Exception], words: str) -> None:
     daemon = SilentDaemon()
     stream = opened(daemon)
 
     def give_up() -> None:
         time.sleep(0.1)
         if why == "closed":
+            stream.close()
+        elif why == "cluster closed":
             stream._state.close()
         else:
             stream._state.silent = True
             stream._state.call.cancel()
 
     threading.Thread(target=give_up).start()
-    with pytest.raises(RemoteError, match="was cancelled" if why == "closed" else "a question had no answer"):
+    with pytest.raises(error, match=words):
         next(stream)
     assert not daemon.by_grpc
     daemon.close()

@@ -16,7 +16,7 @@ import pytest
 
 from atta.client.next_call import NextCall
 from atta.client.sessions.stream import BatchStream, _checked
-from atta.errors import RemoteError
+from atta.errors import ConfigError, RemoteError
 from atta.protos.v1 import session_pb2
 from atta.wire.rpc import Bulk
 from tests.waiting import eventually
@@ -108,6 +108,19 @@ def test_a_failure_of_the_next_batch_comes_when_that_is_wanted() -> None:
     assert next(found) == 0
     with pytest.raises(RemoteError, match="out of memory"):
         next(found)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_epoch_does_not_end_where_the_cluster_is_closed(shared: bool) -> None:
+    stream = opened(Daemon(), shared=shared)
+    assert next(stream).batch == 0
+    stream._state.close()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="the cluster has been closed"):
+            next(stream)
+    stream.close()
+    with pytest.raises(StopIteration):
+        next(stream)
 
 
 @pytest.mark.parametrize(

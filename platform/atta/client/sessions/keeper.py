@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from atta.client.control import Connection
+from atta.client.control import CLOSED, Connection
 from atta.client.next_call import NextCall
 from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.renewals import Renewals
@@ -56,9 +56,16 @@ class SessionState:
         self._reported: list[int] = []
 
     def check_usable(self) -> None:
-        """Raise ConfigError in a forked child: it and this process would take each other's answers."""
+        """Check that batches can be asked for.
+
+        Raises:
+            ConfigError: this is a forked child: it and its parent would take each other's answers. Or the session has
+                been closed, and not by its iterator.
+        """
         if self._inherited:
             raise ConfigError("this iterator is another process's: connections do not survive a fork (connect there)")
+        if self.closed:
+            raise ConfigError(CLOSED)
 
     @property
     def _inherited(self) -> bool:

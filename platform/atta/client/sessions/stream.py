@@ -132,7 +132,7 @@ class BatchStream(Iterator[RawBatch]):
             self._ask()
 
     def __next__(self) -> RawBatch:
-        if not self._left or self._state.closed:
+        if not self._left or not self._finalizer.alive:  # at the end, or after ``close`` or a failure
             self.close()
             raise StopIteration
         self._state.check_usable()
@@ -208,6 +208,8 @@ class BatchStream(Iterator[RawBatch]):
                 with self._state.owed():
                     answer = self._answer()
             except AttaError as error:
+                if self._finalizer.alive:  # else another thread has closed the iterator
+                    self._state.check_usable()
                 if self._state.silent:
                     raise UnavailableError(self.address, _owing("a batch", self._state.patience_s)) from error
                 if not isinstance(error, UnavailableError | DeadlineError):
