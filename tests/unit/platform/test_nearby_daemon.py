@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -178,6 +179,15 @@ def test_names_behind_which_nobody_listens(name: str, daemon: Daemon) -> None:
     daemon.name = name
     assert list(test_stream.numbers(opened(daemon))) == [0, 1, 2]
     assert daemon.by_grpc == [0, 1, 2]
+
+
+def test_without_a_free_descriptor_the_daemon_is_asked_by_grpc(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def packets() -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asking, "nearby", SimpleNamespace(**{**vars(nearby), "packets": packets}))
+    assert list(test_stream.numbers(opened(daemon))) == [0, 1, 2]
+    assert (daemon.nearby, daemon.by_grpc) == ([], [0, 1, 2])
 
 
 def test_a_daemon_that_does_not_answer_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,10 @@ class NearbyDaemon:
         """
         if not reply.nearby:
             return None
-        sock = nearby.packets()
+        try:
+            sock = nearby.packets()
+        except OSError:  # too many files are open
+            return None
         try:
             sock.connect(f"\0{reply.nearby}")
             if nearby.other_end(sock)[0] == reply.pid:
