@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 import time
+import weakref
 from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
 
 __all__ = ["OwnFolder"]
 
@@ -15,20 +19,39 @@ YOUNG_S = 60.0
 """How old a folder must be before it counts as abandoned: a younger one may not be locked yet."""
 
 
-class OwnFolder(tempfile.TemporaryDirectory[str]):
-    """Like ``tempfile.TemporaryDirectory``. A locked file in it shows that its process lives."""
+class OwnFolder:
+    """Like ``tempfile.TemporaryDirectory``. A locked file in it shows that its process lives. Forked children of that
+    process leave the folder where it is.
+
+    Attributes:
+        name: path of the folder.
+    """
 
     def __init__(self, prefix: str) -> None:
         """Make a folder; also remove folders of this prefix whose processes were killed."""
         _remove_abandoned(prefix)
-        super().__init__(prefix=prefix)
-        self._lock = (Path(self.name) / LOCK).open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.name = tempfile.mkdtemp(prefix=prefix)
+        lock = (Path(self.name) / LOCK).open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._finalizer = weakref.finalize(self, _remove, self.name, lock, os.getpid())
 
     def cleanup(self) -> None:
-        """Remove the folder."""
-        self._lock.close()
-        super().cleanup()
+        """Remove the folder; repeating it does nothing."""
+        self._finalizer()
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cleanup()
+
+
+def _remove(folder: str, lock: BinaryIO, process: int) -> None:
+    lock.close()
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned(prefix: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from atta.client.folder import OwnFolder
+from tests.forking import in_fork
 
 HOLDER = """
 import sys
@@ -18,6 +19,18 @@ from atta.client.folder import OwnFolder
 folder = OwnFolder("atta-test-")
 print(folder.name, flush=True)
 sys.stdin.read()
+"""
+
+FORKING = """
+import os, sys
+from pathlib import Path
+from atta.client.folder import OwnFolder
+folder = OwnFolder("atta-test-")
+if not (child := os.fork()):
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+assert Path(folder.name).is_dir()
+print(folder.name)
 """
 
 
@@ -59,3 +72,20 @@ def test_a_young_folder_may_not_be_locked_yet(tmp_path: Path, monkeypatch: pytes
     aged(young)
     with OwnFolder("atta-test-"):
         assert not young.exists()
+
+
+def test_a_forked_child_leaves_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = OwnFolder("atta-test-")
+    assert in_fork(folder.cleanup)
+    assert Path(folder.name).is_dir()
+    folder.cleanup()
+    folder.cleanup()
+    assert not Path(folder.name).exists()
+
+
+def test_only_the_process_of_a_folder_removes_it_at_its_end(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", FORKING], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).exists()
