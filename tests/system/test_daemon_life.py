@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 import shutil
 import signal
@@ -24,6 +25,7 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition.deploy import deploy
 from atta.protos.v1 import kv_pb2
 from atta.wire.clusterfile import write_cluster
+from tests.forking import in_fork
 from tests.system.conftest import SmallGraph, free_port
 
 MAIN = "from atta.cli.main import main; main()"
@@ -248,6 +250,31 @@ def test_who_uses_a_closed_cluster_is_told_so(small_graph: SmallGraph) -> None:
             use()
     with pytest.raises(atta.ConfigError, match="the cluster has been closed"):
         table[[1]] = np.ones((1, 2), np.float32)
+
+
+def test_a_forked_child_leaves_the_daemons_alone(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        batches = iter(atta.NeighborLoader(cluster, [4, 4], batch_size=16))
+        next(batches)
+        assert in_fork(cluster.close)
+        assert cluster.cluster_file.exists()
+        assert list(batches)
+        assert cluster.stats()[0]["sessions_opened"] == 1
+
+
+def test_daemons_end_with_a_cluster_that_nobody_holds(small_graph: SmallGraph) -> None:
+    cluster = atta.local(small_graph.dataset(1, "random"), threads=1)
+    table = atta.DistTensor(cluster, (10, 2), name="rows")
+    file, pids = cluster.cluster_file, cluster.pids
+    batches = iter(atta.NeighborLoader(cluster, [4, 4], batch_size=16))
+    del cluster
+    gc.collect()
+    assert next(batches).batch_id == 0
+    assert file.exists(), "the table and the iterator hold the cluster"
+    del table, batches
+    gc.collect()
+    assert not file.exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_closing_twice_is_closing_once(small_graph: SmallGraph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +79,7 @@ class Cluster:
         self._connections = list(connections)
         self._where, self._moving, self._left = where, threading.Lock(), list[Connection]()
         self._descriptions = list(descriptions)
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self._slots = SlotMaps()
         self.scratch = Scratch()
         self._keeper = SessionKeeper()
@@ -309,8 +310,8 @@ class Cluster:
         return replicas[epochs.index(max(epochs)) if max(epochs) > 0 else 0]
 
     def close(self) -> None:
-        """Close all sessions and connections; closing again does nothing."""
-        if self._closed:
+        """Close all sessions and connections. Closing again does nothing, and neither does a forked child."""
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         self._keeper.close()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,9 @@ START_DEADLINE_S = 120.0
 
 
 class LocalCluster(Cluster):
-    """Daemons that were started for this process. They end with it, even if it is killed."""
+    """Daemons that were started for this process. They end with it, even if it is killed, or when nobody holds the
+    cluster any more. A forked child neither ends nor keeps them.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class LocalCluster(Cluster):
     ) -> None:
         super().__init__(connections, descriptions, credentials, where)
         self._children, self._folder = children, folder
+        self._daemons = weakref.finalize(self, _end, children, folder, os.getpid())
 
     @property
     def pids(self) -> list[int]:
@@ -58,8 +62,7 @@ class LocalCluster(Cluster):
     def close(self) -> None:
         """Close all sessions, then stop the daemons."""
         super().close()
-        _stop(self._children)
-        self._folder.cleanup()
+        self._daemons()
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -182,6 +185,13 @@ def _ended(address: str, code: int, last_words: Path) -> AttaError:
     lines = [line for line in log.splitlines() if line.strip()]
     cause = lines[-1] if lines else "no output"
     return RemoteError(address, f"the daemon ended with exit code {code}: {cause}")
+
+
+def _end(children: list[subprocess.Popen[bytes]], folder: OwnFolder, process: int) -> None:
+    """Stop the daemons of ``process``, then remove their folder. It does nothing in a forked child."""
+    if os.getpid() == process:
+        _stop(children)
+        folder.cleanup()
 
 
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:

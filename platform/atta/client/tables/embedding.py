@@ -133,6 +133,7 @@ class DistEmbedding(nn.Module):
             lease_s=lease_s,
         )
         self._table = cluster.tables.create(spec)
+        self._cluster = cluster  # daemons of ``atta.local`` end when nobody holds it
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
         self._locate = locate or self._table.locate
         self._ready: list[
