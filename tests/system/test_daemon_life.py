@@ -6,10 +6,12 @@ import contextlib
 import fcntl
 import gc
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +262,21 @@ def test_a_forked_child_leaves_the_daemons_alone(small_graph: SmallGraph) -> Non
         assert cluster.cluster_file.exists()
         assert list(batches)
         assert cluster.stats()[0]["sessions_opened"] == 1
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_daemons(small_graph: SmallGraph) -> None:
+    with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster:
+        pid = os.fork()
+        if not pid:
+            time.sleep(60)
+            os._exit(0)
+        try:
+            began = time.monotonic()
+            cluster.close()
+            assert time.monotonic() - began < 15, "daemons that do not end are killed after 20 s"
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def test_daemons_end_with_a_cluster_that_nobody_holds(small_graph: SmallGraph) -> None:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
@@ -28,6 +29,8 @@ __all__ = ["LocalCluster", "free_addresses", "local"]
 
 START_DEADLINE_S = 120.0
 """How long daemons may take to start."""
+_pipes: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
+"""Standard inputs of all daemons that this process has started."""
 
 
 class LocalCluster(Cluster):
@@ -126,7 +129,10 @@ def local(
             last_words = Path(folder.name) / f"{number}.error"
             environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
             with last_words.with_suffix(".log").open("wb") as errors:
-                children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment))
+                child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
+            assert child.stdin is not None
+            children.append(child)
+            _pipes.add(child.stdin)
         connections = [
             Connection(address, deadline_s, part=parts.start, credentials=credentials)
             for parts, address in zip(served, addresses, strict=True)
@@ -204,3 +210,12 @@ def _stop(children: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def _let_go() -> None:
+    """Close a forked child's copies of the pipes. A daemon ends when its pipe does, so they would keep it running."""
+    for pipe in _pipes:
+        pipe.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
