@@ -51,6 +51,15 @@ def test_an_iteration_that_cannot_be_opened_is_no_epoch(begin: Callable[[Any], A
     assert cluster.begun == [(0, 0), (1, 0)]
 
 
+def test_the_length_of_an_iterator_is_what_it_yields() -> None:
+    made = loader(Cluster())
+    assert len(iter(made)) == BATCHES
+    assert [len(made.resume(0, batch)) for batch in range(BATCHES + 1)] == [4, 3, 2, 1, 0]
+    made.load_state_dict({**made.state_dict(), "epoch": 2, "batch": 3})
+    assert len(iter(made)) == 1
+    assert len(made) == BATCHES
+
+
 def test_a_loaded_state_waits_until_an_iteration_can_be_opened() -> None:
     cluster = Cluster()
     made = loader(cluster)

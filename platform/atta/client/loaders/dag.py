@@ -245,6 +245,7 @@ class _Batches(Iterator[Any]):
     def __init__(self, stream: ResumingStream, made: Callable[[Any], Any], ending: Callable[[], None]) -> None:
         """``ending``: called once, when the daemon has begun the last batch and could begin another epoch."""
         self._stream, self._made = stream, made
+        self._batches = stream.batches - stream.place.batch
         self._ending: Callable[[], None] | None = ending
 
     def __next__(self) -> Any:
@@ -254,7 +255,8 @@ class _Batches(Iterator[Any]):
         return self._made(next(self._stream))
 
     def __len__(self) -> int:
-        return self._stream.batches
+        """Number of batches from where it began to the end of the epoch."""
+        return self._batches
 
     def close(self) -> None:
         """End the session early."""
