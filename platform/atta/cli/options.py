@@ -93,7 +93,7 @@ def _option(setting: SettingField, default: Any, required: bool, group: str) -> 
             return click.option(f"{name}/--no-{setting.name}", setting.field, default=True, show_default=True, **common)
         return click.option(name, setting.field, is_flag=True, default=False, **common)
     kind = _type(setting)
-    shown = default not in (None, "")
+    shown = default not in (None, "") and not about.unset  # one default, in words where there are some
     if shown and kind.name in ("size", "duration", "integers", "names") and default != AUTO:
         default = _text(kind.name, default)  # what help shows
     if not required:

@@ -31,6 +31,7 @@ class Kitchen:
     menu: Annotated[str | None, Option("Menu.", path="file")] = None
     verify: Annotated[bool, Option("Taste first.")] = True
     open_late: Annotated[bool, Option("Open late.")] = False
+    door: Annotated[int, Option("Number of the door.", at_least=0, unset="any")] = 0
     staff: Annotated[Mapping[str, int], NoOption("comes from another file")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,6 +122,7 @@ def test_help_says_everything() -> None:
         assert part in text
     for part in ("Of the pantry. [default: all]", "--fuel [gas|wood]", "--verify / --no-verify", "[required]"):
         assert part in text
+    assert "Number of the door. [default: any] [x>=0]" in text, "one default, in words"
     assert "--burning" not in text
 
 
