@@ -39,7 +39,7 @@ def roll(
     successor serves and all daemons reach each other. Consumers move to a replica, or wait for the daemon. Ctrl-C ends
     it after the daemon at hand, a second one at once.
 
-    Example: atta roll cluster.toml --command "ssh {host} sudo systemctl start atta-{part}"
+    Example: atta roll cluster.toml --command "ssh {host} sudo systemctl start atta-daemon-{part}"
     """
     from atta.cli.cluster.rolling.processes import RunningFleet
     from atta.cli.cluster.rolling.roll import Roll
