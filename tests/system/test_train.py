@@ -13,6 +13,7 @@ import atta
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, TrainReport, fit
+from atta.train.checkpoint import BEST, LAST, load_model
 from atta.train.cooperative import DeepGNN
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
@@ -111,6 +112,20 @@ def test_a_resumed_run_repeats_the_curve(config: TrainConfig, report: TrainRepor
     assert [e.test_accuracy for e in resumed.epochs] == [e.test_accuracy for e in report.epochs[:4]]
     with pytest.raises(atta.DataError, match="hidden 16, not 8"):  # a trainer's error keeps its type
         fit(replace(first, hidden=8))
+
+
+def test_a_run_that_begins_anew_leaves_no_best_model_of_another(config: TrainConfig, tmp_path: Path) -> None:
+    """The second run has no validation, so no epoch of it is the best: ``atta predict`` takes its last one."""
+    here = replace(config, epochs=1, checkpoint=str(tmp_path / "run"), resume=True)
+    fit(here)
+    fit(here)  # goes on from the end, and keeps its best model
+    assert load_model(tmp_path / "run").path.name == BEST
+    options = GenerateOptions(nodes=200, edges=1000, features=20, classes=CLASSES, train=0.5, val=0.0, test=0.5)
+    generate("sbm", tmp_path / "graph", options)
+    partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
+    fit(replace(here, data=str(tmp_path / "parts"), hidden=8, resume=False))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [LAST]
+    assert load_model(tmp_path / "run").shape["hidden"] == 8
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from atta.train.checkpoint import (
     load_rank,
     load_weights,
     prune_ranks,
+    remove_best,
     save_best,
     save_checkpoint,
     save_rank,
@@ -200,9 +201,18 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
     def _restore(self) -> list[EpochReport]:
-        if not (self.config.resume and self.config.checkpoint):
-            return []
+        """The epochs of the checkpoint that the run goes on from. If there is none, another run's best model goes."""
         folder = self.config.checkpoint
+        if folder is None:
+            return []
+        epochs = self._resumed(folder) if self.config.resume else []
+        if not epochs and self.begun is None:
+            dist.barrier()  # others may still read it: --init-from
+            if self.rank == 0:
+                remove_best(folder)
+        return epochs
+
+    def _resumed(self, folder: str) -> list[EpochReport]:
         epochs, place = load_checkpoint(
             folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
         )

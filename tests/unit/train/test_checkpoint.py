@@ -20,9 +20,12 @@ from atta.partition.disk.staging import StagedFile
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import (
     BEST,
+    BEST_WEIGHTS,
     LAST,
     check_folder,
     load_checkpoint,
+    load_model,
+    remove_best,
     save_best,
     save_checkpoint,
     seal,
@@ -69,6 +72,16 @@ def test_best_model_is_a_file_of_its_own(tmp_path: Path) -> None:
     saved = torch.load(tmp_path / BEST, weights_only=True)
     assert saved["epoch"]["val_accuracy"] == 0.25
     assert set(saved["model"]) == set(model.state_dict())
+
+
+def test_without_a_best_model_the_last_one_is_taken(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, CONFIG, *trained(1), [EPOCH])
+    save_best(tmp_path, CONFIG, trained(2)[0], EPOCH)
+    assert load_model(tmp_path).path.name == BEST
+    for _ in range(2):  # the second time there is nothing to remove
+        remove_best(tmp_path)
+        assert load_model(tmp_path).path.name == LAST
+        assert not (tmp_path / BEST_WEIGHTS).exists()
 
 
 @pytest.mark.parametrize("keep", [0, 100, 2000])

@@ -9,7 +9,7 @@ from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, check_folder, 
 from atta.train.checkpoint.partial import PartialEpoch, random_state, set_random_state
 from atta.train.checkpoint.place import RunPlace
 from atta.train.checkpoint.ranks import load_rank, prune_ranks, save_rank
-from atta.train.checkpoint.run import SavedRun, load_checkpoint, place_in, save_best, save_checkpoint
+from atta.train.checkpoint.run import SavedRun, load_checkpoint, place_in, remove_best, save_best, save_checkpoint
 from atta.train.checkpoint.weights import SavedEmbeddings, SavedModel, load_model, load_weights
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "place_in",
     "prune_ranks",
     "random_state",
+    "remove_best",
     "save_best",
     "save_checkpoint",
     "save_rank",

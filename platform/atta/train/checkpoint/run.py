@@ -19,7 +19,7 @@ from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 
-__all__ = ["SavedRun", "load_checkpoint", "place_in", "save_best", "save_checkpoint"]
+__all__ = ["SavedRun", "load_checkpoint", "place_in", "remove_best", "save_best", "save_checkpoint"]
 
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
 _KEPT = (*_SHAPE, "lr_schedule", "target", "edge_type")  # settings that a run cannot change on its way
@@ -97,6 +97,13 @@ def save_best(
     with StagedFile(place.path / BEST_WEIGHTS, overwrite=True) as partial:
         partial.write_bytes(safetensors_bytes(bare(weights), about))
     place.push(BEST_WEIGHTS)
+
+
+def remove_best(folder: str | Path) -> None:
+    """Remove what ``save_best`` of another run has written, if anything."""
+    place = Mirror(folder)
+    for name in (BEST, BEST_WEIGHTS):
+        place.remove(name)
 
 
 def load_checkpoint(
