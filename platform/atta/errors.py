@@ -7,7 +7,7 @@
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
     │   └── DiskFullError      a file or folder for which there is no space left
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
-    ├── NonFiniteError         rows that a trainer publishes have an infinity or NaN
+    ├── NonFiniteError         rows that a trainer publishes, or losses, have an infinity or NaN
     ├── TrainerLostError       a trainer was killed or stopped, or did not answer the others; names it
     ├── StaleRowError          a row of another trainer is older, or newer, than the reader may use
     └── RemoteError            a daemon failed to answer; names the peer
@@ -108,13 +108,15 @@ class QuotaExceededError(AttaError):
 
 
 class NonFiniteError(AttaError):
-    """Rows that a trainer publishes have an infinity or NaN, so training has diverged."""
+    """Rows that a trainer publishes, or losses of an epoch, have an infinity or NaN, so training has diverged."""
 
-    def __init__(self, trainer: int, epoch: int, layer: int, what: str) -> None:
+    def __init__(self, trainer: int | None, epoch: int, layer: int | None, what: str) -> None:
+        """``trainer``, ``layer``: None for what is of all of them."""
         self.trainer, self.epoch, self.layer, self.what = trainer, epoch, layer, what
+        places = {"trainer": trainer, "epoch": epoch, "layer": layer}
+        where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
         super().__init__(
-            f"trainer {trainer}, epoch {epoch}, layer {layer}: {what} have an infinity or NaN; "
-            "training has diverged: lower --lr"
+            f"{where}: {what} have an infinity or NaN; training has diverged: lower --lr, unless features have some, too"
         )
 
 

@@ -128,6 +128,11 @@ def test_a_run_that_begins_anew_leaves_no_best_model_of_another(config: TrainCon
     assert load_model(tmp_path / "run").shape["hidden"] == 8
 
 
+def test_losses_that_are_not_finite_end_the_run(config: TrainConfig) -> None:
+    with pytest.raises(atta.NonFiniteError, match=r"^epoch [01]: losses have an infinity or NaN"):
+        fit(replace(config, lr=1e30, epochs=5))
+
+
 @pytest.mark.slow
 def test_patience_ends_the_run(config: TrainConfig) -> None:
     # With a learning rate of 0, no evaluation can be better than the first.

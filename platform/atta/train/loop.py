@@ -127,7 +127,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.optimizer.step()
 
     def fit(self) -> list[EpochReport]:
-        """Train all epochs; returns them with those of a resumed checkpoint."""
+        """Train all epochs; returns them with those of a resumed checkpoint. Raises NonFiniteError if training diverges."""
         epochs, patience = self._restore(), patience_of(self.config)
         self.done = epochs
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
@@ -157,6 +157,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
         torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
         figures = self.train_epoch(epoch)
+        figures.check_loss()
         figures = replace(figures, learning_rate=self.learning_rate.present)
         if (epoch + 1) % config.eval_every == 0 or epoch + 1 == config.epochs:
             start = time.perf_counter()

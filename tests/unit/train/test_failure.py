@@ -113,10 +113,10 @@ def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
     assert str(error) == "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"
 
 
-def test_numbers_that_are_not_finite_keep_their_type(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [NonFiniteError(1, 4, 0, "rows"), NonFiniteError(None, 4, None, "losses")])
+def test_numbers_that_are_not_finite_keep_their_type(tmp_path: Path, error: NonFiniteError) -> None:
     """So the launcher knows that another attempt would fail in the same way."""
-    error = NonFiniteError(1, 4, 0, "rows")
-    record(tmp_path, 1, "NonFiniteError", str(error), 1.0, [str(a) for a in _arguments(error)])
+    record(tmp_path, 1, "NonFiniteError", str(error), 1.0, [*_arguments(error)])
     found = first_cause(tmp_path, {1: 1})
     assert isinstance(found, NonFiniteError)
     assert str(found) == str(error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.cli.train import _print
+from atta.errors import NonFiniteError
 from atta.train import EpochReport, TrainConfig, TrainReport
 from atta.train.reports.epochs import PHASES, best_epoch, stalled
 
@@ -51,6 +53,23 @@ def test_json_holds_what_scripts_read() -> None:
     assert value["config"]["num_neighbors"] == [15, 10, 5]
     assert value["machine"]["cores"] >= 1
     assert "torch" in value["versions"]
+
+
+def test_figures_that_are_not_finite_are_null_in_json() -> None:
+    made = epochs([None, 0.5])
+    made[1] = replace(made[1], loss=float("inf"), learning_rate=float("nan")).evaluated({"val_loss": -float("inf")})
+    value = json.loads(json.dumps(TrainReport(TrainConfig(data="x"), made).to_json(), allow_nan=False))
+    assert [epoch["loss"] for epoch in value["epochs"]] == [0.5, None]
+    assert value["epochs"][1]["learning_rate"] is None
+    assert value["best"]["metrics"] == value["epochs"][1]["metrics"] == {"val_loss": None}
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_not_finite_is_an_error(loss: float) -> None:
+    first, second = epochs([None, None])
+    first.check_loss()
+    with pytest.raises(NonFiniteError, match=r"^epoch 1: losses have an infinity or NaN"):
+        replace(second, loss=loss).check_loss()
 
 
 def test_the_line_for_people_leaves_out_what_was_not_measured() -> None:

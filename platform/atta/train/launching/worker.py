@@ -124,7 +124,7 @@ def main(folder: str) -> int:
     except BaseException as error:
         failure = {
             "kind": type(error).__name__,
-            "arguments": [str(a) for a in _arguments(error)],
+            "arguments": [None if a is None else str(a) for a in _arguments(error)],
             "message": str(error),
             "time": time.time(),
             "traceback": traceback.format_exc(),

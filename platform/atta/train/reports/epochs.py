@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from atta.errors import NonFiniteError
 from atta.train.reports.rows import RowReport
 
 __all__ = ["ACCURACY", "PHASES", "SERVER_PHASES", "EpochReport", "Watched", "best_epoch", "stalled"]
@@ -84,6 +86,11 @@ class EpochReport:
         """The inverse of ``dataclasses.asdict``. Raises TypeError and KeyError for other fields."""
         rows = saved.get("rows")
         return cls(**{**saved, "rows": None if rows is None else RowReport.from_dict(rows)})
+
+    def check_loss(self) -> None:
+        """Raise NonFiniteError if the loss is an infinity or NaN: then those of later epochs would be, too."""
+        if not math.isfinite(self.loss):
+            raise NonFiniteError(None, self.epoch, None, "losses")
 
     def line(self) -> str:
         """The epoch in one line for people."""

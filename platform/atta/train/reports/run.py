@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -40,7 +41,7 @@ class TrainReport:
         return watched_by(self.config)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as ``atta train --json`` writes it."""
+        """The report as ``atta train --json`` writes it; None for figures that are not finite, which JSON lacks."""
         best = self.best
         return {
             "schema": 1,
@@ -50,14 +51,23 @@ class TrainReport:
             "evaluation": self.config.evaluation,
             "restarts": self.restarts,
             "restarts_by_rank": self.restarts_by_rank,
-            "epochs": [asdict(e) for e in self.epochs],
+            "epochs": [_finite(asdict(e)) for e in self.epochs],
             "best": {
                 "epoch": best.epoch,
                 "val_accuracy": best.val_accuracy,
                 "test_accuracy": best.test_accuracy,
-                "metrics": best.metrics,
+                "metrics": _finite(best.metrics),
             },
             "config": self.config.to_dict(),
             "machine": machine(),
             "versions": versions(),
         }
+
+
+def _finite(value: Any) -> Any:
+    """The value, with None for each infinity and NaN in it."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -168,23 +168,23 @@ class AsyncDigestTrainer(DigestTrainer):
             loss = self._exact_loss(batch, count)
             metrics = self._metrics()
             passes, took = (version - done) / self.world, max(seconds - before, 1e-9)
-            reports.append(
-                EpochReport(
-                    number,
-                    took,
-                    loss=loss,
-                    seeds_per_s=passes * count / took,
-                    edges_per_s=passes * edges / took,
-                    remote_bytes=0.0,
-                    breakdown=dict.fromkeys(SERVER_PHASES, 0.0),
-                    eval_seconds=self._max(time.perf_counter() - start),
-                    eval_bytes=self.eval_bytes,
-                    steps=int(version) - done,
-                    peak_memory_bytes=self._peaks(),
-                ).evaluated(metrics)
-            )
+            report = EpochReport(
+                number,
+                took,
+                loss=loss,
+                seeds_per_s=passes * count / took,
+                edges_per_s=passes * edges / took,
+                remote_bytes=0.0,
+                breakdown=dict.fromkeys(SERVER_PHASES, 0.0),
+                eval_seconds=self._max(time.perf_counter() - start),
+                eval_bytes=self.eval_bytes,
+                steps=int(version) - done,
+                peak_memory_bytes=self._peaks(),
+            ).evaluated(metrics)
+            report.check_loss()
+            reports.append(report)
             before, done = seconds, int(version)
-            self.display.line(reports[-1].line())
+            self.display.line(report.line())
         return reports
 
     @torch.no_grad()

@@ -263,6 +263,7 @@ class IntervalTrainer(ServerTrainer):
                 learning_rate=self.config.lr,
                 pipeline={**sums, "oldest_row": self._max(now["oldest_row"])},
             )
+            report.check_loss()
             if epoch + 1 in saved:
                 self._take_weights(epoch + 1)
                 if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
