@@ -57,7 +57,7 @@ def lost_classes(graph: Graph) -> list[str]:
     schema, told = graph.schema, None
     for t in schema.node_types:
         spec = schema.node_tables[t].get("y")
-        if spec is not None and not spec.row_shape and np.dtype(spec.dtype).kind in "biu":
+        if spec is not None and spec.row_shape in ((), (1,)) and np.dtype(spec.dtype).kind in "biu":
             told = int(graph.table(t, "y").max(initial=-1)) + 1
     if schema.num_classes is None or schema.num_classes == told:
         return []

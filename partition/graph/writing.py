@@ -175,7 +175,7 @@ class GraphWriter:
         y = np.asarray(labels)
         if y.dtype.kind in "biu":
             y = y.astype(np.int64) if y.dtype == bool else _integers(f"labels of {node_type!r}", y)
-            if y.ndim == 1:
+            if y.shape[1:] in ((), (1,)):
                 self.num_classes = int(y.max(initial=-1)) + 1
         self.add_table("y", y, node_type)
 

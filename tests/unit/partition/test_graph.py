@@ -40,6 +40,21 @@ def test_round_trip(tmp_path):
     assert graph.schema.endpoints("a__r__b") == ("a", "b")
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_labels_in_a_column_have_classes_like_those_in_a_row(tmp_path, shape):
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", 4, tables={"y": np.array([0, 2, -1, 1]).reshape(shape)})
+    graph = Graph.open(tmp_path / "g")
+    assert graph.schema.num_classes == 3
+    assert graph.schema.node_tables["node"]["y"] == TableSpec("<i8", shape[1:])
+
+
+def test_rows_of_several_labels_have_no_number_of_classes(tmp_path):
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", 2, tables={"y": np.array([[0, 1], [1, 1]])})
+    assert Graph.open(tmp_path / "g").schema.num_classes is None
+
+
 def ids_twice(out):
     out.add_nodes("n", 3, ids=[4, 5, 4])
 
