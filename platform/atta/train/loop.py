@@ -33,6 +33,7 @@ from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.export import exporting
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
+from atta.train.settings.epoch_seeds import epoch_seed
 from atta.train.settings.loggers import parse_logger
 from atta.train.settings.stopping import patience_of
 from atta.train.steps.schedule import LearningRate
@@ -155,7 +156,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def _epoch(self, epoch: int) -> EpochReport:
         config = self.config
         # Dropout must not depend on earlier epochs: then a resumed run repeats exactly the same epoch.
-        torch.manual_seed((config.seed * 1_000_003 + epoch) * self.world + self.rank)
+        torch.manual_seed(epoch_seed(config.seed, epoch, self.rank, self.world))
         figures = self.train_epoch(epoch)
         figures.check_loss()
         figures = replace(figures, learning_rate=self.learning_rate.present)

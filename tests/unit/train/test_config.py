@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import Nodes, TrainConfig
+from atta.train.settings.epoch_seeds import epoch_seed
 
 
 def config(**settings: Any) -> TrainConfig:
@@ -98,6 +100,17 @@ def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> N
     with pytest.raises(ConfigError) as caught:
         config(**settings)
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [0, 1764243660000000000, (1 << 63) - 1])
+def test_every_seed_gives_each_rank_and_epoch_one_that_torch_takes(seed: int) -> None:
+    drawn = [[epoch_seed(seed, epoch, rank, 2) for rank in range(2)] for epoch in range(3)]
+    assert len({torch.Generator().manual_seed(one).initial_seed() for row in drawn for one in row}) == 6
+
+
+@given(st.integers(0, (1 << 40) - 1), st.integers(0, 1000), st.integers(0, 3))
+def test_small_seeds_are_as_they_always_were(seed: int, epoch: int, rank: int) -> None:
+    assert epoch_seed(seed, epoch, rank, 4) == (seed * 1_000_003 + epoch) * 4 + rank
 
 
 @pytest.mark.parametrize(

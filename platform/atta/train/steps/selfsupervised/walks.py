@@ -11,6 +11,7 @@ import torch
 import atta
 from atta.errors import ConfigError
 from atta.samplers.hashing import mix64
+from atta.train.settings.epoch_seeds import epoch_seed
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.links import EdgeBatches, edge_batches
 from atta.train.tasks.links.pairs import EdgeSplit
@@ -95,7 +96,7 @@ class WalkBatches:
             walks, ids = batch.extra["walks"], batch.n_id()
             readable = self._readable(walks, ids)
             starts = ids[readable[:, 0]]
-            places = chosen_places(readable, starts, self._length, trainer.config.seed * 1_000_003 + epoch)
+            places = chosen_places(readable, starts, self._length, epoch_seed(trainer.config.seed, epoch))
             some = places > 0
             found.append(np.stack([starts[some], ids[readable[some, places[some]]]]))
         mine = torch.from_numpy(np.concatenate(found, axis=1)).to(trainer.device)
