@@ -73,3 +73,19 @@ def test_labels_that_are_no_classes_are_refused_before_training(tmp_path: Path) 
     with pytest.raises(atta.ConfigError, match=said):
         fit(config(data, num_neighbors=(2, 2), checkpoint=str(tmp_path / "checkpoint")))
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "settings", "said"),
+    [
+        (-2, {}, "30 of 30 validation vertices have a label in table y that is neither one of"),
+        (-1, {"patience": 1}, "--patience: watches validation vertices, none of the 30 has a target"),
+    ],
+)
+def test_labels_that_validation_cannot_use_are_refused_before_training(
+    tmp_path: Path, label: int, settings: dict[str, object], said: str
+) -> None:
+    labels = given()
+    labels[TRAIN : TRAIN + 30] = label
+    with pytest.raises(atta.ConfigError, match=said):
+        fit(config(made(tmp_path, labels, np.arange(TRAIN)), num_neighbors=(2, 2), **settings))

@@ -41,8 +41,8 @@ from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.counting import count_targets_of, numbers_of, of_numbers
 from atta.train.tasks.objective import Objective
-from atta.train.tasks.task import LearningTask, TargetCounts
-from atta.train.tasks.watching import watched_by
+from atta.train.tasks.task import VERTICES, LearningTask, TargetCounts
+from atta.train.tasks.watching import check_known, watched_by
 from atta.train.tasks.weights import class_weights
 
 __all__ = ["EpochLoop"]
@@ -93,18 +93,29 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.done: list[EpochReport] = []
 
     def _objective(self) -> Objective:
-        """Count the targets of the training vertices, refuse those that cannot be learnt, and weigh classes."""
+        """Count the targets of vertices, refuse those that cannot be learnt or judged, and weigh classes."""
         counts = self.counted(self.task, self.outputs)
         if left_out := self.task.check(counts, self.outputs):
             self.display.line(left_out)
+        self.check_judged(self.task, self.outputs)
         weights = class_weights(self.config.class_weights, self.task, counts, self.outputs)
         given = None if weights is None else torch.from_numpy(weights).float().to(self.device)
         return Objective(self.task, self.outputs, given)
 
-    def counted(self, task: LearningTask, outputs: int) -> TargetCounts:
-        """The targets of all training vertices for a task; every rank calls this."""
+    def check_judged(self, task: LearningTask, outputs: int) -> None:
+        """Refuse targets of ``splits`` that are none of a task, and to watch those that are not known; every rank calls
+        this.
+        """
+        for split in self.splits:
+            counts = self.counted(task, outputs, split)
+            task.refuse(counts, outputs, VERTICES[split])
+            if split == "val":
+                check_known(self.config, counts)
+
+    def counted(self, task: LearningTask, outputs: int, split: str = "train") -> TargetCounts:
+        """The targets of all vertices of a split for a task; every rank calls this."""
         mine = count_targets_of(
-            self.cluster, "train", task, outputs, node_type=self.node_type, rank=self.rank, world=self.world
+            self.cluster, split, task, outputs, node_type=self.node_type, rank=self.rank, world=self.world
         )
         return of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
 

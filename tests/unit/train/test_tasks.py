@@ -20,8 +20,8 @@ from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.choice import task_named, task_on
 from atta.train.tasks.counting import numbers_of, of_numbers, targets_in
 from atta.train.tasks.objective import Objective
-from atta.train.tasks.task import TargetCounts
-from atta.train.tasks.watching import watched_by
+from atta.train.tasks.task import VERTICES, TargetCounts
+from atta.train.tasks.watching import check_known, check_watched, watched_by
 from atta.train.tasks.weights import class_weights, read_weights
 
 CLASSES, LABELS, REGRESSION = (TASKS[name] for name in ("classes", "labels", "regression"))
@@ -107,6 +107,28 @@ def test_the_first_metric_is_watched() -> None:
         assert (watched.metric, watched.rises) == (f"val_{loss}", False)
 
 
+WATCHING: list[dict[str, Any]] = [{"patience": 3}, {"early_stop": "loss:3"}, {"lr_schedule": "plateau"}]
+
+
+@pytest.mark.parametrize("settings", WATCHING, ids=str)
+def test_what_no_evaluation_has_cannot_be_watched(settings: dict[str, Any]) -> None:
+    spec = schema(TableSpec("<i8"), 4)
+    check_watched(config(**settings), task_on(spec, config()))
+    check_known(config(**settings), TargetCounts(vertices=2, unknown=1))
+    with pytest.raises(ConfigError, match="watches validation vertices, none of the 2 has a target"):
+        check_known(config(**settings), TargetCounts(vertices=2, unknown=2))
+    del spec.splits["node"]["val"]
+    with pytest.raises(ConfigError, match="watches validation vertices, the dataset has none"):
+        check_watched(config(**settings), task_on(spec, config()))
+
+
+def test_without_validation_a_run_that_watches_nothing_trains() -> None:
+    check_known(config(), TargetCounts(vertices=2, unknown=2))
+    spec = schema(TableSpec("<i8"), 4)
+    del spec.splits["node"]["val"]
+    check_watched(config(), task_on(spec, config()))
+
+
 # -- targets before training -------------------------------------------------------------------------------------------
 
 
@@ -157,6 +179,32 @@ def test_numbers_are_counted_and_checked() -> None:
         REGRESSION.check(counted(REGRESSION, np.array([np.inf, 1e300, 0]), 1), 1)
     with pytest.raises(ConfigError, match="none of the 2 training vertices has a target"):
         REGRESSION.check(counted(REGRESSION, np.array([NAN, NAN]), 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "said"),
+    [
+        (
+            CLASSES,
+            np.array([0, -2, -1]),
+            "1 of 3 validation vertices have a label in table y that is neither one of the 2",
+        ),
+        (
+            LABELS,
+            np.array([[7, 0], [-1, -1]]),
+            "1 of 2 validation vertices have a number in table y that is neither 0, 1",
+        ),
+        (REGRESSION, np.array([[np.inf, 0.0]]), "1 of 1 validation vertices have a target in table y that is infinite"),
+    ],
+)
+def test_wrong_targets_of_validation_are_refused(task: LearningTask, rows: np.ndarray, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
+
+
+def test_validation_needs_no_targets_that_tell_apart() -> None:
+    for task, rows in ((CLASSES, np.array([1, 1, -1])), (LABELS, np.full((2, 2), -1)), (REGRESSION, np.array([NAN]))):
+        task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
 
 
 def test_arrays_and_tensors_become_the_same_targets() -> None:

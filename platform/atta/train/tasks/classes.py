@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.train.tasks.task import ClassWeights, Floats, LearningTask, Metric, TargetCounts
+from atta.train.tasks.task import VERTICES, ClassWeights, Floats, LearningTask, Metric, TargetCounts
 
 if TYPE_CHECKING:
     import torch
@@ -49,12 +49,16 @@ def _found(targets: torch.Tensor, classes: int) -> torch.Tensor:
     return inside.bincount(minlength=classes).double()
 
 
-def _check(counts: TargetCounts, classes: int) -> str | None:
+def _refuse(counts: TargetCounts, classes: int, vertices: str) -> None:
     if counts.wrong:
         raise ConfigError(
-            f"{counts.wrong} of {counts.vertices} training vertices have a label in table y that is neither one of the "
+            f"{counts.wrong} of {counts.vertices} {vertices} vertices have a label in table y that is neither one of the "
             f"{classes} classes (0 to {classes - 1}) nor -1 (no label)"
         )
+
+
+def _check(counts: TargetCounts, classes: int) -> str | None:
+    _refuse(counts, classes, VERTICES["train"])
     if counts.vertices and not counts.known:
         raise ConfigError(f"none of the {counts.vertices} training vertices has a label: all are -1 in table y")
     if counts.known > 1 and np.count_nonzero(counts.found) == 1:
@@ -124,6 +128,7 @@ TASK = LearningTask(
     known=_known,
     wrong=_wrong,
     found=_found,
+    refuse=_refuse,
     check=_check,
     loss=_loss,
     sums=_sums,

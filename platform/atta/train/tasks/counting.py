@@ -1,4 +1,4 @@
-"""Looks at the targets of the training vertices before training begins."""
+"""Looks at the targets of vertices before training begins."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.train.tasks.task import ClassWeights, Floats, LearningTask, Metric, TargetCounts
+from atta.train.tasks.task import VERTICES, ClassWeights, Floats, LearningTask, Metric, TargetCounts
 
 if TYPE_CHECKING:
     import torch
@@ -49,12 +49,16 @@ def _found(targets: torch.Tensor, labels: int) -> torch.Tensor:
     return torch.cat([(targets == 1).sum(0), _entries(targets).sum(0)]).double()
 
 
-def _check(counts: TargetCounts, labels: int) -> str | None:
+def _refuse(counts: TargetCounts, labels: int, vertices: str) -> None:
     if counts.wrong:
         raise ConfigError(
-            f"{counts.wrong} of {counts.vertices} training vertices have a number in table y that is neither 0, 1 nor "
+            f"{counts.wrong} of {counts.vertices} {vertices} vertices have a number in table y that is neither 0, 1 nor "
             "-1 (not known), as --task labels needs"
         )
+
+
+def _check(counts: TargetCounts, labels: int) -> str | None:
+    _refuse(counts, labels, VERTICES["train"])
     if counts.vertices and not counts.known:
         raise ConfigError(f"of none of the {counts.vertices} training vertices any label is known (all -1 in table y)")
     have, known = counts.found.reshape(2, -1)
@@ -119,6 +123,7 @@ TASK = LearningTask(
     known=_known,
     wrong=_wrong,
     found=_found,
+    refuse=_refuse,
     check=_check,
     loss=_loss,
     sums=_sums,

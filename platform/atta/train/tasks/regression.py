@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.train.tasks.task import Floats, LearningTask, Metric, TargetCounts
+from atta.train.tasks.task import VERTICES, Floats, LearningTask, Metric, TargetCounts
 
 if TYPE_CHECKING:
     import torch
@@ -41,12 +41,16 @@ def _found(targets: torch.Tensor, outputs: int) -> torch.Tensor:
     return targets.new_zeros(0).double()
 
 
-def _check(counts: TargetCounts, outputs: int) -> str | None:
+def _refuse(counts: TargetCounts, outputs: int, vertices: str) -> None:
     if counts.wrong:
         raise ConfigError(
-            f"{counts.wrong} of {counts.vertices} training vertices have a target in table y that is infinite, or beyond "
+            f"{counts.wrong} of {counts.vertices} {vertices} vertices have a target in table y that is infinite, or beyond "
             "what 32 bits hold"
         )
+
+
+def _check(counts: TargetCounts, outputs: int) -> str | None:
+    _refuse(counts, outputs, VERTICES["train"])
     if counts.vertices and not counts.known:
         raise ConfigError(f"none of the {counts.vertices} training vertices has a target: all are nan in table y")
     if counts.unknown:
@@ -113,6 +117,7 @@ TASK = LearningTask(
     known=_known,
     wrong=_wrong,
     found=_found,
+    refuse=_refuse,
     check=_check,
     loss=_squared,
     sums=_sums,

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     from atta.partition.schema import TableSpec
 
-__all__ = ["LOSS", "ClassWeights", "Floats", "LearningTask", "Loss", "Metric", "TargetCounts"]
+__all__ = ["LOSS", "VERTICES", "ClassWeights", "Floats", "LearningTask", "Loss", "Metric", "TargetCounts"]
+
+VERTICES = {"train": "training", "val": "validation", "test": "test"}
+"""What vertices of each split are called."""
 
 Floats = npt.NDArray[np.float64]
 Loss = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
@@ -47,7 +50,7 @@ LOSS = Metric("loss", _mean_loss, rises=False)
 
 @dataclass(frozen=True)
 class TargetCounts:
-    """The targets of some training vertices in numbers.
+    """The targets of some vertices in numbers.
 
     Attributes:
         vertices: number of vertices.
@@ -63,7 +66,7 @@ class TargetCounts:
 
     @property
     def known(self) -> int:
-        """Number of vertices that train."""
+        """Number of vertices that have a target."""
         return self.vertices - self.unknown
 
 
@@ -96,8 +99,10 @@ class LearningTask:
         known: bool [n], the vertices of some targets that have one. Others do not count for loss and metrics.
         wrong: bool [n], the vertices whose target is none of this task, given their number of outputs.
         found: what is counted of training targets besides, float64 [k]; sums of it over trainers must make sense.
-        check: says what is left out (None: nothing), from the counts of all trainers and the number of outputs. Raises
-            ConfigError for targets that nothing can be learnt from.
+        refuse: raises ConfigError for targets that are none of this task, from the counts of all trainers, the number of
+            outputs and a word for the vertices (``VERTICES``).
+        check: says what is left out (None: nothing) of training targets, from the counts of all trainers and the number of
+            outputs. Raises ConfigError for those that nothing can be learnt from, and the errors of ``refuse``.
         loss: see ``Loss``.
         sums: what metrics are computed from, float64 [k], of outputs and targets. Sums over batches and trainers are
             those of all their vertices.
@@ -113,6 +118,7 @@ class LearningTask:
     known: Callable[[torch.Tensor], torch.Tensor]
     wrong: Callable[[torch.Tensor, int], torch.Tensor]
     found: Callable[[torch.Tensor, int], torch.Tensor]
+    refuse: Callable[[TargetCounts, int, str], None]
     check: Callable[[TargetCounts, int], str | None]
     loss: Loss
     sums: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -7,9 +7,9 @@ from atta.train.reports.epochs import Watched
 from atta.train.settings import TrainSettings
 from atta.train.settings.stopping import parse_early_stop
 from atta.train.tasks.choice import TaskOnGraph, task_named
-from atta.train.tasks.task import LOSS
+from atta.train.tasks.task import LOSS, TargetCounts
 
-__all__ = ["check_watched", "watched_by"]
+__all__ = ["check_known", "check_watched", "watched_by"]
 
 _VAL = "val_"
 
@@ -31,9 +31,20 @@ def check_watched(settings: TrainSettings, found: TaskOnGraph) -> None:
     """Refuse to watch a figure that no evaluation has. Raises ConfigError, and the errors of ``watched_by``."""
     watched_by(settings)
     if "val" not in found.splits:
-        for option, used in (
-            ("--early-stop", settings.early_stop is not None),
-            ("--lr-schedule plateau", settings.lr_schedule == "plateau"),
-        ):
-            if used:
-                raise ConfigError(f"{option}: watches validation vertices, the dataset has none")
+        _refuse(settings, "the dataset has none")
+
+
+def check_known(settings: TrainSettings, validated: TargetCounts) -> None:
+    """Refuse to watch a figure of validation vertices without any target: no evaluation has it. Raises ConfigError."""
+    if not validated.known:
+        _refuse(settings, f"none of the {validated.vertices} has a target in table y")
+
+
+def _refuse(settings: TrainSettings, why: str) -> None:
+    for option, used in (
+        ("--patience", settings.patience is not None),
+        ("--early-stop", settings.early_stop is not None),
+        ("--lr-schedule plateau", settings.lr_schedule == "plateau"),
+    ):
+        if used:
+            raise ConfigError(f"{option}: watches validation vertices, {why}")

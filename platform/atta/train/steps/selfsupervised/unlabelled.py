@@ -36,6 +36,7 @@ class _UnlabelledTrainer(EmbeddingTrainer):
         else:
             number = self.cluster.schema.num_classes or 0
             classes.TASK.check(self.counted(classes.TASK, number), number)
+            self.check_judged(classes.TASK, number)
         return Objective(self.task, self.outputs)
 
     @torch.no_grad()

@@ -33,6 +33,10 @@ def _found(labels: torch.Tensor, outputs: int) -> torch.Tensor:
     return labels.new_zeros(0).double()
 
 
+def _refuse(counts: TargetCounts, outputs: int, vertices: str) -> None:
+    """There are no rows of a table that could be wrong."""
+
+
 def _check(counts: TargetCounts, outputs: int) -> str | None:
     return None
 
@@ -78,6 +82,7 @@ LINKS = LearningTask(
     known=_known,
     wrong=_wrong,
     found=_found,
+    refuse=_refuse,
     check=_check,
     loss=_loss,
     sums=_sums,

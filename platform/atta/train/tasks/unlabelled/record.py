@@ -42,6 +42,10 @@ def _found(positives: torch.Tensor, outputs: int) -> torch.Tensor:
     return positives.new_zeros(0).double()
 
 
+def _refuse(counts: TargetCounts, outputs: int, vertices: str) -> None:
+    """There are no rows of a table that could be wrong."""
+
+
 def _check(counts: TargetCounts, outputs: int) -> str | None:
     return None
 
@@ -72,6 +76,7 @@ def unlabelled(name: str, evaluation: str) -> LearningTask:
         known=_known,
         wrong=_wrong,
         found=_found,
+        refuse=_refuse,
         check=_check,
         loss=_loss,
         sums=judged.sums,
