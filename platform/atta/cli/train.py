@@ -74,7 +74,9 @@ def _print(report: TrainReport) -> None:
     best = report.best
     found = best.metric(report.watched.metric)
     if report.config.task == "classes" and best.test_accuracy is not None:
-        click.echo(f"best epoch {best.epoch}: val {best.val_accuracy or 0:.4f}, test accuracy {best.test_accuracy:.4f}")
+        validated = "" if best.val_accuracy is None else f"val {best.val_accuracy:.4f}, "
+        which = "best" if validated else "last"
+        click.echo(f"{which} epoch {best.epoch}: {validated}test accuracy {best.test_accuracy:.4f}")
     elif found is not None:
         tested = [f"{name[5:]} {value:.4f}" for name, value in best.metrics.items() if name.startswith("test_")]
         test = f"; test {', '.join(tested)}" if tested else ""

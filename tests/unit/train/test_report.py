@@ -72,6 +72,17 @@ def test_a_loss_that_is_not_finite_is_an_error(loss: float) -> None:
         replace(second, loss=loss).check_loss()
 
 
+def test_what_was_not_validated_is_not_printed_as_0(capsys: pytest.CaptureFixture[str]) -> None:
+    config = TrainConfig(data="x", task="classes")
+    for made, said in (
+        ([e.evaluated({"test_accuracy": 0.75}) for e in epochs([None, None])], "last epoch 1: test accuracy 0.7500"),
+        ([e.evaluated({"val_accuracy": 0.5, "test_accuracy": 0.75}) for e in epochs([None, None])],
+         "best epoch 0: val 0.5000, test accuracy 0.7500"),
+    ):  # fmt: skip
+        _print(TrainReport(config, made))
+        assert capsys.readouterr().out.splitlines()[0] == said
+
+
 def test_the_line_for_people_leaves_out_what_was_not_measured() -> None:
     assert "val" not in epochs([None])[0].line()
     assert "val 50.00 %" in epochs([0.5])[0].line()

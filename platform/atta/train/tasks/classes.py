@@ -94,14 +94,14 @@ def _sums(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return torch.cat([labelled.sum().reshape(1), *counts]).double()
 
 
-def _accuracy(sums: Floats) -> float:
+def _accuracy(sums: Floats) -> float | None:
     classes = len(sums) // 3
-    return float(sums[1 : 1 + classes].sum() / max(1.0, sums[0]))
+    return float(sums[1 : 1 + classes].sum() / sums[0]) if sums[0] else None
 
 
-def _macro_f1(sums: Floats) -> float:
+def _macro_f1(sums: Floats) -> float | None:
     right, said, true = sums[1:].reshape(3, -1)
-    return float(np.mean(2 * right / np.maximum(1, said + true)))
+    return float(np.mean(2 * right / np.maximum(1, said + true))) if sums[0] else None
 
 
 def _balanced(found: Floats) -> Floats:

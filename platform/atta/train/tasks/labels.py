@@ -87,21 +87,22 @@ def _predictions(outputs: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """For each label: found rightly, said by the model, true."""
+    """For each label: known, found rightly, said by the model, true."""
     import torch
 
-    said, true = _predictions(outputs) & _entries(targets), targets == 1
-    return torch.cat([group.sum(0) for group in (said & true, said, true)]).double()
+    known, true = _entries(targets), targets == 1
+    said = _predictions(outputs) & known
+    return torch.cat([group.sum(0) for group in (known, said & true, said, true)]).double()
 
 
-def _micro_f1(sums: Floats) -> float:
-    right, said, true = sums.reshape(3, -1).sum(1)
-    return float(2 * right / max(1.0, said + true))
+def _micro_f1(sums: Floats) -> float | None:
+    known, right, said, true = sums.reshape(4, -1).sum(1)
+    return float(2 * right / max(1.0, said + true)) if known else None
 
 
-def _macro_f1(sums: Floats) -> float:
-    right, said, true = sums.reshape(3, -1)
-    return float(np.mean(2 * right / np.maximum(1, said + true)))
+def _macro_f1(sums: Floats) -> float | None:
+    known, right, said, true = sums.reshape(4, -1)
+    return float(np.mean(2 * right / np.maximum(1, said + true))) if known.any() else None
 
 
 def _balanced(found: Floats) -> Floats:
