@@ -77,6 +77,9 @@ def config(**settings: Any) -> TrainConfig:
             "--codec delta-int8: a daemon does not know what each reader has",
         ),
         ({"strategy": "sat", "codec": "delta-int8"}, "--codec delta-int8: a daemon does not know what each reader has"),
+        ({"strategy": "digest", "layers": 1, "model": "gcn"}, "--layers 1: a single layer of gcn reads features only"),
+        ({"strategy": "sat", "layers": 1}, "take more layers, or --strategy exchange"),
+        ({"strategy": "digest-async", "layers": 1, "trainers_per_server": 1}, "--layers 1: a single layer"),
         ({"strategy": "exchange", "batch_size": 2}, "--batch-size: belongs to --strategy minibatch, not exchange"),
         ({"strategy": "exchange", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
         ({"strategy": "cooperative"}, "--co-batches R (steps per epoch) or --memory SIZE"),
@@ -100,6 +103,19 @@ def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> N
     with pytest.raises(ConfigError) as caught:
         config(**settings)
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layers": 2},
+        {"layers": 1, "send_features": True},
+        {"layers": 1, "model": "resgcn+"},
+        {"layers": 1, "strategy": "exchange"},
+    ],
+)
+def test_one_layer_is_enough_where_its_rows_travel(settings: dict[str, Any]) -> None:
+    assert config(**{"strategy": "digest", "model": "gcn", **settings}).own.depth == settings["layers"]
 
 
 @pytest.mark.parametrize("seed", [0, 1764243660000000000, (1 << 63) - 1])

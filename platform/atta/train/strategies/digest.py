@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
-from atta.train.settings import DigestSettings
+from atta.train.settings import DEEP_MODELS, DigestSettings
 from atta.train.strategies.exchange import reading_rows
 from atta.train.strategies.forecasts import digest_forecasts
 
@@ -20,6 +20,11 @@ def decisions_on_tables(kind: type[Any], settings: DigestSettings) -> Decisions:
     """Decisions of a ``kind``. Raises ConfigError for options that tables on daemons cannot follow."""
     from atta.train.stale.decisions.common import decisions_of
 
+    if settings.depth < 2 and settings.model not in DEEP_MODELS and not settings.send_features:
+        raise ConfigError(
+            f"--layers {settings.depth}: a single layer of {settings.model} reads features only, which never change, so "
+            "tables on the daemons would have no rows; take more layers, or --strategy exchange"
+        )
     if settings.codec == "delta-int8":
         raise ConfigError(
             "--codec delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
