@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import signal
 import subprocess
 import sys
@@ -87,14 +88,19 @@ def test_one_trainer_is_digest(alone: None, graph: Path, dropout: float) -> None
     torch.testing.assert_close(weights["digest-async"], weights["digest"], rtol=1e-6, atol=1e-6)
 
 
-def test_two_trainers_learn_without_waiting_for_each_other(preloaded_trainers: None, halves: Path) -> None:
+def test_two_trainers_learn_without_waiting_for_each_other(
+    preloaded_trainers: None, halves: Path, tmp_path: Path
+) -> None:
     found = fit(
         config(
             data=str(halves), strategy="digest-async", trainers=2, trainers_per_server=1, epochs=1, max_updates=160,
-            eval_interval=0.2, dropout=0.0, lr=0.05, max_delay=3,
+            eval_interval=0.2, dropout=0.0, lr=0.05, max_delay=3, logger=(f"csv save_dir={tmp_path}",),
         )
     )  # fmt: skip
     assert sum(report.steps for report in found.epochs) == 160
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        logged = [(int(row["step"]), float(row["loss"])) for row in csv.DictReader(file)]
+    assert logged == [(report.epoch, report.loss) for report in found.epochs]
     assert [report.epoch for report in found.epochs] == list(range(len(found.epochs)))
     last = found.epochs[-1]
     assert last.test_accuracy is not None

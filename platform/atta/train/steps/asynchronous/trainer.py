@@ -52,7 +52,10 @@ class AsyncDigestTrainer(DigestTrainer):
         """Train, then evaluate the saved weights exactly; returns a report of each of them."""
         self.meeting = meeting_here() or meet_once(self.device)
         try:
-            epochs = self._run()
+            with self._run_log() as log:
+                epochs = self._run()
+                for epoch in epochs:
+                    log.epoch(epoch)
         except BaseException:
             if hasattr(self, "tables"):
                 self.tables.let_go()
