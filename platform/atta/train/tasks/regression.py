@@ -66,12 +66,12 @@ def _errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _squared(outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """Squared error, the mean over the outputs of a vertex."""
+    """Squared error, the mean over all outputs of a vertex; those that are not known add nothing."""
     return _errors(outputs, targets).square().sum() / outputs.shape[1]
 
 
 def _absolute(outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """Absolute error, the mean over the outputs of a vertex."""
+    """Absolute error, the mean over all outputs of a vertex; those that are not known add nothing."""
     return _errors(outputs, targets).abs().sum() / outputs.shape[1]
 
 
