@@ -38,10 +38,16 @@ def test_a_hub_does_not_make_an_interval_heavy() -> None:
     assert len(first) == 10
 
 
-@pytest.mark.parametrize(("vertices", "intervals"), [(3, 4), (0, 1), (5, 0)])
+@pytest.mark.parametrize(("vertices", "intervals"), [(3, 4), (5, 0)])
 def test_more_intervals_than_vertices_are_refused(vertices: int, intervals: int) -> None:
     with pytest.raises(ConfigError, match=f"--intervals {intervals}"):
         interval_rows(np.zeros((2, 0), np.int64), vertices, intervals)
+
+
+def test_a_partition_without_vertices_is_not_helped_by_fewer_intervals() -> None:
+    with pytest.raises(ConfigError, match="a partition has no vertices") as caught:
+        interval_rows(np.zeros((2, 0), np.int64), 0, 1)
+    assert "fewer intervals" not in str(caught.value)
 
 
 def test_stages_of_two_layers_are_those_of_the_paper() -> None:
