@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise, permutations
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,6 +200,17 @@ def test_a_decoder_scores_pairs_one_at_a_time(name: str) -> None:
 def test_an_unknown_decoder() -> None:
     with pytest.raises(ConfigError, match="--decoder transe: there is no such decoder"):
         decoder_named("transe", 4, 4)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int16, np.int64, np.float16, np.float64]
+)
+def test_edges_may_be_read_until_the_last_time_of_training(dtype: Any) -> None:
+    times = np.array([5, 0, 9, 7, 7, 200], dtype)
+    split = TimeSplit.by(times, (0.5, 0.2, 0.3))
+    store = SimpleNamespace(edge_time=torch.from_numpy(times))
+    read = split.readable(store, torch.zeros(6), torch.zeros(6))
+    assert read.tolist() == (split.of(times) == 0).tolist() == [True, True, False, True, True, False]
 
 
 # -- times and labels of edges -----------------------------------------------------------------------------------------

@@ -98,8 +98,9 @@ class TimeSplit:
 
     def readable(self, store: Any, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """bool [edges]: the edges of a batch that models may read, by their own times."""
-        found: torch.Tensor = store.edge_time.reshape(-1) <= self.until[0]
-        return found
+        times: torch.Tensor = store.edge_time.reshape(-1)
+        # By numpy: torch 2.13 does not compare most unsigned numbers.
+        return torch.from_numpy(times.cpu().numpy() <= self.until[0]).to(times.device)
 
 
 Split = EdgeSplit | TimeSplit
