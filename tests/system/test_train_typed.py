@@ -21,6 +21,7 @@ from atta.kvstore.initial import Normal
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
+from atta.train.checkpoint import BEST, load_model
 from atta.train.models.typed import TypedModel
 from atta.train.tasks.reach import TypeReach
 from tests.hetero import over_all_vertices
@@ -289,3 +290,30 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert stopped.value.code == 2
     assert said in text
     assert len(text.strip().splitlines()) == 1
+
+
+def test_a_run_without_validation_leaves_a_model_with_its_embeddings(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    with GraphWriter(tmp_path / "graph") as out:
+        x, y = rng.random((60, 3), np.float32), rng.integers(0, 3, 60)
+        out.add_nodes("paper", 60, tables={"x": x, "y": y}, splits={"train": np.arange(40)})
+        out.add_nodes("author", 20)
+        out.add_edges("author__writes__paper", rng.integers(0, 20, 200), rng.integers(0, 60, 200))
+    partition_graph(tmp_path / "graph", tmp_path / "data", parts=2, method="random")
+    with atta.local(tmp_path / "data", threads=1) as cluster:
+        folder = tmp_path / "saved"
+        settings = TrainConfig(
+            cluster=str(cluster.cluster_file), model="rgcn", trainers=2, epochs=3, hidden=4, num_neighbors=(3, 3),
+            batch_size=20, device="cpu", verbose=False, checkpoint=str(folder), checkpoint_every=1,
+        )  # fmt: skip
+        fit(settings)
+        saved = load_model(folder)
+        assert saved.embeddings["author"].shape == (20, 4)
+        assert atta.predict(cluster, folder).values.shape == (60, 4)
+        again = fit(replace(settings, init_from=str(folder), checkpoint=None, epochs=1))
+        assert len(again.epochs) == 1
+        (folder / BEST).unlink()  # as where a run was broken off
+        with pytest.raises(DataError, match=r"has no embeddings: runs write them into best\.pt"):
+            atta.predict(cluster, folder)
+        with pytest.raises(DataError, match=r"has no embeddings: runs write them into best\.pt"):
+            fit(replace(settings, init_from=str(folder), checkpoint=None, epochs=1))

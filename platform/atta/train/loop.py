@@ -246,19 +246,23 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         folder, done = self.config.checkpoint, len(epochs)
         if folder is None:
             return
-        if self.rank == 0 and best_epoch(epochs, self.watched) is epochs[-1]:
-            save_best(
-                folder,
-                self.config,
-                self.model,
-                epochs[-1],
-                embeddings=self.embedding_weights(),
-                dataset_id=self.cluster.dataset_id,
-            )
+        if self.rank == 0:
+            self._save_best(folder, epochs, last=last)
         due, self.due = self.due, False
         if done % self.config.checkpoint_every and not last and not due:
             return
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
+
+    def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
+        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, the model of the run's last
+        epoch is written if it has embeddings: checkpoints have each rank's share of these only.
+        """
+        best = best_epoch(epochs, self.watched)
+        embeddings = self.embedding_weights() if best is epochs[-1] or (best is None and last) else {}
+        if best is epochs[-1] or embeddings:
+            save_best(
+                folder, self.config, self.model, epochs[-1], embeddings=embeddings, dataset_id=self.cluster.dataset_id
+            )
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
         """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place.

@@ -10,12 +10,13 @@ from atta.train.checkpoint.partial import PartialEpoch, random_state, set_random
 from atta.train.checkpoint.place import RunPlace
 from atta.train.checkpoint.ranks import load_rank, prune_ranks, save_rank
 from atta.train.checkpoint.run import SavedRun, load_checkpoint, place_in, remove_best, save_best, save_checkpoint
-from atta.train.checkpoint.weights import SavedEmbeddings, SavedModel, load_model, load_weights
+from atta.train.checkpoint.weights import NO_EMBEDDINGS, SavedEmbeddings, SavedModel, load_model, load_weights
 
 __all__ = [
     "BEST",
     "BEST_WEIGHTS",
     "LAST",
+    "NO_EMBEDDINGS",
     "PartialEpoch",
     "RunPlace",
     "SavedEmbeddings",

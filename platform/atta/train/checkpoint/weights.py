@@ -13,10 +13,12 @@ from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint.files import BEST, LAST, MID_EPOCH_VERSION, VERSION, read_file
 
-__all__ = ["EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
+__all__ = ["EMBEDDINGS", "NO_EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
 
 EMBEDDINGS = "embeddings."
 """Where weights have the rows of node types without features."""
+NO_EMBEDDINGS = f"has no embeddings: runs write them into {BEST}, after an epoch that was the best or at their end"
+"""What is wrong with a checkpoint of a model that needs some."""
 _WRAPPERS = ("gnn.", "module.")
 _SAMPLED = "gnn."  # where models of sampled batches have the names of the others
 

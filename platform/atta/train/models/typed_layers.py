@@ -15,7 +15,7 @@ from atta.client.inference.stages import Stage, Targets, TypedLayer, sampled_typ
 from atta.client.inference.task import PairScore, inner_products
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import Schema, split_edge_type
-from atta.train.checkpoint import SavedModel
+from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
 from atta.train.models.layers import digest_of
 from atta.train.models.links import saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
@@ -99,6 +99,8 @@ class SavedTypedModel:
                 saved.path, f"{kind} does not fit the types of this graph, or this version: {cause}"
             ) from error
         shapes = {t: (schema.node_counts[t], width) for t in reach.without_features}
+        if shapes and not saved.embeddings:
+            raise DataError(saved.path, NO_EMBEDDINGS)
         if {t: tuple(rows.shape) for t, rows in saved.embeddings.items()} != shapes:
             raise DataError(saved.path, f"{kind} does not fit this graph: it has other embeddings, or none")
         if shapes and saved.dataset_id != dataset_id:

@@ -13,6 +13,7 @@ import atta
 from atta.client.tables.embedding import DistEmbedding
 from atta.errors import DataError
 from atta.kvstore.initial import Normal
+from atta.train.checkpoint import NO_EMBEDDINGS
 from atta.train.meeting.run import run_here, tables_of
 
 __all__ = ["TypeEmbeddings"]
@@ -121,6 +122,8 @@ class TypeEmbeddings:
             DataError: they are of another partitioning, or of other types or sizes.
         """
         shapes = {t: (table.num_embeddings, table.embedding_dim) for t, table in self._tables.items()}
+        if shapes and not weights:
+            raise DataError(path, f"--init-from: {NO_EMBEDDINGS}")
         if dataset_id != self._cluster.dataset_id or {t: tuple(w.shape) for t, w in weights.items()} != shapes:
             raise DataError(
                 path,
