@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from atta.errors import ConfigError, DataError
+from atta.errors import DataError, QuotaExceededError
 from atta.partition.disk.mapping import map_bytes
 from atta.partition.disk.staging import recover
 
@@ -196,15 +196,17 @@ def open_regular(path: Path) -> BinaryIO:
 
     Raises:
         DataError: it is not a regular file or may not be read.
-        ConfigError: this process has as many files open as it may.
+        QuotaExceededError: as many files are open as may be.
     """
     check_regular(path)
     try:
         return path.open("rb")
     except OSError as error:
-        if error.errno == errno.EMFILE:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            raise ConfigError(f"{limit} files are open, and no more may be: raise the limit (ulimit -n)") from None
+            raise QuotaExceededError(
+                f"{path}: too many files are open; this process may have {limit} (ulimit -n)"
+            ) from None
         raise DataError(path, error.strerror or str(error)) from None
 
 

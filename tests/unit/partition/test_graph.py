@@ -8,7 +8,7 @@ import resource
 import numpy as np
 import pytest
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.partition import Graph, GraphWriter
 from atta.partition.disk.files import NpyAppender, map_array, open_regular
 from atta.partition.disk.staging import Staging
@@ -214,7 +214,7 @@ def test_too_many_open_files_are_not_the_fault_of_the_file(tmp_path):
     held = os.open(tmp_path / "a.npy", os.O_RDONLY)  # the lowest number that was free, so none below it is
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (held + 1, hard))
-        with pytest.raises(ConfigError, match=rf"{held + 1} files are open, and no more may be"):
+        with pytest.raises(QuotaExceededError, match=rf"too many files are open; this process may have {held + 1}"):
             open_regular(tmp_path / "a.npy")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.session import SessionRequest
 from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
-from atta.errors import ConfigError, DataError, QuotaExceededError, UnknownNameError, WrongDatasetError
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
@@ -133,7 +132,7 @@ def check_request(
         raise ConfigError(
             f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
         )
-    chosen = _choose_seeds(dataset, request.seeds)
+    chosen = choose_seeds(dataset, request.seeds)
     if len(chosen.internal) > config.max_seeds:
         raise QuotaExceededError(
             f"a session of {len(chosen.internal)} seeds: this daemon allows {config.max_seeds} (--max-seeds)"
@@ -177,16 +176,6 @@ def with_schema(request: SessionRequest, schema: Schema, config: DaemonConfig) -
     layout = layout_of(plan, schema, request.seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
     check_room(layout, least_bytes(plan, schema, request), config)
     return replace(request, layout=layout)
-
-
-def _choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
-    try:
-        return choose_seeds(dataset, seeds)
-    except DataError as error:
-        reason = error.__context__
-        if isinstance(reason, OSError) and reason.errno in (errno.EMFILE, errno.ENFILE):
-            raise QuotaExceededError(f"too many files open to read the seeds (ulimit -n): {error.path}") from error
-        raise
 
 
 def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: int) -> SeedPlan:
