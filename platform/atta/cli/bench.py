@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, write_json
+from atta.cli.output import DURATION, INTS, NAMES, json_option, plot_option, printer, quiet_option, teller, write_json
 from atta.cli.variants import SHARE, VARIANT
 from atta.kvstore.cache import RANKS
 from atta.scheduler import POLICIES
@@ -70,10 +70,8 @@ def _measured(drawn: str) -> Callable[[Callable[..., tuple[Run, Any]]], Callable
     def command_of(prepare: Callable[..., tuple[Run, Any]]) -> Callable[..., None]:
         @wraps(prepare)
         def command(*, json_file: str | None, plot: str | None, quiet: bool, **options: Any) -> None:
-            from rich.console import Console
-
             run, settings = prepare(**options)
-            hand_out(run(settings, Console(stderr=True, quiet=quiet).print), json_file, plot, quiet=quiet)
+            hand_out(run(settings, teller(quiet)), json_file, plot, quiet=quiet)
 
         made: Callable[..., None] = plot_option(drawn)(json_option(quiet_option(command)))
         return made

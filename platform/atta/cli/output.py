@@ -40,6 +40,7 @@ __all__ = [
     "printer",
     "progress_bars",
     "quiet_option",
+    "teller",
     "write_json",
     "write_text",
 ]
@@ -290,9 +291,18 @@ def progress_bars(quiet: bool) -> Iterator[Progress]:
 
 
 def printer() -> Console:
-    """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set."""
+    """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set.
+
+    Text is printed as it is: ``[fd09::1]`` and names with brackets or colons are no markup.
+    """
     from atta.cli.reports import ReportConsole
 
-    return ReportConsole(
-        highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
-    )
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
+    return ReportConsole(highlight=False, markup=False, emoji=False, width=width)
+
+
+def teller(quiet: bool) -> Callable[[str], None]:
+    """Prints what a command does on standard error, as it is, or nothing if ``quiet``."""
+    from rich.console import Console
+
+    return Console(stderr=True, quiet=quiet, highlight=False, markup=False, emoji=False).print

@@ -12,8 +12,9 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.table import Table
 
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, progress_bars, write_json
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, printer, progress_bars, teller, write_json
 from atta.errors import ConfigError, DiskFullError
 
 
@@ -109,3 +110,18 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: py
         write_json(str(target), {"figure": 1})
     assert target.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_addresses_and_names_of_users_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    names = "[fd09::1]:7070", "[bold]users[/bold]", ":smile:"
+    table = Table(*names, title="[red] of users")
+    table.add_row(*names)
+    printer().print(table)
+    printer().print("at [fe80::2]:7070")
+    teller(quiet=False)("generating in [dim]graphs")
+    teller(quiet=True)("nothing")
+    said = capsys.readouterr()
+    assert all(said.out.count(name) == 2 for name in names)
+    assert "[red] of users" in said.out
+    assert "at [fe80::2]:7070" in said.out
+    assert said.err == "generating in [dim]graphs\n"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +24,7 @@ from atta.cli.output import (
     plot_option,
     printer,
     quiet_option,
+    teller,
     write_json,
 )
 from atta.cli.strategy import plan_strategy
@@ -119,10 +120,9 @@ def partition(
     if methods:
         if options or fallback:
             raise ConfigError("--compare: goes without --option and --fallback, which belong to one method")
-        tell = Console(stderr=True, quiet=quiet, highlight=False).print
         entries = compare(
             src, dst, methods, parts=parts, num_neighbors=num_neighbors, seed=seed, balance=balance,
-            overwrite=overwrite, say=tell,
+            overwrite=overwrite, say=teller(quiet),
         )  # fmt: skip
         hand_out(_Comparison(parts, num_neighbors, entries), json_file, plot, quiet=quiet)
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
 import atta
@@ -134,6 +134,5 @@ def draw_tree(drawn: DrawnTree) -> Tree:
     return root
 
 
-def _line(vertex: SampledVertex, more: str) -> str:
-    colour = COLOURS[vertex.owner % len(COLOURS)]
-    return f"[{colour}]{escape(vertex.label)}[/]  part {vertex.owner}{more}"
+def _line(vertex: SampledVertex, more: str) -> Text:
+    return Text.assemble((vertex.label, COLOURS[vertex.owner % len(COLOURS)]), f"  part {vertex.owner}{more}")

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, TO_WRITE, json_option, printer, quiet_option, write_json
+from atta.cli.output import (
+    DURATION,
+    INTS,
+    NAMES,
+    RATE,
+    SIZE,
+    TO_WRITE,
+    json_option,
+    printer,
+    quiet_option,
+    teller,
+    write_json,
+)
 from atta.cli.simulate.pipeline import OPTIONS, pipeline_options, run_pipeline
 from atta.cli.simulate.sizing import OPTIONS as SIZING
 from atta.cli.simulate.sizing import check_sizing, run_sizing, sizing_options
@@ -276,8 +288,6 @@ def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
 
 
 def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) -> None:
-    from rich.console import Console
-
     from atta.simulate import save_profile
     from atta.simulate.measure import measure
 
@@ -289,7 +299,7 @@ def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) 
         split=options["split"],
         epochs=options["epochs"],
         threads=options["threads"] or 1,
-        say=Console(stderr=True, quiet=quiet).print,
+        say=teller(quiet),
     )
     save_profile(out, profile)
 
