@@ -15,7 +15,13 @@ class ReportConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As ``rich.console.Console.print``."""
-        super().print(*(records(o) if isinstance(o, Table) and not self._fits(o) else o for o in objects), **options)
+        super().print(*map(self._fitting, objects), **options)
+
+    def _fitting(self, shown: Any) -> Any:
+        """``shown`` with records in place of the tables that do not fit, also those of a group."""
+        if isinstance(shown, Group):
+            return Group(*map(self._fitting, shown.renderables))
+        return records(shown) if isinstance(shown, Table) and not self._fits(shown) else shown
 
     def _fits(self, table: Table) -> bool:
         """Whether no word of the table has to be cut."""

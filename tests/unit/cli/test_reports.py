@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Group
 from rich.table import Table
 
 from atta.cli.reports import ReportConsole
@@ -12,12 +13,12 @@ from atta.cli.reports import ReportConsole
 ROWS = [("metis", "0.0145", "25.28"), ("streamed", "", "42.47")]
 
 
-def printed(width: int) -> str:
+def printed(width: int, *, grouped: bool = False) -> str:
     table = Table("method", "seconds", "memory", title="Partitioning")
     for row in ROWS:
         table.add_row(*row)
     console = ReportConsole(file=io.StringIO(), width=width)
-    console.print(table)
+    console.print(Group("before", table) if grouped else table)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -37,3 +38,8 @@ def test_a_table_that_does_not_fit_is_printed_as_records() -> None:
         "method   streamed", "memory   42.47",
     ]  # fmt: skip
     assert "┃" in printed(80)
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_so_is_one_of_a_group(width: int) -> None:
+    assert printed(width, grouped=True) == "before\n" + printed(width)
