@@ -27,14 +27,17 @@ def epoch(number):
         time.sleep(seconds)
         out.seeds, out.batches, out.edges = 100, 2, 700
     return out
-for number in range(reporter.ready(epoch(0))):
-    reporter.report(epoch(number))
-reporter.done()
+warm = epoch(0)
+seconds /= float(sys.argv[3])
+for measured in reporter.stretches(warm):
+    for number in range(measured):
+        reporter.report(epoch(number))
 """
 
 
-def rank(number: int, seconds: float, code: str = RANK) -> list[str]:
-    return [sys.executable, "-c", code, str(number), str(seconds)]
+def rank(number: int, seconds: float, faster: float = 1.0) -> list[str]:
+    """A rank whose epochs take ``seconds``, after its warm-up ``faster`` times less."""
+    return [sys.executable, "-c", RANK, str(number), str(seconds), str(faster)]
 
 
 def test_ranks_run_together_and_report_every_epoch(tmp_path: Path) -> None:
@@ -54,11 +57,17 @@ def test_ranks_run_together_and_report_every_epoch(tmp_path: Path) -> None:
     assert "libraries chatter" in (tmp_path / "rank0.log").read_text()
 
 
-def test_as_many_epochs_as_fill_the_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("faster", [1, 10])
+def test_as_many_epochs_as_fill_the_time(tmp_path: Path, faster: float) -> None:
     with SystemProcesses("test", tmp_path) as processes:
-        processes.start_rank(HOST, rank(0, 0.2))
+        for number in range(2):
+            processes.start_rank(HOST, rank(number, 0.2, faster))
         measured = processes.measure(epochs=1, seconds=0.7, timeout_s=60)
-    assert 2 <= len(measured.epochs) <= 4
+    assert measured.window_s >= 0.7
+    assert measured.whole.seconds >= 0.7
+    counts = [max(e["epoch"] for e in measured.epochs if e["rank"] == r) + 1 for r in range(2)]
+    assert counts[0] == counts[1] <= 4 * faster
+    assert len(measured.epochs) == sum(counts)  # those of the first, short stretch do not count
 
 
 def test_processes_end_with_the_block(tmp_path: Path) -> None:

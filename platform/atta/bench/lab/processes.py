@@ -24,6 +24,8 @@ __all__ = ["Measured", "SystemProcesses", "Usage", "sent", "sent_bytes"]
 
 _POLL_S = 0.5
 _END_S = 20.0
+_SPARE = 1.1
+"""Epochs to fill a time are so many times as many as would just fill it: some are faster than others."""
 _GRACE_S = 2.0
 """How long to wait for the other processes to end when one has failed: those that depend on each other end together."""
 
@@ -171,15 +173,23 @@ class SystemProcesses:
     def measure(self, *, epochs: int, seconds: float, timeout_s: float) -> Measured:
         """Wait for all ranks to be ready, let them run, and collect their reports.
 
-        Every rank runs ``epochs`` epochs, or more if these would not fill ``seconds``.
+        Every rank runs ``epochs`` epochs. If these do not fill ``seconds``, they only tell how many would, which are
+        then measured instead.
 
         Raises:
             AttaError: a process ended early, or the ranks were not done after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
-        ready = [self._next(deadline)[1] for _ in self._ranks]
-        slowest = max(1e-3, *(e["stop"] - e["start"] for e in ready))
-        count = max(epochs, math.ceil(seconds / slowest))
+        warm_ups = [self._next(deadline)[1] for _ in self._ranks]
+        measured = self._stretch(epochs, warm_ups, deadline)
+        while measured.window_s < seconds:
+            epochs = max(epochs + 1, math.ceil(_SPARE * seconds * epochs / max(1e-3, measured.window_s)))
+            measured = self._stretch(epochs, warm_ups, deadline)
+        self._measured = True
+        return measured
+
+    def _stretch(self, count: int, warm_ups: list[dict[str, Any]], deadline: float) -> Measured:
+        """Let all ranks run ``count`` epochs."""
         start = self._reading()
         for child in self._ranks:
             self._send(child, f"go {count}\n")
@@ -194,8 +204,7 @@ class SystemProcesses:
             if child.name not in begun and len(begun) == len(self._ranks) - 1 and not ended and count > 1:
                 steady = self._reading()
             begun.add(child.name)
-        self._measured = True
-        return Measured(ready, reports, ended[-1].since(start), ended[0].since(steady))
+        return Measured(warm_ups, reports, ended[-1].since(start), ended[0].since(steady))
 
     def _reading(self) -> Usage:
         ranks = _cpu_seconds(self._ranks)

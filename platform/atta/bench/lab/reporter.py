@@ -5,7 +5,7 @@
                                             ←     go 5
       {"event": "epoch", ...}               →     five times
       {"event": "done"}                     →     waits until all are done
-                                            ←     end of input
+                                            ←     go 12, if the five were too short, else end of input
 
 Reports are lines of JSON on standard output. What libraries print there goes to standard error instead. The module
 imports only Python's own library, because processes of peers use it too.
@@ -72,25 +72,30 @@ class Reporter:
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
 
-    def ready(self, warm_up: Epoch) -> int:
-        """Report the last epoch of warming up, and wait until measuring begins.
+    def stretches(self, warm_up: Epoch) -> Iterator[int]:
+        """Report the last epoch of warming up, and yield how many epochs to run each time that measuring begins.
 
-        Returns how many epochs to run. Ends the process quietly if the benchmark is gone.
+        After a stretch, wait until the benchmark has read the usage of this process. Ends the process quietly if the
+        benchmark is gone before the first one.
         """
         self._emit({"event": "ready", **asdict(warm_up)})
-        words = sys.stdin.readline().split()
-        if len(words) != 2 or words[0] != "go":
+        count = self._told()
+        if not count:
             sys.exit(0)
-        return int(words[1])
+        while count:
+            yield count
+            self._emit({"event": "done"})
+            count = self._told()
 
     def report(self, epoch: Epoch) -> None:
         """Report one measured epoch."""
         self._emit({"event": "epoch", **asdict(epoch)})
 
-    def done(self) -> None:
-        """Report the end, and wait until the benchmark has read the usage of this process."""
-        self._emit({"event": "done"})
-        sys.stdin.readline()
+    @staticmethod
+    def _told() -> int:
+        """How many epochs the benchmark wants next; 0: none any more."""
+        words = sys.stdin.readline().split()
+        return int(words[1]) if len(words) == 2 and words[0] == "go" else 0
 
     def _emit(self, event: Mapping[str, object]) -> None:
         self._out.write(json.dumps(event) + "\n")

@@ -84,14 +84,14 @@ def main() -> None:
         loader = open_loader(config, cluster, seed_tables=labels(cluster) if config.deliver == "dgl" else ())
         for number in range(config.warm_up):
             warm = _epoch(config, loader, number)
-        measured = reporter.ready(warm)
-        loader.epochs = config.warm_up + measured
-        for number in range(measured):
-            epoch = _epoch(config, loader, number)
-            if number + 1 == measured:
-                epoch.queue_bytes = cluster.stats()[config.rank]["scheduler_finished_bytes_peak"]
-            reporter.report(epoch)
-        reporter.done()
+        epochs = config.warm_up
+        for measured in reporter.stretches(warm):
+            loader.epochs = epochs = epochs + measured
+            for number in range(measured):
+                epoch = _epoch(config, loader, number)
+                if number + 1 == measured:
+                    epoch.queue_bytes = cluster.stats()[config.rank]["scheduler_finished_bytes_peak"]
+                reporter.report(epoch)
 
 
 def labels(cluster: atta.Cluster) -> list[str]:

@@ -81,11 +81,11 @@ def _train(config: TrainerConfig, reporter: Reporter) -> None:
         loader = open_loader(config, cluster, tables=["x"], seed_tables=["y"], edge_ids=config.deliver == "dgl")
         for number in range(config.warm_up):
             warm = _epoch(config, loader, learner, number)
-        measured = reporter.ready(warm)
-        loader.epochs = config.warm_up + measured
-        for number in range(measured):
-            reporter.report(_epoch(config, loader, learner, number))
-        reporter.done()
+        epochs = config.warm_up
+        for measured in reporter.stretches(warm):
+            loader.epochs = epochs = epochs + measured
+            for number in range(measured):
+                reporter.report(_epoch(config, loader, learner, number))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -62,12 +62,13 @@ def _train(config: DistDglTrainConfig, reporter: Reporter) -> None:
             warm = _epoch(config, graph, loader, learner, number, remote=True)
             _evaluate(config, graph, learner, warm, number + 1)
         dist.barrier()
-        measured = reporter.ready(warm)
-        for number in range(measured):
-            epoch = _epoch(config, graph, loader, learner, number, remote=False)
-            _evaluate(config, graph, learner, epoch, config.warm_up + number + 1, last=number + 1 == measured)
-            reporter.report(epoch)
-        reporter.done()
+        trained = config.warm_up
+        for measured in reporter.stretches(warm):
+            for number in range(measured):
+                trained += 1
+                epoch = _epoch(config, graph, loader, learner, number, remote=False)
+                _evaluate(config, graph, learner, epoch, trained, last=number + 1 == measured)
+                reporter.report(epoch)
         dist.barrier()
 
 

@@ -86,9 +86,9 @@ def _load(config: DistDglConfig, reporter: Reporter) -> None:
     for number in range(config.warm_up):
         warm = _epoch(config, graph, loader, number, remote=True)
     dist.barrier()
-    for number in range(reporter.ready(warm)):
-        reporter.report(_epoch(config, graph, loader, number, remote=False))
-    reporter.done()
+    for measured in reporter.stretches(warm):
+        for number in range(measured):
+            reporter.report(_epoch(config, graph, loader, number, remote=False))
     dist.barrier()
 
 
