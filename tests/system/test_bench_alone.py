@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from atta.bench.cache.results import CacheReport, Point
+from atta.bench.sampling.benchmark import SamplingBench, run
 from atta.cli.main import cli
+from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -58,6 +60,12 @@ def test_sampling_counts_the_edges_of_full_neighbourhoods(graph: Path, tmp_path:
         assert figures["edges_per_seed"]["median"] == pytest.approx(EDGES / VERTICES)
         assert figures["vertices_per_seed"]["median"] == pytest.approx(1)
         assert figures["edges_per_s"]["median"] > 0
+
+
+def test_seeds_of_sampling_are_distinct(graph: Path, tmp_path: Path) -> None:
+    partition_graph(graph, tmp_path / "data", parts=1, method="random", seed=0)
+    with pytest.raises(ConfigError, match="--batch-size 401: seeds are distinct, and there are 400 vertices"):
+        run(SamplingBench(str(tmp_path / "data"), batch_size=401))
 
 
 @pytest.mark.slow

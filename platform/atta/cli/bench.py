@@ -24,6 +24,13 @@ __all__ = ["COMMANDS", "hand_out"]
 Run = Callable[[Any, Callable[[str], None]], "Report"]
 """Runs a benchmark with these settings; the second argument is told what happens."""
 
+COUNT = click.IntRange(1)
+SEED = click.IntRange(0, 2**63 - 1)
+BATCH = click.IntRange(1, 1 << 20)
+"""Seeds of a batch; daemons make no larger ones."""
+THREADS = click.IntRange(1, 1024)
+"""Threads of a process, as many as a daemon takes."""
+
 
 # Options of every benchmark that runs beside a peer.
 vs_option = click.option("--vs", type=NAMES, default=(), help="Peers to compare with: dgl (needs root and atta[dgl]).")
@@ -90,11 +97,11 @@ def bench() -> None:
 @bench.command()
 @click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
 @vs_option
-@click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option("--warm-up", type=int, default=6, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=int, default=2, show_default=True, help="At least this much is measured per round.")
+@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=6, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=2, show_default=True, help="At least this much is measured per round.")
 @click.option(
     "--seconds", type=DURATION, default="10s", show_default=True, help="At least this much is measured per round."
 )
@@ -106,7 +113,7 @@ def bench() -> None:
     show_default=True,
     help="local: a consumer gets the seeds near it; global: any of them.",
 )
-@click.option("--threads", type=int, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
 @netns_option
 @link_option
 @click.option(
@@ -125,7 +132,7 @@ def bench() -> None:
 )
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampling.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling.")
 @_measured("Draw seeds per second.")
 def loader(**options: Any) -> tuple[Run, Any]:
     """Mini-batches per second, features included, without training.
@@ -140,9 +147,17 @@ def loader(**options: Any) -> tuple[Run, Any]:
 @bench.command()
 @click.option("--parts", type=INTS, default="1,2,4,8,16", show_default=True, help="Numbers of partitions.")
 @click.option("--graph", metavar="FOLDER", help="Graph folder  [default: a power-law graph is generated].")
-@click.option("--nodes", type=int, default=244_903, show_default=True, help="Vertices of the generated graph.")
-@click.option("--edges", type=int, default=12_000_000, show_default=True, help="Edges of the generated graph, about.")
-@click.option("--features", type=int, default=100, show_default=True, help="Columns of the generated feature table.")
+@click.option("--nodes", type=COUNT, default=244_903, show_default=True, help="Vertices of the generated graph.")
+@click.option(
+    "--edges",
+    type=click.IntRange(0),
+    default=12_000_000,
+    show_default=True,
+    help="Edges of the generated graph, about.",
+)
+@click.option(
+    "--features", type=click.IntRange(0), default=100, show_default=True, help="Columns of the generated feature table."
+)
 @click.option("--method", default="metis", show_default=True, help="Partitioning method.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
 @click.option("--batch-sizes", type=INTS, default="1024,128", show_default=True, help="Seeds per batch, one by one.")
@@ -158,18 +173,24 @@ def loader(**options: Any) -> tuple[Run, Any]:
 @click.option(
     "--against", metavar="CHECKOUT", help="Another checkout of Atta with its own .venv, measured in the same rounds."
 )
-@click.option("--rounds", "--runs", "rounds", type=int, default=3, show_default=True, help="Systems alternate in each.")
 @click.option(
-    "--warm-up", "--warmup", "warm_up", type=int, default=100, show_default=True, help="Batches per consumer before."
+    "--rounds", "--runs", "rounds", type=COUNT, default=3, show_default=True, help="Systems alternate in each."
 )
 @click.option(
-    "--batches", "measured", type=int, default=50, show_default=True, help="Measured per consumer, in whole epochs."
+    "--warm-up", "--warmup", "warm_up", type=COUNT, default=100, show_default=True, help="Batches per consumer before."
 )
 @click.option(
-    "--profiled", type=int, default=20, show_default=True, help="Batches per consumer sampled by perf; 0: none."
+    "--batches", "measured", type=COUNT, default=50, show_default=True, help="Measured per consumer, in whole epochs."
+)
+@click.option(
+    "--profiled",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Batches per consumer sampled by perf; 0: none.",
 )
 @split_option
-@click.option("--threads", type=int, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
 @netns_option
 @link_option
 @click.option(
@@ -182,7 +203,7 @@ def loader(**options: Any) -> tuple[Run, Any]:
 )
 @click.option("--work", metavar="DIR", help="Keep graphs and partitionings here  [default: atta in the user's cache].")
 @click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per stretch of batches.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of graph, partitioning and sampling.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of graph, partitioning and sampling.")
 @click.option(
     "--filled/--not-filled",
     "filled",
@@ -209,16 +230,16 @@ def scale(**options: Any) -> tuple[Run, Any]:
 @bench.command()
 @click.option("--data", required=True, help="Partitioned dataset; one daemon and one trainer per partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True, help="One layer per hop.")
-@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step.")
-@click.option("--hidden", type=int, default=32, show_default=True, help="Width of the hidden layers.")
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True, help="Seeds per trainer and step.")
+@click.option("--hidden", type=COUNT, default=32, show_default=True, help="Width of the hidden layers.")
 @click.option("--lr", type=float, default=0.003, show_default=True, help="Learning rate of Adam.")
 @vs_option
-@click.option("--runs", type=int, default=3, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option("--warm-up", type=int, default=1, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=int, default=3, show_default=True, help="Measured per round.")
+@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=1, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=3, show_default=True, help="Measured per round.")
 @split_option
 @click.option(
-    "--threads", type=int, default=1, show_default=True, help="Threads of every daemon, trainer and peer process."
+    "--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon, trainer and peer process."
 )
 @netns_option
 @link_option
@@ -229,7 +250,7 @@ def scale(**options: Any) -> tuple[Run, Any]:
 )
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampling and the initial weights.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling and the initial weights.")
 @_measured("Draw seconds per epoch.")
 def train(**options: Any) -> tuple[Run, Any]:
     """Seconds of an epoch that trains GraphSAGE, and where the trainers' time goes.
@@ -248,7 +269,7 @@ def train(**options: Any) -> tuple[Run, Any]:
     "--depths", type=INTS, default="4", show_default=True, help="A policy with a depth runs with each of these."
 )
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
 @click.option(
     "--rtt", "rtt_s", type=DURATION, default="0s", help="Delay that is injected into every request to another daemon."
 )
@@ -260,14 +281,14 @@ def train(**options: Any) -> tuple[Run, Any]:
     help="How long consumers compute on each batch, on another device.",
 )
 @vs_option
-@click.option("--runs", type=int, default=3, show_default=True, help="Rounds; policies alternate within a round.")
-@click.option("--warm-up", type=int, default=3, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=int, default=2, show_default=True, help="At least this much is measured per round.")
+@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; policies alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=3, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=2, show_default=True, help="At least this much is measured per round.")
 @click.option(
     "--seconds", type=DURATION, default="5s", show_default=True, help="At least this much is measured per round."
 )
 @split_option
-@click.option("--threads", type=int, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
 @netns_option
 @link_option
 @click.option(
@@ -277,7 +298,7 @@ def train(**options: Any) -> tuple[Run, Any]:
 )
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per policy and round.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampling.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling.")
 @_measured("Draw seeds per second.")
 def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     """Launch policies: the launch score and simpler ones.
@@ -292,8 +313,8 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
 
 @bench.command()
 @click.option("--data", required=True, help="Partitioned dataset; a server per partition.")
-@click.option("--servers", type=int, default=2, show_default=True)
-@click.option("--trainers-per-server", type=int, default=2, show_default=True)
+@click.option("--servers", type=COUNT, default=2, show_default=True)
+@click.option("--trainers-per-server", type=COUNT, default=2, show_default=True)
 @click.option(
     "--strategies",
     type=NAMES,
@@ -302,8 +323,8 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     help="Also: preload. full exchanges rows between servers. Ratios are about cooperative, or else about the first.",
 )
 @click.option("--model", type=click.Choice(MODELS), default="sage", show_default=True)
-@click.option("--layers", type=int, default=3, show_default=True)
-@click.option("--hidden", type=int, default=64, show_default=True)
+@click.option("--layers", type=COUNT, default=3, show_default=True)
+@click.option("--hidden", type=COUNT, default=64, show_default=True)
 @click.option("--lr", type=float, default=0.01, show_default=True)
 @click.option("--dropout", type=float, default=0.0, show_default=True)
 @click.option(
@@ -314,7 +335,7 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     show_default=True,
     help="Expansion-aware sampling of cooperative.",
 )
-@click.option("--co-batches", type=int, default=1, show_default=True, help="Steps per epoch of cooperative.")
+@click.option("--co-batches", type=COUNT, default=1, show_default=True, help="Steps per epoch of cooperative.")
 @click.option(
     "--num-neighbors",
     type=INTS,
@@ -323,7 +344,7 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     help="Fan-outs of mini-batches: one per layer, or one for all.",
 )
 @click.option(
-    "--batch-size", type=int, default=1024, show_default=True, help="Seeds per trainer and step of mini-batches."
+    "--batch-size", type=BATCH, default=1024, show_default=True, help="Seeds per trainer and step of mini-batches."
 )
 @click.option(
     "--variant",
@@ -342,7 +363,7 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     "needs root.",
 )
 @click.option("--link", metavar="RATE", help="Rate of the links between servers, e.g. 100mbit; needs root.")
-@click.option("--eval-every", type=int, help="Epochs between evaluations  [default: after the last one].")
+@click.option("--eval-every", type=COUNT, help="Epochs between evaluations  [default: after the last one].")
 @click.option("--target", type=float, help="Report the time until an evaluation finds this test accuracy.")
 @click.option(
     "--prices",
@@ -360,13 +381,13 @@ def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
     help="Links, delays and deaths of the workers of dorylus, seeded, e.g. link=20e6,delay=0.005:0.05,kill=0.1,late=0.1:2.",
 )
 @vs_option
-@click.option("--runs", type=int, default=3, show_default=True, help="Rounds; strategies alternate within a round.")
-@click.option("--warm-up", type=int, default=2, show_default=True, help="Epochs before measuring, per round.")
-@click.option("--epochs", type=int, default=10, show_default=True, help="Measured per round.")
+@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; strategies alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=2, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=10, show_default=True, help="Measured per round.")
 @work_option
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per strategy and round.")
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the first round; each round takes the next."
+    "--seed", type=SEED, default=0, show_default=True, help="Seed of the first round; each round takes the next."
 )
 @_measured("Draw seconds per epoch.")
 def strategies(
@@ -391,9 +412,9 @@ def strategies(
 @bench.command()
 @click.option("--dataset", required=True, help="Dataset of one partition.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
 @click.option("--threads", type=INTS, default="1,2", show_default=True, help="Every system runs with each of these.")
-@click.option("--batches", type=int, default=40, show_default=True, help="Measured per system and round.")
+@click.option("--batches", type=COUNT, default=40, show_default=True, help="Measured per system and round.")
 @click.option("--vs", type=NAMES, default=(), help="Libraries to compare with: dgl, pyg (needs pyg_lib).")
 @click.option(
     "--variants",
@@ -401,8 +422,8 @@ def strategies(
     default=(),
     help="Other ways to sample: a neighbour method by name, disjoint, untyped, hetero, hetero-16.",
 )
-@click.option("--runs", type=int, default=5, show_default=True, help="Rounds; systems alternate within a round.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice of vertices.")
+@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the choice of vertices.")
 @_measured("Draw edges per second.")
 def sampling(**options: Any) -> tuple[Run, Any]:
     """Sampling and compaction alone, in one process, without daemons or features.
@@ -416,7 +437,7 @@ def sampling(**options: Any) -> tuple[Run, Any]:
 
 @bench.command("partition")
 @click.option("--graph", required=True, help="Graph folder.")
-@click.option("--parts", type=int, default=4, show_default=True)
+@click.option("--parts", type=COUNT, default=4, show_default=True)
 @click.option(
     "--methods",
     type=NAMES,
@@ -425,7 +446,7 @@ def sampling(**options: Any) -> tuple[Run, Any]:
     help="NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.",
 )
 @click.option("--vs", type=NAMES, default=(), help="Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).")
-@click.option("--runs", type=int, default=1, show_default=True, help="Rounds; methods alternate within a round.")
+@click.option("--runs", type=COUNT, default=1, show_default=True, help="Rounds; methods alternate within a round.")
 @_measured("Draw the edge cuts.")
 def partition_(**options: Any) -> tuple[Run, Any]:
     """Time, memory and quality of partitioning methods, from graph folder to dataset.
@@ -438,9 +459,11 @@ def partition_(**options: Any) -> tuple[Run, Any]:
 
 
 @bench.command()
-@click.option("--rows", type=int, default=2_000_000, show_default=True, help="Rows of the float32 table.")
-@click.option("--dim", type=int, default=100, show_default=True, help="Columns of the table.")
-@click.option("--batch", type=int, default=100_000, show_default=True, help="Rows per operation, distinct and random.")
+@click.option("--rows", type=COUNT, default=2_000_000, show_default=True, help="Rows of the float32 table.")
+@click.option("--dim", type=COUNT, default=100, show_default=True, help="Columns of the table.")
+@click.option(
+    "--batch", type=COUNT, default=100_000, show_default=True, help="Rows per operation, distinct and random."
+)
 @click.option(
     "--threads",
     type=INTS,
@@ -448,14 +471,14 @@ def partition_(**options: Any) -> tuple[Run, Any]:
     show_default=True,
     help="Threads of the local gather; all else takes the first number.",
 )
-@click.option("--repeats", type=int, default=10, show_default=True, help="Timed operations per way and round.")
-@click.option("--runs", type=int, default=5, show_default=True, help="Rounds; the ways alternate within a round.")
+@click.option("--repeats", type=COUNT, default=10, show_default=True, help="Timed operations per way and round.")
+@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; the ways alternate within a round.")
 @click.option("--vs", type=NAMES, default=(), help="Peers besides torch and numpy: dgl (needs atta[dgl]).")
 @click.option("--link", metavar="RATE", help="Also pull over a link of this rate, e.g. 1gbit; needs root.")
 @click.option(
     "--work", metavar="DIR", help="Keep the generated table here  [default: atta in the user's cache folder]."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of rows and values.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of rows and values.")
 @_measured("Draw bytes per second of the local gather.")
 def kv(**options: Any) -> tuple[Run, Any]:
     """Table rows: gathered in memory, pulled from a daemon, read from mutable tables and pushed to them.
@@ -470,7 +493,7 @@ def kv(**options: Any) -> tuple[Run, Any]:
 @bench.command("cache")
 @click.option("--data", required=True, help="Partitioned dataset, all of it on this machine.")
 @click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
-@click.option("--batch-size", type=int, default=1024, show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
 @split_option
 @click.option(
     "--shares",
@@ -481,9 +504,13 @@ def kv(**options: Any) -> tuple[Run, Any]:
 )
 @click.option("--ranks", type=NAMES, default=",".join(RANKS), show_default=True, help="Policies of the cache.")
 @click.option(
-    "--epochs", type=int, default=2, show_default=True, help="The first epoch fills the caches, the others count."
+    "--epochs",
+    type=click.IntRange(2),
+    default=2,
+    show_default=True,
+    help="The first epoch fills the caches, the others count.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the shuffling and sampling.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the shuffling and sampling.")
 @_measured("Draw hit rates against size.")
 def cache_(**options: Any) -> tuple[Run, Any]:
     """Hit rate of the cache of remote rows by size and policy, without daemons.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from atta.bench.cache.benchmark import CacheBench
+from atta.bench.lab.workload import BenchWorkload
+from atta.bench.partition.benchmark import PartitionBench
+from atta.bench.scale.graphs import GraphSource, graph_folder
 from atta.cli import bench
 from atta.cli.main import cli
 from atta.cli.output import TO_WRITE, check_folder, write_json
+from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 
 WRITTEN = {"--json", "--plot", "--out"}
@@ -120,6 +125,54 @@ def test_a_daemon_says_so_before_it_loads() -> None:
     words = ["serve", "--data", "absent", "--part", "0", "--snapshots", "/proc/snapshots"]
     with pytest.raises(ConfigError, match="--snapshots /proc/snapshots: /proc: cannot be written to"):
         cli.main(words, standalone_mode=False)
+
+
+NUMBERS = {
+    "--seed": ("-1", str(2**63)),
+    "--batch-size": ("0", str(DaemonConfig.max_batch_size + 1), "99999999999999999999"),
+    "--threads": ("0", "100000"),
+    "--parts": ("0",),
+    "--nodes": ("0",),
+}
+"""Options of benchmarks, and numbers that they refuse."""
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        pytest.param(option, value, id=f"{name} {option.opts[0]} {value}")
+        for name, command in verbs(bench.bench, "bench")
+        for option in command.params
+        if isinstance(option, click.Option) and option.type.name != "integers"
+        for value in NUMBERS.get(option.opts[0], ())
+    ],
+)
+def test_benchmarks_refuse_numbers_that_make_no_sense(option: click.Option, value: str) -> None:
+    with pytest.raises(click.BadParameter, match=rf"{value} is not in the range"):
+        option.type.convert(value, option, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: CacheBench("d", epochs=1), "^--epochs 1: must be at least 2$"),
+        (lambda: CacheBench("d", batch_size=0), "^--batch-size 0: must be at least 1$"),
+        (lambda: PartitionBench("g", parts=0), "^--parts 0: must be at least 1$"),
+        (lambda: PartitionBench("g", methods=()), "^--methods: name at least one$"),
+        (lambda: BenchWorkload((2,), 8, seconds=-1.0), "^--seconds -1: must not be negative$"),
+        (lambda: BenchWorkload((2,), 8, timeout_s=0.0), "^--timeout 0: must be positive$"),
+    ],
+)
+def test_benchmarks_name_the_option_that_is_wrong(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_a_graph_that_makes_no_sense_is_not_begun(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="--nodes 1: must lie between"):
+        graph_folder(GraphSource(nodes=1, edges=0), tmp_path / "work", said.append)
+    assert said == list(tmp_path.iterdir()) == []
 
 
 class Measured:

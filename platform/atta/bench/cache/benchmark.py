@@ -52,8 +52,9 @@ class CacheBench:
                 raise UnknownNameError.of("cache ranking", rank, RANKS)
         if not self.shares or any(not 0 < share <= 100 for share in self.shares):
             raise ConfigError(f"--shares {list(self.shares)}: percentages above 0, at most 100")
-        if self.epochs < 2 or self.batch_size < 1:
-            raise ConfigError(f"--epochs {self.epochs}: at least 2; --batch-size {self.batch_size}: at least 1")
+        for option, value, least in (("--epochs", self.epochs, 2), ("--batch-size", self.batch_size, 1)):
+            if value < least:
+                raise ConfigError(f"{option} {value}: must be at least {least}")
         if not self.num_neighbors or any(k < -1 for k in self.num_neighbors):
             raise ConfigError(f"--num-neighbors {list(self.num_neighbors)}: there must be some, each at least -1")
 

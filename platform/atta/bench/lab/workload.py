@@ -59,8 +59,10 @@ class BenchWorkload:
         for name in ("batch_size", "warm_up", "epochs", "threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        if self.seconds < 0 or self.timeout_s <= 0:
-            raise ConfigError("--seconds and --timeout must be positive")
+        if self.seconds < 0:
+            raise ConfigError(f"--seconds {self.seconds:g}: must not be negative")
+        if self.timeout_s <= 0:
+            raise ConfigError(f"--timeout {self.timeout_s:g}: must be positive")
         if self.seeds not in SEEDS:
             raise UnknownNameError.of("--seeds", self.seeds, SEEDS)
         if not 0 <= self.think_ms < math.inf:

@@ -49,8 +49,11 @@ class PartitionBench:
         for peer in self.vs:
             if peer not in PEERS:
                 raise UnknownNameError.of("peer", peer, PEERS)
-        if self.runs < 1 or not self.methods:
-            raise ConfigError(f"--runs {self.runs}: must be at least 1, and there must be a method")
+        for name in ("parts", "runs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} {getattr(self, name)}: must be at least 1")
+        if not self.methods:
+            raise ConfigError("--methods: name at least one")
         for spec in self.methods:
             make_method(*_parsed(spec))
 

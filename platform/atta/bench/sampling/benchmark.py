@@ -82,6 +82,9 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
     if dataset.num_parts != 1 or len(dataset.schema.edge_types) != 1:
         raise ConfigError(f"{bench.dataset}: the benchmark takes a dataset of one partition and one edge type")
     edges = dataset.schema.edge_counts[dataset.schema.edge_types[0]]
+    vertices = dataset.schema.node_counts[dataset.schema.endpoints(dataset.schema.edge_types[0])[1]]
+    if bench.batch_size > vertices:
+        raise ConfigError(f"--batch-size {bench.batch_size}: seeds are distinct, and there are {vertices} vertices")
     config, bounds = {**asdict(bench), "edges": edges}, {"edges_per_s": "random_reads_per_s"}
     report = BenchReport("sampling", config, drawn="edges_per_s", limit_of=bounds)
     systems = [("atta", n) for n in bench.threads]

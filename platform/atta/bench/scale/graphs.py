@@ -50,13 +50,14 @@ def graph_folder(source: GraphSource, work: Path, say: Callable[[str], None]) ->
     if source.graph is not None:
         Graph.open(source.graph, verify=False)
         return Path(source.graph).resolve()
+    options = source.generated  # says what is wrong with the size
     folder = work / "-".join(
         ["powerlaw", *(str(n) for n in (source.nodes, source.edges, source.features, source.seed))]
     )
     if not (folder / MANIFEST).exists():
         say(f"generating a graph of {source.nodes:,} vertices and {source.edges:,} edges in {folder}")
         work.mkdir(parents=True, exist_ok=True)
-        generate("powerlaw", folder, source.generated)
+        generate("powerlaw", folder, options)
     return folder
 
 
