@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atta.bench.lab.flow import flow_bytes_per_s
-from atta.bench.lab.netlab import NetLab, loopback
+from atta.bench.lab.netlab import Host, NetLab, loopback
 from atta.errors import AttaError, ConfigError
 
 netns = pytest.mark.netns
@@ -51,6 +51,14 @@ def test_loopback_hosts_share_this_machine() -> None:
     hosts = loopback(3)
     assert [h.address for h in hosts] == ["127.0.0.1"] * 3
     assert output(hosts[0], "readlink", "/proc/self/ns/net").strip() == os.readlink("/proc/self/ns/net")
+
+
+@pytest.mark.parametrize("kind", ["tcp", "grpc"])
+def test_a_sender_that_cannot_listen_says_why(kind: str) -> None:
+    nowhere = Host("192.0.2.1")
+    with pytest.raises(AttaError, match=rf"measuring {kind}: the sender at 192\.0\.2\.1 ended: .*Error: .*") as caught:
+        flow_bytes_per_s(nowhere, nowhere, kind)
+    assert "\n" not in str(caught.value)
 
 
 @netns

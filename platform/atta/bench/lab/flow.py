@@ -51,17 +51,24 @@ def flow_bytes_per_s(source: Host, target: Host, kind: str, seconds: float = 0.5
         assert sender.stdout is not None
         words = sender.stdout.readline().split()
         if len(words) != 2:
-            raise AttaError(f"measuring {kind}: nothing listens at {source.address}")
+            sender.kill()
+            raise AttaError(f"measuring {kind}: the sender at {source.address} ended: {_said(sender.communicate()[1])}")
         port = words[1].decode()
         command = [*module, "receive", kind, source.address, port, str(seconds)]
         receiver = target.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = receiver.communicate(timeout=_TIMEOUT_S + seconds)
         if receiver.returncode:
-            raise AttaError(f"measuring {kind}: {err.decode(errors='replace').strip()[-300:]}")
+            raise AttaError(f"measuring {kind}: {_said(err)}")
         return float(out)
     finally:
         sender.kill()
         sender.communicate()
+
+
+def _said(err: bytes) -> str:
+    """The end of what a process wrote to standard error, on one line."""
+    lines = [line.strip() for line in err.decode(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-3:])[-300:] or "no message"
 
 
 def _send_tcp(host: str, port: int) -> int:
