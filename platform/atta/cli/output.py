@@ -191,12 +191,13 @@ class _Picture(_ToWrite):
 
 
 def _check_file(option: str, path: Path) -> None:
-    if path.is_dir():
-        raise ConfigError(f"{option} {path}: it is a folder; wanted is the name of a file")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise ConfigError(f"{option} {path}: the file is not writable")
-    if not path.exists() or path.is_file():
-        _check_writable(option, path, path.parent)
+    with _named(option, path):
+        if path.is_dir():
+            raise ConfigError(f"{option} {path}: it is a folder; wanted is the name of a file")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise ConfigError(f"{option} {path}: the file is not writable")
+        if not path.exists() or path.is_file():
+            _check_writable(option, path, path.parent)
 
 
 def check_folder(option: str, path: str | Path) -> None:
@@ -208,7 +209,17 @@ def check_folder(option: str, path: str | Path) -> None:
     if "://" in str(path):
         return  # object storage, which is tried when it is used
     folder = Path(path)
-    _check_writable(option, folder, next((p for p in (folder, *folder.absolute().parents) if p.exists()), folder))
+    with _named(option, folder):
+        _check_writable(option, folder, next((p for p in (folder, *folder.absolute().parents) if p.exists()), folder))
+
+
+@contextmanager
+def _named(option: str, path: Path) -> Iterator[None]:
+    """Let what the system says about ``path``, as of a folder that may not be entered, name the option."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}") from None
 
 
 def _check_writable(option: str, path: Path, folder: Path) -> None:

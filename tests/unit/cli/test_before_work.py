@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,12 +13,13 @@ import click
 import pytest
 
 from atta.bench.cache.benchmark import CacheBench
+from atta.bench.lab.workfolder import work_folder
 from atta.bench.lab.workload import BenchWorkload
-from atta.bench.partition.benchmark import PartitionBench
+from atta.bench.partition.benchmark import PartitionBench, _measure
 from atta.bench.scale.graphs import GraphSource, graph_folder
 from atta.cli import bench
 from atta.cli.main import cli
-from atta.cli.output import TO_WRITE, check_folder, write_json
+from atta.cli.output import TO_WRITE, _check_file, check_folder, write_json
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 
@@ -119,6 +121,34 @@ def test_folders_to_come_are_checked(tmp_path: Path) -> None:
         check_folder("--checkpoint", tmp_path / "file" / "b")
     with pytest.raises(ConfigError, match="--checkpoint /proc/a: /proc: cannot be written to"):
         check_folder("--checkpoint", "/proc/a")
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.ENAMETOOLONG])
+def test_what_cannot_be_looked_at_is_named(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: object, **_: object) -> None:
+        raise OSError(error, os.strerror(error), path)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(ConfigError, match=f"^file /hidden/x.json: {os.strerror(error)}$"):
+        _check_file("file", Path("/hidden/x.json"))
+    with pytest.raises(ConfigError, match=f"^--checkpoint /hidden/x: {os.strerror(error)}$"):
+        check_folder("--checkpoint", "/hidden/x")
+
+
+def test_benchmarks_name_the_folder_that_they_cannot_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^--work /proc/x: cannot be written to: "):
+        cli.main(["bench", "kv", "--quiet", "--work", "/proc/x"], standalone_mode=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(
+        ConfigError, match=r"^the default of --work, .*/file/atta: cannot be written to: Not a directory"
+    ):
+        work_folder(None)
+    assert work_folder(str(tmp_path / "new" / "work")).is_dir()
+    with pytest.raises(
+        ConfigError, match=r"^--graph /proc/g: datasets are made beside it, and /proc cannot be written"
+    ):
+        _measure(PartitionBench("/proc/g"), "random")
 
 
 def test_a_daemon_says_so_before_it_loads() -> None:

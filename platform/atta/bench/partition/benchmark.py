@@ -93,7 +93,7 @@ def _parsed(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def _measure(bench: PartitionBench, system: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="atta-bench-partition-", dir=Path(bench.graph).parent) as folder:
+    with _scratch(bench.graph) as folder:
         out = Path(folder) / "parts"
         if system in PEERS:
             module = "atta.bench.peers.distdgl.partition"
@@ -109,6 +109,17 @@ def _measure(bench: PartitionBench, system: str) -> dict[str, float]:
         found["edge_cut"] = float(quality["edge_cut"])
         found["halo_ratio"] = float(quality["halo_ratio"])
         return found | {f"balance_{what}": float(value) for what, value in quality["balance"].items()}
+
+
+def _scratch(graph: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder for a dataset, on the disk of the graph."""
+    beside = Path(graph).parent
+    try:
+        return tempfile.TemporaryDirectory(prefix="atta-bench-partition-", dir=beside)
+    except OSError as error:
+        raise ConfigError(
+            f"--graph {graph}: datasets are made beside it, and {beside} cannot be written to: {error.strerror}"
+        ) from None
 
 
 def _watched(command: list[str]) -> dict[str, float]:
