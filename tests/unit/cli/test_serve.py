@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     served: list[DaemonConfig] = []
     monkeypatch.setattr("atta.daemon.daemon.serve", served.append)
     monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)
+    monkeypatch.setattr("atta.cli.cluster.serve._check_stdin", lambda: None)  # pytest's own is a device
 
     def run(
         *words: str, toml: str | None = None, place: tuple[str, ...] = ("--data", "d", "--part", "0")
@@ -177,3 +180,22 @@ def test_what_a_file_cannot_say(run: Any, toml: str, error: type[Exception], wor
 def test_python_refuses_what_the_command_line_refuses(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         DaemonConfig("d", range(1), **settings)
+
+
+@pytest.mark.parametrize(
+    ("stdin", "words"),
+    [
+        (subprocess.DEVNULL, "--exit-with-parent: standard input must be a pipe that the parent holds"),
+        (subprocess.PIPE, "absent"),
+    ],
+)
+def test_a_daemon_that_cannot_see_its_parent_end_is_not_begun(stdin: int, words: str, tmp_path: Path) -> None:
+    command = ["serve", "--data", str(tmp_path / "absent"), "--part", "0", "--exit-with-parent"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "atta.cli.main", *command], stdin=stdin, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 2
+    (line,) = [line for line in said.splitlines() if line.startswith("atta: error: ")]
+    assert words in line

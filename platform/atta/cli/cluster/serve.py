@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import select
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from atta.cli.options import config_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
+from atta.errors import ConfigError
 
 __all__ = ["COMMANDS"]
 
@@ -39,6 +41,8 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     config = DaemonConfig(**given, peers=read_cluster(peers) if peers else {})
     if config.snapshots:
         check_folder("--snapshots", config.snapshots)
+    if config.exit_with_parent:
+        _check_stdin()
     configure(format=log_format, level=log_level)
     if is_url(config.data):
         here = local_dataset(config.data, config.parts, cache=config.data_cache, progress=LoggedProgress())
@@ -49,6 +53,21 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
 
             page.enter_context(daemon_page(config, dashboard, peers))
         run(config)
+
+
+def _check_stdin() -> None:
+    """Check that a daemon can wait for the end of standard input.
+
+    Raises:
+        ConfigError: it cannot: it is closed, a file, or a device such as /dev/null.
+    """
+    try:
+        with select.epoll() as waiting:
+            waiting.register(0, select.EPOLLIN)
+    except OSError as error:
+        raise ConfigError(
+            f"--exit-with-parent: standard input must be a pipe that the parent holds: {error.strerror}"
+        ) from None
 
 
 COMMANDS = [serve]
