@@ -329,9 +329,21 @@ def test_a_folder_is_converted_once(g: Any, folder: Folder, tmp_path: Path) -> N
     assert dataset_of(made) == made
     assert (made / "manifest.json").stat().st_mtime_ns == before
     copied = Path(shutil.copytree(folder.config.parent, tmp_path / "copied"))
-    other = copied / "part0" / "node_feat.dgl"
-    os.utime(other, (0, 0))  # other files with an older date, as `cp -p` and `rsync -a` leave them
-    assert dataset_of(copied / folder.config.name) == copied / made.name
-    assert (copied / made.name / "manifest.json").stat().st_mtime_ns != before
+    config, of_copy = copied / folder.config.name, copied / made.name / "manifest.json"
+    kept = of_copy.stat().st_mtime_ns
+    assert dataset_of(config) == copied / made.name
+    assert of_copy.stat().st_mtime_ns == kept
+    other = copied / "part0" / "node_feat.dgl"  # replaced by one with an older date, as by `cp -p` and `rsync -a`
+    tensors = real.data.utils.load_tensors(str(other))
+    real.data.utils.save_tensors(str(other), {name: rows.flip(0) for name, rows in tensors.items()})
+    os.utime(other, (0, 0))
+    assert dataset_of(config) == copied / made.name
+    assert of_copy.stat().st_mtime_ns != kept
+    kept = of_copy.stat().st_mtime_ns
+    (copied / made.name / "made-of.txt").unlink()  # as of a dataset that was made by hand
+    dataset_of(config)
+    shutil.rmtree(copied / "part0"), shutil.rmtree(copied / "part1")
+    dataset_of(config)
+    assert of_copy.stat().st_mtime_ns == kept
     with pytest.raises(atta.DataError, match="neither"):
         dataset_of(tmp_path / "nothing.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,8 @@ __all__ = ["convert", "dataset_of"]
 
 _MADE_OF = "made-of.txt"
 """In a dataset that was converted: ``_fingerprint`` of what it was made of."""
+_LOOKED_AT = 1 << 16
+"""Bytes at either end of a file."""
 
 
 def dataset_of(part_config: str | Path) -> Path:
@@ -35,28 +38,40 @@ def dataset_of(part_config: str | Path) -> Path:
     if path.suffix != ".json" or not path.is_file():
         raise DataError(path, "neither a partitioned dataset nor the .json of DistDGL's partitions")
     made = path.with_suffix(".atta")
-    found = _fingerprint(path)
-    if not (made / MANIFEST).exists() or not _is(made, found):
+    if not _is_of(made, path):
         convert(path, made)
-        (made / _MADE_OF).write_text(found, encoding="ascii")
+        (made / _MADE_OF).write_text(_fingerprint(path), encoding="ascii")
     return made
 
 
-def _fingerprint(part_config: Path) -> str:
-    """Changes with the configuration, and with the size or date of any file of its parts."""
-    files = sorted(path for path in part_config.parent.glob("part*/*") if path.is_file())
-    found = hashlib.sha256(part_config.read_bytes())
-    for path in files:
-        stat = path.stat()
-        found.update(f"{path.relative_to(part_config.parent)}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-    return found.hexdigest()
-
-
-def _is(made: Path, fingerprint: str) -> bool:
-    try:
-        return (made / _MADE_OF).read_text(encoding="ascii") == fingerprint
-    except (OSError, UnicodeDecodeError):
+def _is_of(made: Path, part_config: Path) -> bool:
+    """Whether ``made`` is there, and what is beside it has not changed since. Without parts it is taken as it is."""
+    manifest = made / MANIFEST
+    if not manifest.exists():
         return False
+    if not _files(part_config):
+        return True
+    try:
+        return (made / _MADE_OF).read_text(encoding="ascii") == _fingerprint(part_config)
+    except (OSError, UnicodeDecodeError):  # made by hand
+        return manifest.stat().st_mtime_ns >= part_config.stat().st_mtime_ns
+
+
+def _files(part_config: Path) -> list[Path]:
+    return sorted(path for path in part_config.parent.glob("part*/*") if path.is_file())
+
+
+def _fingerprint(part_config: Path) -> str:
+    """Changes with the configuration, and with the size, the beginning, or the end of any file of its parts."""
+    found = hashlib.sha256(part_config.read_bytes())
+    for path in _files(part_config):
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            found.update(f"{path.relative_to(part_config.parent)}\0{size}\0".encode())
+            for start in (0, max(0, size - _LOOKED_AT)):
+                file.seek(start)
+                found.update(file.read(_LOOKED_AT))
+    return found.hexdigest()
 
 
 def convert(part_config: str | Path, out: str | Path) -> list[str]:

@@ -56,7 +56,9 @@ class NodeMask(ReadOnlyRows):
 
     def __getitem__(self, ids: Any) -> Any:
         rows = row_ids(self, ids)
-        self.part_policy.partition_book.order(self.part_policy.rows, rows)  # raises for a vertex that does not exist
+        book, policy = self.part_policy.partition_book, self.part_policy.rows
+        if book.places(policy) is not None:  # else daemons would have to be asked
+            book.order(policy, rows)  # raises for a vertex that does not exist
         return tensor(np.isin(rows, self.members()))
 
     def count_nonzero(self) -> int:
