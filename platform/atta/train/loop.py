@@ -214,15 +214,10 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
     def _restore(self) -> list[EpochReport]:
-        """The epochs of the checkpoint that the run goes on from. If there is none, another run's best model goes."""
+        """The epochs of the checkpoint that the run goes on from."""
         folder = self.config.checkpoint
-        if folder is None:
-            return []
-        epochs = self._resumed(folder) if self.config.resume else []
-        if not epochs and self.begun is None:
-            dist.barrier()  # others may still read it: --init-from
-            if self.rank == 0:
-                remove_best(folder)
+        epochs = self._resumed(folder) if folder is not None and self.config.resume else []
+        self._best_is_own = bool(epochs) or self.begun is not None
         return epochs
 
     def _resumed(self, folder: str) -> list[EpochReport]:
@@ -263,6 +258,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             save_best(
                 folder, self.config, self.model, epochs[-1], embeddings=embeddings, dataset_id=self.cluster.dataset_id
             )
+            self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
         """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place.
@@ -283,6 +279,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             save_rank(folder, self.rank, self.world, place, mine)
             dist.barrier()  # a checkpoint without the files of all ranks could not be resumed from
         if self.rank == 0:
+            if not self._best_is_own:  # it would be taken for that of this run
+                remove_best(folder)
+                self._best_is_own = True
             save_checkpoint(
                 folder, self.config, self.model, self.optimizer, self.done, schedule=self.learning_rate, place=place
             )
