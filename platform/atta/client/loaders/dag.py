@@ -189,7 +189,8 @@ class DagLoader:
             prepared = None if place.batch else self._prepared_for(place.epoch)
             stream = ResumingStream(self._open, place, self._reconnect_s, prepared)
         except BaseException:
-            self._epoch, self._loaded = before
+            if self._epoch == place.epoch + 1:  # else another thread has begun one since
+                self._epoch, self._loaded = before
             raise
         self._place = place
         return _Batches(stream, self._made, partial(self._prepare, place.epoch + 1))
