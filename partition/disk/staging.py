@@ -165,10 +165,18 @@ class StagedFile:
             raise ConfigError(f"{self.dst}: a folder; wanted is the name of a file")
         if self.dst.exists() and not self.dst.is_file():
             raise ConfigError(f"{self.dst}: not a regular file, so it is not overwritten")
-        if self.dst.exists() and not overwrite:
-            raise ConfigError(f"{self.dst}: exists already; choose another name or pass --overwrite")
+        self._check_free(overwrite=overwrite)
         self.path = _partial(self.dst)
         self._lock = _take(self.path, _make_file)
+        try:
+            self._check_free(overwrite=overwrite)  # another writer may just have ended
+        except ConfigError:
+            self._release()
+            raise
+
+    def _check_free(self, *, overwrite: bool) -> None:
+        if self.dst.exists() and not overwrite:
+            raise ConfigError(f"{self.dst}: exists already; choose another name or pass --overwrite")
 
     def __enter__(self) -> Path:
         return self.path
@@ -184,10 +192,13 @@ class StagedFile:
         except OSError as failed:
             raise _unwritten(self.dst, failed) from None
         finally:
-            if _same(self.path, self._lock):  # otherwise it may be the next writer's
-                os.ftruncate(self._lock, 0)  # a library may keep the file open, which keeps its space taken
-                self.path.unlink()
-            os.close(self._lock)
+            self._release()
+
+    def _release(self) -> None:
+        if _same(self.path, self._lock):  # otherwise it may be the next writer's
+            os.ftruncate(self._lock, 0)  # a library may keep the file open, which keeps its space taken
+            self.path.unlink()
+        os.close(self._lock)
 
 
 def recover(dst: str | Path) -> None:

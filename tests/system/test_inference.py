@@ -191,7 +191,8 @@ def test_new_features_give_new_predictions(small_graph: SmallGraph, tmp_path: Pa
         def two_ranks(out: Path) -> tuple[np.ndarray, np.ndarray]:
             def rank(number: int) -> None:
                 with atta.connect(cluster.addresses) as own:
-                    atta.predict(own, layers, out=out, format="npy", rank=number, world_size=2)
+                    spelt = [out, f"{out.parent}/./{out.name}/"][number]  # one folder, as each machine calls it
+                    atta.predict(own, layers, out=spelt, format="npy", rank=number, world_size=2)
 
             with ThreadPoolExecutor(2) as pool:
                 [*pool.map(rank, range(2))]

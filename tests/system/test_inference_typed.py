@@ -376,7 +376,7 @@ def test_a_checkpoint_of_other_types_or_rows_is_refused(
         return line_of(cluster, tmp_path, monkeypatch, capfd)
 
     assert "those of another partitioned dataset" in refused(dataset_id="other")
-    assert "it has other embeddings, or none" in refused(embeddings={})
+    assert "has no embeddings: runs write them into best.pt" in refused(embeddings={})
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
 
 

@@ -7,6 +7,7 @@ same description, and refuses one that has another.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ __all__ = ["DESCRIPTION", "FORMATS", "FileSink", "described"]
 FORMATS = ("parquet", "npy")
 DESCRIPTION = "_predictions.json"
 VERSION = 1
+_RUN = "run"
+"""In the description: what the first process has drawn."""
 _ATTEMPTS, _PAUSE_S = 20, 0.1
 """How often, and how long apart, a process tries to write the description that another one is writing."""
 
@@ -51,7 +54,12 @@ def described(folder: str | Path) -> dict[str, Any] | None:
 
 
 class FileSink:
-    """A folder of files, perhaps on object storage. ``paths`` are their final names."""
+    """A folder of files, perhaps on object storage.
+
+    Attributes:
+        paths: their final names.
+        run: the same for all processes that write into the folder, however they call it.
+    """
 
     takes_strings = True
 
@@ -73,9 +81,11 @@ class FileSink:
             f"{folder}/{name}" if self._place.remote else self._place.path / name for name in self._names
         ]
         whole = {"version": VERSION, "files": shares, "format": form, "column": column, **about}
-        self._begin(folder, whole)
+        began = self._begin(folder, whole)
+        self.run = str(folder).rstrip("/") if self._place.remote else str(began.get(_RUN, ""))
 
-    def _begin(self, folder: str | Path, about: dict[str, Any]) -> None:
+    def _begin(self, folder: str | Path, about: dict[str, Any]) -> dict[str, Any]:
+        """Returns the description that is in the folder now."""
         here = self._place.path
         if here.exists() and not here.is_dir():
             raise ConfigError(f"{folder}: is not a folder")
@@ -83,11 +93,12 @@ class FileSink:
         if found is None:
             if any(not name.startswith(DESCRIPTION) for name in self._place.names()):
                 raise ConfigError(f"{folder}: holds other files; choose another folder")
-            _describe(self._place, about)
+            _describe(self._place, about | {_RUN: secrets.token_hex(8)})
             found = described(folder) or {}  # another process may have been first
-        other = sorted(name for name in about.keys() | found.keys() if about.get(name) != found.get(name))
+        other = sorted(name for name in (about.keys() | found.keys()) - {_RUN} if about.get(name) != found.get(name))
         if other:
             raise ConfigError(f"{folder}: holds predictions with another {', '.join(other)}; choose another folder")
+        return found
 
     def finished(self, share: int) -> bool:
         """See ``Sink``."""
@@ -113,7 +124,7 @@ def _describe(place: Mirror, about: dict[str, Any]) -> None:
     """Write the description, or wait until another process of the run has done so."""
     for attempt in range(_ATTEMPTS):
         try:
-            with StagedFile(place.path / DESCRIPTION, overwrite=True) as partial:
+            with StagedFile(place.path / DESCRIPTION, overwrite=place.remote) as partial:
                 partial.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
             place.push(DESCRIPTION)
             return

@@ -13,9 +13,9 @@ from atta.client.cluster import Cluster
 from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared
 from atta.client.inference.plan import block_size
 from atta.client.inference.sinks import UserIds
-from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, TypedReads
+from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, TypedReads
 from atta.client.inference.tables import InferenceTables
-from atta.client.inference.task import InferenceTask
+from atta.client.inference.task import InferenceTask, target_count
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.tables.remote import RemoteTable
@@ -38,11 +38,12 @@ class Prepared:
     counts: HopCounts
 
 
-def present_version(cluster: Cluster, node_type: str) -> int:
-    """The version of the dataset's tables that a session has which begins now; 0: the dataset as it was partitioned."""
-    one = NeighborLoader(
-        cluster, [], (node_type, None), tables={}, edge_ids=False, rank=0, world_size=cluster.schema.node_counts[node_type]
-    )  # fmt: skip
+def present_version(cluster: Cluster, node_type: str, nodes: Targets) -> int:
+    """The version of the dataset's tables that a session of ``nodes`` has which begins now; 0: the dataset as it was
+    partitioned."""
+    some = nodes[:1] if isinstance(nodes, np.ndarray) else nodes
+    count = target_count(cluster.schema, some, node_type)  # so each rank has one vertex
+    one = NeighborLoader(cluster, [], (node_type, some), tables={}, edge_ids=False, rank=0, world_size=count)
     return int(next(iter(one)).version)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -45,9 +46,11 @@ class Sink(Protocol):
 
     Attributes:
         takes_strings: whether it takes string ids, where vertices have them; numbers otherwise.
+        run: which processes work together: those whose sinks have the same.
     """
 
     takes_strings: bool
+    run: str
 
     def finished(self, share: int) -> bool:
         """Whether an earlier run, or this one, has finished the share."""
@@ -62,6 +65,7 @@ class MemorySink:
     takes_strings = True
 
     def __init__(self) -> None:
+        self.run = secrets.token_hex(8)
         self._shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def finished(self, share: int) -> bool:
@@ -112,6 +116,7 @@ class TableSink:
             self.table = cluster.tables.create(spec)
         except ConfigError as error:
             raise ConfigError(f"--table {name}: {error}") from None
+        self.run = name
         self._shares: set[int] = set()
 
     def finished(self, share: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -163,7 +162,7 @@ class PredictJob:
         for node_type, ids in nodes.items():
             if isinstance(ids, np.ndarray):
                 self.cluster.tables.locate(f"nodes:{node_type}", ids)  # raises before anything is written
-        version = present_version(self.cluster, self.types[0])
+        version = present_version(self.cluster, self.types[0], nodes[self.types[0]])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about = {
@@ -184,12 +183,7 @@ class PredictJob:
             about["ids"] = "strings"
         column = "score" if pairs is not None and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
-        place = [
-            str(self.out or ""),
-            self.table or "",
-            secrets.token_hex(8) if isinstance(self.sink, MemorySink) else "",
-        ]
-        key = _digest(np.frombuffer(json.dumps([about, shares, place]).encode(), np.uint8))
+        key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
             self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,

@@ -94,7 +94,8 @@ def wrapped(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> l
         if type(module).__module__.startswith("torch.nn."):
             (before if reader is None else after).append(module)
             continue
-        if type(module).__module__.startswith("torch_geometric.") and not isinstance(module, MessagePassing):
+        of_pyg = type(module).__module__.startswith("torch_geometric.")
+        if of_pyg and not any(isinstance(part, MessagePassing) for part in module.modules()):
             raise ConfigError(
                 f"layer {number}: {type(module).__name__} of PyG reads no neighbours; between layers take modules of torch.nn"
             )
@@ -142,8 +143,6 @@ def _conv(
 def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
     source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
     targets = x[: block.targets]
-    if not len(source):
-        return _alone(conv, targets)
     if _sums(conv, x.device):
         matrix = _matrix(source, target, torch.ones(len(source), dtype=x.dtype), block)
         try:
@@ -153,14 +152,6 @@ def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
             pass  # PyG makes code per class, and the first layer of this process made some that reads lists of edges only
     found: torch.Tensor = conv((x, targets), torch.stack([source, target]).to(x.device))
     return found
-
-
-def _alone(conv: Any, x: torch.Tensor) -> torch.Tensor:
-    """Rows of vertices without edges. Some aggregations, such as median, refuse a graph that has none: they are computed
-    beside a vertex with a self-loop."""
-    beside = torch.cat([x.new_zeros(1, x.shape[1]), x])
-    found: torch.Tensor = conv((beside, beside), torch.zeros((2, 1), dtype=torch.int64, device=x.device))
-    return found[1:]
 
 
 def _sums(conv: Any, device: torch.device) -> bool:
