@@ -25,7 +25,7 @@ def check_numbers(where: str | Path, what: str, values: Array, *, negative: bool
     ``negative``: whether numbers below 0 are allowed.
     """
     if values.ndim != 1:
-        raise DataError(where, f"{what}: an array {list(values.shape)} is no list of numbers")
+        raise DataError(where, f"{what}: wanted is a list of numbers, not an array {list(values.shape)}")
     if not values.size:
         return
     if values.dtype.kind not in "iu":

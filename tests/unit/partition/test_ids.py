@@ -66,7 +66,7 @@ IDS = np.arange(c.N)
         (with_split([1, -1]), r"extra: -1 at position 1 is negative"),
         (with_array("train_mask", np.arange(c.N)), "train: a mask holds truth values"),
         (with_split([0, 1, 1, 0, 0, 1]), "extra: the vertex 0 occurs twice; a mask of numbers is called extra_mask"),
-        (with_split(3), r"split\.npz: extra: an array \[\] is no list"),
+        (with_split(3), r"split\.npz: extra: wanted is a list of numbers, not an array \[\]"),
         (with_array("x", np.array(1.0)), r"x\.npy: holds float64\[\], wanted are rows of numbers"),
         (with_array("x", np.ones((c.N, 2), complex)), r"x\.npy: holds complex128\[6, 2\]"),
         (with_array("x", np.zeros((c.N, 2), "M8[s]")), r"x\.npy: holds datetime64\[s\]\[6, 2\]"),

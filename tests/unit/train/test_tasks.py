@@ -202,8 +202,10 @@ def test_wrong_targets_of_validation_are_refused(task: LearningTask, rows: np.nd
         task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
 
 
-def test_validation_needs_no_targets_that_tell_apart() -> None:
+def test_training_needs_targets_that_tell_apart_and_validation_does_not() -> None:
     for task, rows in ((CLASSES, np.array([1, 1, -1])), (LABELS, np.full((2, 2), -1)), (REGRESSION, np.array([NAN]))):
+        with pytest.raises(ConfigError):
+            task.check(counted(task, rows, 2), 2)
         task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
 
 
