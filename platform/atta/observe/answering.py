@@ -82,7 +82,7 @@ def bounded_listener(
         def process_request(self, request: Any, client_address: Any) -> None:
             try:
                 super().process_request(request, client_address)
-            except BaseException:
+            except RuntimeError:  # no thread could be started; one that has started releases its place itself
                 places.release()
                 raise
 

@@ -85,3 +85,19 @@ def test_one_caller_hangs_up_and_another_is_answered(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
             sock.sendall(b"GET /metrics HTTP/1.1\r\n")
     assert "atta_daemon_info" in read(port)
+
+
+def test_ctrl_c_amid_the_start_of_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = server("127.0.0.1", 0, lambda: "page", lambda: "{}")
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        thread.join()  # it has released its place
+        raise KeyboardInterrupt
+
+    with serving, socket.create_connection(serving.server_address[:2]) as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            serving.handle_request()

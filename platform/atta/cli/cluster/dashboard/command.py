@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import click
 
 from atta.cli.output import DURATION, quiet_option
@@ -32,6 +34,7 @@ def dashboard(
     from atta.cli.cluster.dashboard.watching import Watching
     from atta.cli.cluster.trace import recorded
     from atta.daemon.security.security import is_loopback
+    from atta.observe.answering import run_aside
     from atta.wire.clusterfile import check_address
 
     host, _, port = check_address(listen).rpartition(":")
@@ -44,10 +47,11 @@ def dashboard(
     with Watching(target, trainers, interval) as watching:
         found = server(host, int(port), lambda: page(watching.view), lambda: recorded(target)[0])
         say(quiet, f"http://{host}:{found.server_address[1]}/ shows {target}; Ctrl-C ends it")
+        end = run_aside(found, "atta-page")
         try:
-            found.serve_forever(poll_interval=0.2)
+            threading.Event().wait()  # the main thread only waits: Ctrl-C cannot come amid the start of a thread
         finally:
-            found.server_close()
+            end()
 
 
 COMMANDS = [dashboard]
