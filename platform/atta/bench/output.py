@@ -1,6 +1,6 @@
 """How benchmarks hand out what they found: the head of a JSON document, pictures, and what every report can do.
 
-``atta.cli.bench.hand_out`` prints, writes and draws a ``Report``; ``bench/record.py`` writes the records in
+``atta.cli.bench.measuring.hand_out`` prints, writes and draws a ``Report``; ``bench/record.py`` writes the records in
 bench/results.
 """
 

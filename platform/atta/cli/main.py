@@ -36,7 +36,7 @@ _MODULES = {
     "train": "train",
     "worker": "cluster.worker",
     "predict": "predict",
-    "bench": "bench",
+    "bench": "bench.command",
     "chaos": "chaos",
     "simulate": "simulate",
 }

@@ -17,7 +17,8 @@ from atta.bench.lab.workfolder import work_folder
 from atta.bench.lab.workload import BenchWorkload
 from atta.bench.partition.benchmark import PartitionBench, _measure
 from atta.bench.scale.graphs import GraphSource, graph_folder
-from atta.cli import bench
+from atta.cli.bench import measuring
+from atta.cli.bench.command import bench
 from atta.cli.main import cli
 from atta.cli.output import TO_WRITE, _check_file, check_folder, write_json
 from atta.daemon.config import DaemonConfig
@@ -171,7 +172,7 @@ NUMBERS = {
     ("option", "value"),
     [
         pytest.param(option, value, id=f"{name} {option.opts[0]} {value}")
-        for name, command in verbs(bench.bench, "bench")
+        for name, command in verbs(bench, "bench")
         for option in command.params
         if isinstance(option, click.Option) and option.type.name != "integers"
         for value in NUMBERS.get(option.opts[0], ())
@@ -220,5 +221,5 @@ class Measured:
 
 def test_figures_are_printed_before_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OSError, match="no space"):
-        bench.hand_out(Measured(), "x.json", "x.png", quiet=False)
+        measuring.hand_out(Measured(), "x.json", "x.png", quiet=False)
     assert "the figures" in capsys.readouterr().out

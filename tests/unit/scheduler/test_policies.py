@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.bench.scheduler import SchedulerBench
-from atta.cli.bench import bench
+from atta.cli.bench.command import bench
 from atta.cli.simulate import simulate
 from atta.errors import UnknownNameError
 from atta.scheduler import POLICIES, Policy, Scheduler, SchedulerConfig, policy_named

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from atta.bench.partition.compare import compare, explain
 from atta.bench.partition.compare import plot as plot_methods
-from atta.cli.bench import hand_out
+from atta.cli.bench.measuring import hand_out
 from atta.cli.output import (
     DURATION,
     INTS,

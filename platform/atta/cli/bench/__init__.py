@@ -1,0 +1,1 @@
+"""Commands that measure Atta, physical limits and peers."""

@@ -1,0 +1,23 @@
+"""``atta bench``: measure Atta against physical limits and peers."""
+
+from __future__ import annotations
+
+import click
+
+from atta.cli.bench import loading, pieces, training
+
+__all__ = ["COMMANDS", "bench"]
+
+
+@click.group()
+def bench() -> None:
+    """Measure Atta, physical limits and peers in one run.
+
+    Example: atta bench loader --data data/demo-2p --num-neighbors 15,10,5 --json loader.json
+    """
+
+
+for _command in (*loading.COMMANDS, *training.COMMANDS, *pieces.COMMANDS):
+    bench.add_command(_command)
+
+COMMANDS = [bench]
