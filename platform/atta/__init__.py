@@ -134,7 +134,14 @@ _ALSO = {"atta.ray": "atta.train.launching.on_ray"}
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            from atta.observe.extras import EXTRAS, need
+
+            if error.name in EXTRAS:
+                need(f"atta.{name}", error.name)
+            raise
     if f"atta.{name}" in _ALSO:
         return import_module(f"atta.{name}")
     raise AttributeError(f"module 'atta' has no attribute {name!r}")

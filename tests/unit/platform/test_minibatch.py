@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+import atta
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.sampled import Origin
 from atta.client.sessions.stream import RawBatch
@@ -42,6 +44,16 @@ def test_partners_of_seeds_stand_under_their_names() -> None:
     assert data.positive.tolist() == [[1]]
     assert data.pairs_x.tolist() == [[1]]
     assert data.x.shape == (2, 2)
+
+
+def test_what_needs_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # Python does this for a missing package
+    monkeypatch.delitem(sys.modules, "atta.client.loaders.pyg_data", raising=False)
+    monkeypatch.delitem(sys.modules, "atta.client.loaders.prefetch", raising=False)
+    with pytest.raises(ConfigError, match=r"to_pyg needs torch and torch_geometric: install atta\[train\]"):
+        homogeneous().to_pyg()
+    with pytest.raises(ConfigError, match=r"atta\.PrefetchLoader needs torch: install atta\[train\]"):
+        _ = atta.PrefetchLoader
 
 
 def test_types_that_are_not_reached_have_no_rows() -> None:

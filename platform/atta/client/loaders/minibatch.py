@@ -7,6 +7,7 @@ from typing import Any
 
 from atta.client.loaders.sampled import SampledBatch
 from atta.errors import ConfigError
+from atta.observe.extras import need
 
 __all__ = ["MiniBatch"]
 
@@ -26,8 +27,15 @@ class MiniBatch(SampledBatch):
         ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
         Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``
         and ``pairs_<name>`` if a table has that name.
+
+        Raises:
+            ConfigError: PyG is missing.
         """
-        from atta.client.loaders.pyg_data import to_pyg
+        try:
+            from atta.client.loaders.pyg_data import to_pyg
+        except ModuleNotFoundError:
+            need("to_pyg", "torch", "torch_geometric")
+            raise
 
         return to_pyg(self)
 
