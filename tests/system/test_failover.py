@@ -115,6 +115,27 @@ def test_the_daemon_comes_back_at_another_address(small_graph: SmallGraph, runni
         assert cluster.addresses == [new]
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_peer_comes_back_at_another_address(
+    links: bool, small_graph: SmallGraph, running: Running, tmp_path: Path
+) -> None:
+    """The trainer's own daemon finds it there in mid epoch: it reads its cluster file again, too."""
+    (own, old, new), data, file = free_addresses(3), small_graph.dataset(2, "random"), tmp_path / "cluster.toml"
+    write_cluster(file, [own, old])
+    settings: dict[str, Any] = {"peers_file": str(file), "links": links, "cache_bytes": 0}
+    for part, address in enumerate((own, old)):
+        running.start(data, part, address, {0: own, 1: old}, **settings)
+    with atta.connect(file) as cluster:
+        loader = LOADERS["neighbours"](cluster, small_graph)
+        whole = [digest(batch) for batch in loader]
+        batches = loader.resume(0, 0)
+        found = [digest(next(batches))]
+        running.kill(old)
+        running.start(data, 1, new, {0: own, 1: new}, **settings)
+        write_cluster(file, [own, new])
+        assert found + [digest(batch) for batch in batches] == whole
+
+
 def test_another_dataset_at_the_new_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
     (old, new), file = free_addresses(2), tmp_path / "cluster.toml"
     write_cluster(file, [old])

@@ -49,6 +49,8 @@ class DaemonConfig:
         default_factory=dict
     )
     """Addresses of all daemons, by partition; several: replicas."""
+    peers_file: Annotated[str, NoOption("is --peers")] = ""
+    """The cluster file that ``peers`` comes from, read again where a peer is away. Empty: it is not."""
     data_cache: Annotated[
         str,
         Option(

@@ -32,6 +32,7 @@ from atta.daemon.links.links import DaemonLinks
 from atta.daemon.live.service import UpdateService
 from atta.daemon.live.versions import LiveVersions
 from atta.daemon.loading import OpenedData
+from atta.daemon.peers.addresses import PeerAddresses
 from atta.daemon.peers.chunks import CHUNK_BYTES, moved_at_once
 from atta.daemon.peers.peers import Peers
 from atta.daemon.peers.turns import MessageTurns, TurnPool
@@ -103,6 +104,7 @@ class Daemon:
             outgoing,
             contract=self._contract,
             own=config.listen,
+            moved=PeerAddresses(config.peers, config.peers_file).now,
         )
         with_links = config.links and self._dataset.num_parts > 1
         encrypted = outgoing is not None

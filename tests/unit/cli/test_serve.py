@@ -71,7 +71,7 @@ def test_every_field_has_an_option_or_a_reason() -> None:
     offered = {s.name: field for field, s in settings.items() if isinstance(s.option, Option)}
     assert offered == OPTIONS
     reasons = {field: s.option.reason for field, s in settings.items() if isinstance(s.option, NoOption)}
-    assert set(reasons) == {"peers", "max_batch_size"}
+    assert set(reasons) == {"peers", "peers_file", "max_batch_size"}
     assert all(reasons.values())
     assert set(OPTIONS) <= {option.opts[0].removeprefix("--") for option in serve.params}
 

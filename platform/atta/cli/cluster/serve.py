@@ -38,7 +38,7 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     from atta.wire.clusterfile import read_cluster
 
     given = {field: value for field, value in settings.items() if value is not None}
-    config = DaemonConfig(**given, peers=read_cluster(peers) if peers else {})
+    config = DaemonConfig(**given, peers=read_cluster(peers) if peers else {}, peers_file=peers or "")
     if config.snapshots:
         check_folder("--snapshots", config.snapshots)
     if config.exit_with_parent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,8 @@ class PeerLink:
 
     The daemon at the address is asked for its identity before anything else, and again whenever it has been away. Every
     request also names the daemon that it is meant for. If the peer has replicas, the next one is taken when it does not
-    answer; the first of them that answers is used until it is lost too.
+    answer; the first of them that answers is used until it is lost too. One that has moved is found where the cluster
+    file says now.
 
     Attributes:
         watch: of the answers that the peer owes.
@@ -90,13 +92,15 @@ class PeerLink:
         parts: range | None = None,
         credentials: Credentials | None = None,
         alike: Alike | None = None,
+        moved: Callable[[range], Addresses | None] | None = None,
     ) -> None:
         """``addresses``: of the peer, or of its replicas. ``parts``: the partitions that it must serve; None: the one of
         ``meant``. ``credentials``: for TLS, read again before a peer that was away is asked anew. ``alike``: the
-        contract that it must have; None: any.
+        contract that it must have; None: any. ``moved``: where given partitions are served now, asked on another
+        thread when the peer does not answer; None: they do not move.
         """
         self._replicas, self._alike, self.changes = replicas_of(addresses), alike, 0
-        self._parts, self._credentials = parts, credentials
+        self._parts, self._credentials, self._moved = parts, credentials, moved
         self._stamp = credentials.stamp() if credentials is not None else ()
         self._closing: set[asyncio.Task[None]] = set()
         self.address, self._meant, self._deadline_s = self._replicas[0], meant, deadline_s
@@ -218,6 +222,7 @@ class PeerLink:
         until = time.monotonic() + self._connect_s
         refused: set[str] = set()
         while True:
+            refusal: AttaError | None = None
             try:
                 reply = await self._described(until)
                 if reply is not None:
@@ -227,11 +232,28 @@ class PeerLink:
             except (WrongDatasetError, SamplingContractError, ProtocolError) as error:
                 self._say_lost(error)
                 refused.add(self.address)
-                if len(refused) == len(self._replicas):
-                    raise
-            if len(self._replicas) > 1:
+                refusal = error
+            has_moved = await self._follow()
+            if refusal is not None and refused.issuperset(self._replicas):
+                raise refusal
+            if not has_moved and len(self._replicas) > 1:
                 self._change()
             await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> bool:
+        """Take the addresses of now. Whether the one that was asked is no longer among them, so that another is taken."""
+        if self._moved is None or self._parts is None:
+            return False
+        found = await asyncio.to_thread(self._moved, self._parts)
+        if found is None:
+            return False
+        self._replicas = replicas_of(found)
+        if self.address in self._replicas:
+            return False
+        before, self.address = self.address, self._replicas[0]
+        log.warning("peer has moved", part=self._meant.part, before=before, address=self.address)
+        self._replace(Link(self.address, self._meant, self._credentials))
+        return True
 
     async def _described(self, until: float) -> Any:
         """What the peer at the present address says of itself; None: it does not answer, but there is time left."""
@@ -246,7 +268,7 @@ class PeerLink:
                 raise error from failure
             self._say_lost(error)
         except UnavailableError as error:
-            if len(self._replicas) == 1 or time.monotonic() >= until:
+            if time.monotonic() >= until:
                 raise
             self._say_lost(error)
         return None
@@ -270,19 +292,20 @@ class PeerLink:
             raise WrongDatasetError(self.address, f"serves partition {served}, but the cluster file says {meant}")
 
     async def _connect(self, until: float) -> None:
+        """Wait a moment for a connection, which goes on coming about if there is none yet. Raises UnavailableError."""
         ready = asyncio.ensure_future(self.usual.channel.channel_ready())
         try:
             await asyncio.wait({ready}, timeout=max(0.0, min(GRACE_S, until - time.monotonic())))
-            if not ready.done() and len(self._replicas) > 1:
-                raise UnavailableError(self.address, f"no daemon answers (replicas: {', '.join(self._replicas)})")
             if not ready.done():
-                self._say_lost(UnavailableError(self.address, "no daemon answers"))
-                await asyncio.wait({ready}, timeout=max(0.0, until - time.monotonic()))
-            if not ready.done():
-                raise UnavailableError(self.address, f"no daemon answers (waited {self._connect_s:g} s)")
+                raise UnavailableError(self.address, f"no daemon answers{self._waited(until)}")
             await ready
         finally:
             ready.cancel()
+
+    def _waited(self, until: float) -> str:
+        if len(self._replicas) > 1:
+            return f" (replicas: {', '.join(self._replicas)})"
+        return f" (waited {self._connect_s:g} s)" if time.monotonic() >= until else ""
 
     def _say_lost(self, error: AttaError) -> None:
         if self._presence.lost(time.monotonic()):

@@ -80,16 +80,24 @@ class Peer:
         connect_s: float = CONNECT_S,
         credentials: Credentials | None = None,
         alike: Alike | None = None,
+        moved: Callable[[range], Addresses | None] | None = None,
     ) -> None:
         """``delay_s``: how long every request waits first; ``connect_s``: how long to wait for a peer that is away;
-        ``credentials``: for TLS; ``addresses``, ``alike``: see ``PeerLink``.
+        ``credentials``: for TLS; ``addresses``, ``alike``, ``moved``: see ``PeerLink``.
         """
         self.part, self._deadline_s, self._delay_s = part, deadline_s, delay_s
         self._edge_tables = dataset.schema.edge_tables
         parts = dataset.groups[part]
         meant = Identity(parts.start, dataset.dataset_id)
         self._link = PeerLink(
-            addresses, meant, deadline_s, connect_s=connect_s, parts=parts, credentials=credentials, alike=alike
+            addresses,
+            meant,
+            deadline_s,
+            connect_s=connect_s,
+            parts=parts,
+            credentials=credentials,
+            alike=alike,
+            moved=moved,
         )
         self.hedges = Hedges()
         self._budget = RetryBudget(RETRIES_AT_ONCE)
@@ -381,9 +389,10 @@ class Peers:
         *,
         contract: Contract = NOTHING_KNOWN,
         own: str = "this daemon",
+        moved: Callable[[range], Addresses | None] | None = None,
     ) -> None:
-        """``contract``: of this daemon, whose address is ``own``; peers must have the same."""
-        self._credentials = credentials
+        """``contract``: of this daemon, whose address is ``own``; peers must have the same. ``moved``: see ``PeerLink``."""
+        self._credentials, self._moved = credentials, moved
         self._alike = Alike(contract, own)
         self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
         self._peers: dict[int, Peer] = {}
@@ -400,6 +409,7 @@ class Peers:
                 "delay_s": self._delay_s,
                 "credentials": self._credentials,
                 "alike": self._alike,
+                "moved": self._moved,
             }
             peer = self._peers[part] = Peer(part, address, self._dataset, self._deadline_s, **settings)
         return peer

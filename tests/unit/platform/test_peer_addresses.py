@@ -1,0 +1,42 @@
+"""The addresses of peers follow the cluster file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from atta.daemon.peers.addresses import PeerAddresses
+from atta.wire.clusterfile import read_cluster, write_cluster
+
+FIRST, SECOND = range(1), range(1, 2)
+
+
+def test_addresses_are_those_of_the_file_now(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    write_cluster(file, ["127.0.0.1:1", ("127.0.0.1:2", "127.0.0.1:3")])
+    addresses = PeerAddresses(read_cluster(file), str(file))
+    assert (addresses.now(FIRST), addresses.now(SECOND)) == ("127.0.0.1:1", ("127.0.0.1:2", "127.0.0.1:3"))
+    write_cluster(file, ["127.0.0.1:1", "127.0.0.1:44"])
+    assert (addresses.now(FIRST), addresses.now(SECOND)) == ("127.0.0.1:1", "127.0.0.1:44")
+    assert addresses.now(range(2)) is None
+
+
+def test_a_file_that_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    write_cluster(file, ["127.0.0.1:1", "127.0.0.1:2"])
+    addresses = PeerAddresses(read_cluster(file), str(file))
+    file.write_text("[[daemon]]\npart = ")
+    with capture_logs() as logs:
+        assert [addresses.now(SECOND) for _ in range(3)] == ["127.0.0.1:2"] * 3
+    assert [entry["event"] for entry in logs] == ["cluster file not read again"]
+    file.write_text('[[daemon]]\nparts = [0, 1]\naddress = "127.0.0.1:9"\n')  # who serves what does not change so
+    assert addresses.now(SECOND) == "127.0.0.1:2"
+    file.unlink()
+    assert addresses.now(SECOND) == "127.0.0.1:2"
+    write_cluster(file, ["127.0.0.1:1", "127.0.0.1:5"])
+    assert addresses.now(SECOND) == "127.0.0.1:5"
+
+
+def test_without_a_file_they_stay() -> None:
+    assert PeerAddresses({0: "127.0.0.1:1"}).now(FIRST) == "127.0.0.1:1"
