@@ -143,6 +143,7 @@ class Run:
                 "sent": sum(found.sent.values()),
                 "crossed": sum(found.crossed.values()),
                 "pushed": sum(found.pushed.values()),
+                "gradients_kept": getattr(trainer.stale.backward, "kept_bytes"),  # noqa: B009
                 "broadcasts": {layer: n for (layer, way), n in found.broadcasts.items() if way == "forward"},
                 "errors": {layer: (e.predicted, e.stale) for (layer, _), e in found.errors.items()},
                 "uses": {layer: of_layer.guard.uses for layer, of_layer in layers.items()},

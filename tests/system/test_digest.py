@@ -236,6 +236,7 @@ def test_gradients_end_at_the_cut_and_rows_are_of_the_last_synchronisation(resul
             new = epoch == 1 or read != expected.reads[epoch - 2]
             rows = found["ages"]["1 forward"][2]
             assert found["sent"] == new * rows * 2 * HIDDEN * 8
+            assert found["gradients_kept"] == 0
             assert (found["crossed"] == found["sent"]) == (not new or case.options.get("stale_across") is None)
     every, phase = case.options["sync_every"], case.options.get("phase", "early")
     ages = [epoch - read for epoch, read in enumerate(expected.reads, 1)]

@@ -107,6 +107,8 @@ class MessageWay:
         messages = self._packed(layer, rows, outgoing(rows) if sending[self._rank] else None, sending)
         if not again:
             self._count(layer, sending)
+        if keeps and rule is None and not any(sending):  # nothing ever comes, so nothing has to be kept
+            return _Read(self, layer, rows, rule, earlier)
         if keeps and (rule is None or rule.newest < self._epoch):
             self._later[layer] = messages
             if self._direction == "forward":
