@@ -54,6 +54,8 @@ LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
 AGAIN_S = 0.1
 """Pause before that, in seconds: a daemon may refuse at once, again and again."""
+WHY_S = 2.0
+"""How long the attempt may take that finds out why nobody has come, in seconds."""
 FILLED_S = 0.2
 """How often a daemon is asked whether its caches are filled, in seconds."""
 REPLICA_S = 2.0
@@ -381,10 +383,25 @@ def _connect_waiting(
                 raise
         except DeadlineError as error:
             if left <= LOOKED_UP_S:
-                raise DeadlineError(error.peer, f"no answer within {deadline_s:g} s") from None
+                why = _why_not(error.peer, credentials)
+                raise DeadlineError(error.peer, f"no answer within {deadline_s:g} s{why}") from None
         time.sleep(AGAIN_S)
         with contextlib.suppress(UnavailableError):  # who knows the addresses may be moving, too
             addresses = where()
+
+
+def _why_not(address: str, credentials: Credentials | None) -> str:
+    """Why nobody answers at an address, as one more attempt finds it. Waiting calls are not told the reason."""
+    connection = Connection(address, WHY_S, credentials=credentials)
+    try:
+        connection.describe(timeout=WHY_S)
+    except UnavailableError as error:
+        return f" ({str(error).removeprefix(f'{address}: ')})"
+    except AttaError:
+        pass
+    finally:
+        connection.close()
+    return ""
 
 
 def connect_all(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +21,8 @@ from structlog.testing import capture_logs
 from atta import _native
 from atta.cli.security.openssl import make_authority
 from atta.daemon.links import listening
-from atta.daemon.links.attaching import _connected
+from atta.daemon.links.attaching import Attaching, _connected
+from atta.daemon.links.links import DaemonLinks
 from atta.daemon.links.listening import ACCEPTED, LinkNotSecure, LinkService, congestion_control
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
@@ -363,3 +365,36 @@ def test_a_record_that_has_come_in_part_keeps_nobody_busy() -> None:
         thread.join(60)
     for sock in (one, other):
         sock.close()
+
+
+@pytest.mark.parametrize(
+    ("now", "answers", "ends"), [("first", True, False), ("first", False, True), ("second", True, True)]
+)
+def test_a_silent_link_ends_though_a_replica_answers(now: str, answers: bool, ends: bool) -> None:
+    """Messages go to the replica already. That it answers says nothing about the daemon at the other end of the link."""
+    detached: list[int] = []
+
+    async def answer() -> bool:
+        return answers
+
+    peer = SimpleNamespace(address="first", answers=answer)
+    native = SimpleNamespace(detach=detached.append, attached=lambda _: 0)
+    attaching = Attaching(cast(Any, native), 0, lambda _: cast(Any, peer), [1], width=1)
+    attaching._addresses[1], attaching.missing = "first", set()
+    peer.address = now
+    links = SimpleNamespace(_peers={1: peer}, _attaching=attaching, _native=native)
+    asyncio.run(DaemonLinks._end_silent(cast(Any, links), [1]))
+    assert (detached, attaching.missing) == (([1], {1}) if ends else ([], set()))
+
+
+def test_a_connection_ends_soon_after_the_other_machine_fell_silent() -> None:
+    with socket.socket() as sock:
+        listening.tuned(sock)
+        keepalive_s = sum(
+            count * sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option, count in (
+                (socket.TCP_KEEPIDLE, 1),
+                (socket.TCP_KEEPINTVL, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)),
+            )
+        )
+        assert keepalive_s == sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1e3 == 11

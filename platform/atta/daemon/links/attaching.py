@@ -40,6 +40,7 @@ class Attaching:
         self._links, self._part, self._peers, self._width = links, part, peers, width
         self._coming: dict[int, asyncio.Task[None]] = {}
         self._not_before: dict[int, float] = {}
+        self._addresses: dict[int, str] = {}  # by partition, where the latest link to its owner leads
 
     async def ready(self, parts: Iterable[int]) -> None:
         """Attach to the owners of ``parts``, which are missing. An owner that cannot be had is left to messages."""
@@ -52,6 +53,10 @@ class Attaching:
         """A link to the owner of ``part`` has ended."""
         if not self._links.attached(part):
             self.missing.add(part)
+
+    def leads_elsewhere(self, part: int) -> bool:
+        """Whether the link to the owner of ``part`` leads to another daemon than messages do."""
+        return self._addresses.get(part) != self._peers(part).address
 
     async def _attach(self, part: int) -> None:
         coming = self._coming.get(part)
@@ -68,6 +73,7 @@ class Attaching:
                     reply = await peer.attach(link_pb2.AttachRequest(version=VERSION, part=self._part))
                     if reply.version != VERSION:
                         raise AttaError(f"speaks version {reply.version} of the frames, not {VERSION}")
+                    self._addresses[part] = peer.address
                     sock, tls = await _connected(peer.address, reply)
                     self._links.attach(part, sock.detach(), tls)
         except (AttaError, OSError, TimeoutError) as error:

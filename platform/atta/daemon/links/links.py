@@ -65,10 +65,13 @@ class DaemonLinks:
             await self._attaching.ready([part])
 
     async def _end_silent(self, parts: list[int]) -> None:
-        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages."""
+        """End the links to those of ``parts`` that do not answer. What they owe is then asked for by messages.
+
+        A replica may be asked by messages already, and answer. It says nothing about the daemon that the link leads to.
+        """
         there = await asyncio.gather(*(self._peers[part].answers() for part in parts))
         for part, answers in zip(parts, there, strict=True):
-            if not answers:
+            if not answers or self._attaching.leads_elsewhere(part):
                 self._native.detach(part)
                 self._attaching.lost(part)
 

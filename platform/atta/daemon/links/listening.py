@@ -29,6 +29,10 @@ GREETING_S = 5.0
 MOST_GREETINGS = 64
 """Most connections that have not sent their token yet. Further ones wait in the kernel's queue."""
 
+_ENDS_IF_SILENT = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 11_000}
+"""Options that end a connection 11 s after the other machine has fallen silent. The last one counts in ms; it is for
+bytes under way, for which there are no questions whether the other end is there."""
+
 log = structlog.get_logger("atta.links")
 
 
@@ -38,7 +42,7 @@ def tuned(sock: socket.socket) -> None:
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
+        for option, value in _ENDS_IF_SILENT.items():
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
