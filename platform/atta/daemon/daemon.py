@@ -94,7 +94,7 @@ class Daemon:
         self._identity = Identity(config.parts.start, self._dataset.dataset_id, new_incarnation())
         shard = Shard(self._dataset, opened.owner, resident=resident)
         store = Store(self._dataset, opened.owner, resident=resident)
-        outgoing = self._security.outgoing if self._security is not None else None
+        outgoing, guard = (s.outgoing, s.guard) if (s := self._security) is not None else (None, None)
         self._contract = Contract(sampling_contract(), operator_fingerprint())
         peers = self._peers = Peers(
             opened.peers,
@@ -117,7 +117,7 @@ class Daemon:
         self._versions = LiveVersions(config.data, store, shard, cache, edges, resident=resident)
         self._updates = UpdateService(self._versions)
         self._serving, turns, debts = TurnPool(config.threads, "atta-serve"), MessageTurns(), Debts()
-        self._sessions = SessionService(config, self._engine, config.listen, self._versions, debts=debts)
+        self._sessions = SessionService(config, self._engine, config.listen, self._versions, debts=debts, guard=guard)
         self._jobs = JobBoard(time.monotonic)
         answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES, debts)
         graph = partial(GraphService, shard, self._serving, turns, config.listen)

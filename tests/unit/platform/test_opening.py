@@ -5,31 +5,46 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import OTHER, check_descriptors, within_descriptors
+from atta.daemon.security.guard import CallGuard
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room
 from atta.daemon.services.seed_ids import choose_seeds
 from atta.daemon.services.sessions import SessionService
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
 from atta.protos.v1.session_pb2 import CloseRequest, NextRequest, OpenRequest, RenewRequest, Seeds
 from atta.samplers.batch.layout import Layout
+from atta.wire.security.roles import Role
+from atta.wire.security.tokens import TokenFile, issue
+from tests.unit.platform.test_nearby_consumers import Consumer
 
 LEASE = 60.0
 
 
 class Context:
+    def __init__(self, token: str = "") -> None:
+        self._token = token
+
     def time_remaining(self) -> float:
-        return 1.0
+        return 10.0
 
     def peer(self) -> str:
         return "somewhere"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self._token}")]
 
 
 class Engine:
@@ -47,6 +62,7 @@ class Engine:
 
     def close(self, session: Any) -> None:
         self.closed.append(session.id)
+        session.close()
 
     def waits_for_room(self, session: Any) -> bool:
         return False
@@ -75,18 +91,20 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     return made
 
 
-def run(work: Callable[[SessionService, Engine], Awaitable[None]], max_sessions: int = 4) -> None:
+def run(
+    work: Callable[[SessionService, Engine], Awaitable[None]], max_sessions: int = 4, guard: CallGuard | None = None
+) -> None:
     async def all_of_it() -> None:
         engine: Any = Engine()
         config = DaemonConfig(data="", parts=range(1), lease_s=LEASE, max_sessions=max_sessions)
-        await work(SessionService(config, engine, "here:1"), engine)
+        await work(SessionService(config, engine, "here:1", guard=guard), engine)
 
     asyncio.run(all_of_it())
 
 
-def asked(service: SessionService, name: str, **more: Any) -> asyncio.Task[Any]:
+def asked(service: SessionService, name: str, context: Context | None = None, **more: Any) -> asyncio.Task[Any]:
     async def ask() -> Any:
-        return await service.open(OpenRequest(session=name, **more), Context())
+        return await service.open(OpenRequest(session=name, **more), context or Context())
 
     return asyncio.get_running_loop().create_task(ask())
 
@@ -296,6 +314,47 @@ def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monk
         assert engine.closed == ["a"]
 
     run(work)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_session_ends_with_the_token_that_opened_it(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Its consumer on the same machine brings no token with its requests, and they renew the lease."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    issued = [issue(name, [Role.READER], now + timedelta(hours=hours)) for name, hours in (("one", 1), ("other", 2))]
+    (one, entry), (other, _) = issued
+    good = TokenFile.of(entry for _, entry in issued)
+
+    async def work(service: SessionService, engine: Engine) -> None:
+        nonlocal now, good
+        checks.go.set()
+        service.nearby.listen()
+        reply = await asked(service, "a", Context(one), shared_memory=True)
+        await asked(service, "b", Context(other))
+        consumer = Consumer(service.nearby)
+        await consumer.send(reply.token)
+        waiting = asyncio.get_running_loop().create_task(anext(service.next(NextRequest(session="a"), Context())))
+        while not len(service.nearby):
+            await asyncio.sleep(0.001)
+        service.look(service._looked, late_s=2.0)
+        assert engine.closed == []
+        if end == "revoked":
+            good = good.without(entry.id)
+        else:
+            now += timedelta(hours=1)
+        with capture_logs() as lines:
+            service.look(service._looked, late_s=2.0)
+        assert engine.closed == ["a"]
+        cause = "the token is unknown" if end == "revoked" else f"the token {entry.id} of one has expired"
+        assert [(line["event"], line["reason"]) for line in lines if "reason" in line] == [("session ended", cause)]
+        assert await consumer.answer() is None
+        with pytest.raises(AttaError, match=f"the session has ended: {cause}"):
+            await waiting
+        service.nearby.close()
+
+    run(work, guard=CallGuard(lambda: good))
 
 
 def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ class Session:
     busy: int = 0
     token: bytes = field(default_factory=partial(secrets.token_bytes, TOKEN_BYTES), repr=False)  # of a nearby consumer
     asked: bool = False  # whether the consumer has asked for a batch
+    refused: Callable[[], str] | None = None  # why its client may not have it any more ("": it may); None: anybody may
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _waiting: set[Callable[[], None]] = field(default_factory=set, repr=False)
 

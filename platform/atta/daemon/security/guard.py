@@ -43,6 +43,16 @@ class CallGuard(_Interceptor):
         audit(method, address, decision)
         return decision
 
+    def standing(self, method: str, context: Any) -> Callable[[], str]:
+        """For what outlives its call: a function that says why the caller may not call ``method`` any more; "": it may."""
+        proof = _proof_of(context)
+
+        def refused() -> str:
+            decision = admit(method, proof, self._tokens(), datetime.now(UTC))
+            return decision.cause if isinstance(decision, Refused) else ""
+
+        return refused
+
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
         """The handler with which gRPC answers ``call``; None where there is no such method."""
         found = self._guarded.get(call.method)

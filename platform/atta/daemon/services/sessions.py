@@ -19,11 +19,12 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest, Taken
 from atta.daemon.live.versions import LiveVersions, VersionView
+from atta.daemon.security.guard import CallGuard
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, taken, with_schema
-from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
 from atta.wire.messages.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
@@ -31,6 +32,7 @@ from atta.wire.rpc import Bulk
 __all__ = ["SessionService"]
 
 log = structlog.get_logger("atta.session")
+OPEN = "atta.v1.SessionService/Open"
 LONG_POLL_S = 20.0
 """How long a ``Next`` waits for its batch before it answers "pending"; well before its deadline."""
 INLINE_CHUNK_BYTES = 4 << 20
@@ -50,10 +52,11 @@ class SessionService:
         versions: LiveVersions | None = None,
         *,
         debts: Debts | None = None,
+        guard: CallGuard | None = None,
     ) -> None:
         """``versions``: of the tables; None: there is only the dataset. ``debts``: of connections, which pause; None: of
-        this service alone."""
-        self._debts = debts or Debts()
+        this service alone. ``guard``: admits callers; None: everybody may come."""
+        self._debts, self._guard = debts or Debts(), guard
         self._versions = versions
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}
@@ -105,6 +108,8 @@ class SessionService:
         if session.digest != digest:
             raise taken(name)
         session.last_seen = time.monotonic()
+        if self._guard is not None:
+            session.refused = self._guard.standing(OPEN, context)
         return session_pb2.OpenReply(
             session=session.id,
             batches=session.request.seeds.batches,
@@ -247,7 +252,7 @@ class SessionService:
             log.info("session closed", session=name)
 
     async def expire(self) -> None:
-        """Check the leases again and again, until cancelled."""
+        """Check again and again, until cancelled, which sessions are to end."""
         period = min(1.0, self._config.lease_s / 4)
         self._looked = time.monotonic()
         while True:
@@ -255,7 +260,8 @@ class SessionService:
             self.look(time.monotonic(), late_s=2 * period)
 
     def look(self, now: float, late_s: float) -> None:
-        """Close sessions whose lease has run out, and take back slots that consumers have released.
+        """Close sessions whose lease has run out or whose client is not admitted any more: requests on the socket of
+        this machine bring no token. Take back slots that consumers have released.
 
         If more than ``late_s`` have passed since the last check, the excess does not count. The daemon was stopped, or
         its machine asleep, and the renewals of living consumers are still waiting to be read.
@@ -264,7 +270,11 @@ class SessionService:
         for session in list(self._sessions.values()):
             session.last_seen = min(now, session.last_seen + missed)
             session.roomy_at = min(now, session.roomy_at + missed)
-            if not session.busy and now - session.last_seen > self._config.lease_s:
+            if session.refused is not None and (cause := session.refused()):
+                log.warning("session ended", session=session.id, job=session.request.job, reason=cause)
+                session.fail(AttaError(f"the session has ended: {cause}"))  # for requests that wait for a batch
+                self._end(session.id)
+            elif not session.busy and now - session.last_seen > self._config.lease_s:
                 self._expired += 1
                 log.warning("lease ran out", session=session.id, job=session.request.job)
                 self._end(session.id)
