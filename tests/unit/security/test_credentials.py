@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -125,6 +126,34 @@ def test_a_renewed_certificate_is_seen_and_a_bad_one_is_not_taken(authority: Aut
     assert [line["log_level"] for line in lines] == ["error"]
     shutil.copy(second.key, files.key)
     assert served._renewed() is not None
+
+
+def test_a_renewed_key_that_cannot_be_read_is_tried_again(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the way may end without a change of the files, and is told once."""
+    first, second = authority.certificate("one"), authority.certificate("other")
+    files = TlsFiles(first.ca, str(tmp_path / "c.pem"), str(tmp_path / "c.key"))
+
+    def give(found: Credentials) -> None:
+        shutil.copy(found.cert, files.cert)
+        shutil.copy(found.key, files.key)
+
+    give(first)
+    served = ServedCertificate(files, ask=True)
+    give(second)
+    with monkeypatch.context() as within, capture_logs() as lines:
+        within.setattr(Path, "read_bytes", unreadable)
+        for _ in range(3):
+            assert served._renewed() is None
+    assert [line["log_level"] for line in lines] == ["error"]
+    assert lines[0]["error"] == f"{files.ca}: cannot be read: Permission denied"
+    assert served._renewed() is not None
+    assert served._found.cert == Path(second.cert).read_bytes()
+
+
+def unreadable(_: Path) -> bytes:
+    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,12 +12,15 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from atta.cli.security.token import token as command
 from atta.daemon.security.renewal import WatchedTokens
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.security.files import stamp_of
 from atta.wire.security.roles import Role
 from atta.wire.security.tokens import TokenEntry, TokenFile, issue, read_token, read_tokens
+from tests.waiting import eventually
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
@@ -152,3 +156,36 @@ def test_a_running_daemon_sees_what_has_changed_and_keeps_what_was_good(tmp_path
     write("")
     now = 5.0
     assert not watched.now().entries
+
+
+def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the way may end without a change of the file, and is told once."""
+    path, now = tmp_path / "t.toml", 0.0
+    path.write_text(GOOD)
+    watched = WatchedTokens(str(path), clock=lambda: now)
+    path.write_text("")
+    read, tries = Path.read_text, 0
+
+    def failing(self: Path, **options: Any) -> str:
+        nonlocal tries
+        if (tries := tries + 1) <= 3:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(self, **options)
+
+    monkeypatch.setattr(Path, "read_text", failing)
+    with capture_logs() as lines:
+        for now in (1.0, 2.0, 3.0):  # noqa: B007 (the clock of above)
+            assert len(watched.now().entries) == 1
+        now = 4.0
+        assert not watched.now().entries
+        now = 5.0
+        watched.now()
+    assert tries == 4
+    assert [line["event"].partition(":")[0] for line in lines] == ["tokens not read again", "tokens read"]
+
+
+def test_a_new_owner_or_mode_is_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(GOOD)
+    before = stamp_of(str(path))
+    assert eventually(lambda: path.chmod(0o600) or stamp_of(str(path)) != before)  # the kernel's clock has ticked

@@ -1,6 +1,7 @@
 """Certificates and tokens of a running daemon, which are read again when their files change.
 
-A file that has become unreadable or wrong changes nothing: the daemon goes on with what it has, and says so.
+A file that has become unreadable or wrong changes nothing: the daemon goes on with what it has, and says so. It tries
+one that it could not read again and again: what is in the way may be a folder or a disk, and no change of the file.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class ServedCertificate:
         self._files, self._ask = files, ask
         self._stamp: Stamp | None
         self._found, self._stamp = files.read()
+        self._told = ""
         self._context = _context(files)
         self._shown = self._found  # by gRPC
         self._lock = threading.Lock()
@@ -62,7 +64,7 @@ class ServedCertificate:
             return self._context
 
     def _look(self) -> None:
-        """Read the files again if they have changed. Bad ones change nothing, and are told once per change."""
+        """Read the files again if they have changed. Bad ones change nothing, and are told once."""
         stamp: Stamp | None = None
         try:
             stamp = self._files.stamp()
@@ -71,12 +73,17 @@ class ServedCertificate:
             found, stamp = self._files.read()
             context = _context(self._files)
         except AttaError as error:
-            if stamp != self._stamp:
+            if str(error) != self._told:
                 log.error("certificate not renewed: the one of before goes on", error=str(error))
-            self._stamp = stamp
+            self._stamp, self._told = _stamp_after(error, stamp), str(error)
             return
-        self._found, self._context, self._stamp = found, context, stamp
+        self._found, self._context, self._stamp, self._told = found, context, stamp, ""
         log.info("certificate renewed", file=self._files.cert)
+
+
+def _stamp_after(error: AttaError, stamp: Stamp | None) -> Stamp | None:
+    """The stamp of files that need not be read again, as what they hold is wrong; None: they could not be read."""
+    return None if isinstance(error.__cause__, OSError) else stamp
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:
@@ -102,6 +109,7 @@ class WatchedTokens:
         self._path, self._clock = path, clock
         self._stamp: Stamp | None = stamp_of(path)
         self._tokens = read_tokens(path)
+        self._told = ""
         self._looked = clock()
         self._lock = threading.Lock()
 
@@ -114,23 +122,17 @@ class WatchedTokens:
             return self._tokens
 
     def _look(self) -> None:
+        """Read the file again if it has changed. A bad one changes nothing, and is told once."""
+        stamp: Stamp | None = None
         try:
-            stamp: Stamp | None = stamp_of(self._path)
-        except AttaError as error:
-            self._keep(None, error)
-            return
-        if stamp == self._stamp:
-            return
-        try:
+            stamp = stamp_of(self._path)
+            if stamp == self._stamp:
+                return
             self._tokens = read_tokens(self._path)
         except AttaError as error:
-            self._keep(stamp, error)
+            if str(error) != self._told:
+                log.error("tokens not read again: those of before are still good", error=str(error))
+            self._stamp, self._told = _stamp_after(error, stamp), str(error)
             return
-        self._stamp = stamp
+        self._stamp, self._told = stamp, ""
         log.info("tokens read", file=self._path, tokens=len(self._tokens.entries))
-
-    def _keep(self, stamp: Stamp | None, error: AttaError) -> None:
-        """Go on with the tokens of before; say so once per change of the file."""
-        if stamp != self._stamp:
-            log.error("tokens not read again: those of before are still good", error=str(error))
-        self._stamp = stamp

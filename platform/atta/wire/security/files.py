@@ -12,8 +12,8 @@ from atta.errors import ConfigError, DataError
 
 __all__ = ["PemBytes", "Stamp", "TlsFiles", "stamp_of", "write_private"]
 
-Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Differs when a file does: inode, size and time of change of each."""
+Stamp: TypeAlias = tuple[tuple[int, int, int, int], ...]
+"""Differs when a file does: inode, size and times of change of each, of what it holds and of its owner or mode."""
 _TRIES = 3
 """How often files are read that are being replaced meanwhile."""
 
@@ -23,12 +23,12 @@ def stamp_of(*paths: str) -> Stamp:
     return tuple(_stat(path) for path in paths if path)
 
 
-def _stat(path: str) -> tuple[int, int, int]:
+def _stat(path: str) -> tuple[int, int, int, int]:
     try:
         found = os.stat(path)
     except OSError as error:
         raise DataError(path, f"cannot be read: {error.strerror}") from error
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclass(frozen=True)
