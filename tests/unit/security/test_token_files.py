@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,37 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
         run("revoke", *words, found.id)
     with pytest.raises(ConfigError, match="exists already"):
         run("new", *words, "--name", "eve", "--role", "peer", "--out", str(path))
+
+
+def test_a_changed_file_keeps_its_owner_its_mode_and_the_links_to_it(tmp_path: Path) -> None:
+    real, link = tmp_path / "etc" / "t.toml", tmp_path / "t.toml"
+    real.parent.mkdir()
+    real.write_text(GOOD)
+    real.chmod(0o640)
+    owner = 12345 if os.geteuid() == 0 else os.geteuid()
+    os.chown(real, owner, owner if os.geteuid() == 0 else -1)
+    link.symlink_to(real)
+    run("new", "--tokens", str(link), "--name", "bob", "--role", "peer")
+    found = real.stat()
+    assert link.is_symlink()
+    assert [entry.name for entry in read_tokens(real).entries.values()] == ["alice", "bob"]
+    assert (found.st_mode & 0o777, found.st_uid) == (0o640, owner)
+    assert {file.name for file in tmp_path.rglob("*")} == {"etc", "t.toml", ".t.toml.lock"}
+
+
+def test_a_file_that_would_get_another_owner_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(GOOD)
+    before = path.stat()
+
+    def fchown(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    with pytest.raises(ConfigError, match=r"t.toml: unchanged: it belongs to user \d+ .*Operation not permitted"):
+        run("new", "--tokens", str(path), "--name", "bob", "--role", "peer")
+    assert (path.read_text(), path.stat()) == (GOOD, before)
+    assert {file.name for file in tmp_path.iterdir()} == {"t.toml", ".t.toml.lock"}
 
 
 GOOD = issue("alice", {Role.READER}, LATER)[1].text()

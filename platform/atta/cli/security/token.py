@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ import click
 from atta.cli.output import DURATION, TO_WRITE, printer, quiet_option
 from atta.cli.work import say
 from atta.errors import ConfigError
-from atta.wire.security.files import write_private
+from atta.wire.security.files import rewrite, write_private
 from atta.wire.security.roles import Role, parse_roles
 from atta.wire.security.tokens import TokenFile, issue, read_tokens
 
@@ -113,14 +114,14 @@ def revoke(path: str, token_id: str, *, quiet: bool) -> None:
 @contextmanager
 def _changed(path: str) -> Iterator[Callable[[Callable[[TokenFile], TokenFile]], None]]:
     """Yield a function that changes the file, while no other command does."""
-    folder = Path(path).absolute().parent
+    real = Path(os.path.realpath(path))  # the same lock by whatever name
     try:
-        lock = (folder / f".{Path(path).name}.lock").open("w")
+        lock = real.with_name(f".{real.name}.lock").open("w")
     except OSError as error:
         raise ConfigError(f"--tokens {path}: cannot write: {error.strerror}") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lambda change: write_private(path, change(_present(path)).text())
+        yield lambda change: rewrite(path, change(_present(path)).text())
 
 
 def _present(path: str) -> TokenFile:

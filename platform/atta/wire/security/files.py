@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import ssl
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from atta.errors import ConfigError, DataError
 
-__all__ = ["PemBytes", "Stamp", "TlsFiles", "stamp_of", "write_private"]
+__all__ = ["PemBytes", "Stamp", "TlsFiles", "rewrite", "stamp_of", "write_private"]
 
 Stamp: TypeAlias = tuple[tuple[int, int, int, int], ...]
 """Differs when a file does: inode, size and times of change of each, of what it holds and of its owner or mode."""
@@ -116,11 +117,30 @@ def write_private(path: str | Path, text: str) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    path = Path(path)
+    _write(Path(path), text, None)
+
+
+def rewrite(path: str | Path, text: str) -> None:
+    """As ``write_private``, but a file that is there keeps its owner, group and mode, and the links that lead to it.
+
+    Raises:
+        ConfigError: it cannot be written, or not so. Then it stays as it is.
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        before = real.stat() if real.exists() else None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write: {error.strerror}") from error
+    _write(real, text, before)
+
+
+def _write(path: Path, text: str, before: os.stat_result | None) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(partial, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(text)
+            if before is not None:
+                _give_as(before, file.fileno(), path)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -128,3 +148,15 @@ def write_private(path: str | Path, text: str) -> None:
         raise ConfigError(f"{path}: cannot write: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _give_as(before: os.stat_result, fd: int, path: Path) -> None:
+    """Give a file the owner, group and mode of the one that it replaces. Daemons could not read it otherwise."""
+    try:
+        os.fchown(fd, before.st_uid, before.st_gid)
+        os.fchmod(fd, stat.S_IMODE(before.st_mode))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: unchanged: it belongs to user {before.st_uid} and group {before.st_gid}, and a new file cannot be "
+            f"given to them ({error.strerror})"
+        ) from error
