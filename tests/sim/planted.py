@@ -14,6 +14,7 @@ from atta.client.tables.remote import RemoteTable
 from atta.daemon.durable import candidate
 from atta.daemon.durable.backup import BackupService
 from atta.daemon.durable.journal import Journal
+from atta.daemon.services.opening import shown_name
 from atta.daemon.services.sessions import SessionService
 from atta.kvstore.durable import frames
 from atta.kvstore.durable.backup import EPOCH_FILE, BackupFolder
@@ -73,7 +74,7 @@ def _other_owner(original: Any) -> Any:
 
 def _opened_again(original: Any) -> Any:
     async def opened(self: Any, request: Any, context: Any) -> Any:
-        self._sessions.pop(request.session, None)
+        self._sessions.pop(shown_name(request.session), None)
         return await original(self, request, context)
 
     return opened

@@ -17,7 +17,7 @@ from atta.daemon.descriptors import OTHER, check_descriptors, within_descriptors
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import MAX_NAMED
-from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room
+from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room, shown_name
 from atta.daemon.services.seed_ids import choose_seeds
 from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
@@ -28,6 +28,7 @@ from atta.wire.security.tokens import TokenFile, issue
 from tests.unit.platform.test_nearby_consumers import Consumer
 
 LEASE = 60.0
+A, B, C = map(shown_name, "abc")
 
 
 class Context:
@@ -122,9 +123,9 @@ def test_a_lost_answer_opens_nothing_twice(checks: Checks) -> None:
         again = await asked(service, "a", epoch=3)
         assert first == again
         assert (first.session, first.batches, first.seeds, first.lease_s) == ("a", 7, 3, LEASE)
-        assert engine.opened == ["a"]
+        assert engine.opened == [A]
         assert checks.count == 1
-        with pytest.raises(ConfigError, match="session a has been opened with another request"):
+        with pytest.raises(ConfigError, match=f"session {A} has been opened with another request"):
             await asked(service, "a", epoch=4)
         assert len(service) == 1
 
@@ -142,7 +143,7 @@ def test_the_same_request_while_the_first_one_is_being_checked(checks: Checks) -
         await asyncio.sleep(0)
         checks.go.set()
         assert {(await one).session for one in again} == {"a"}
-        assert engine.opened == ["a"]
+        assert engine.opened == [A]
         assert checks.count == 1
 
     run(work)
@@ -154,18 +155,38 @@ def test_a_client_that_gave_up_closes_what_it_has_asked_for(checks: Checks) -> N
         await under_way(checks, 1)
         await service.close(CloseRequest(session="a"), Context())
         checks.go.set()
-        with pytest.raises(UnknownNameError, match="session a does not exist"):
+        with pytest.raises(UnknownNameError, match=f"session {A} does not exist"):
             await waiting
         await service.close(CloseRequest(session="b"), Context())  # arrives before its Open
-        with pytest.raises(UnknownNameError, match="session b does not exist"):
+        with pytest.raises(UnknownNameError, match=f"session {B} does not exist"):
             await asked(service, "b")
         assert engine.opened == []
         await asked(service, "c")
         for _ in range(2):
             await service.close(CloseRequest(session="c"), Context())
-        assert engine.closed == ["c"]
+        assert engine.closed == [C]
         with pytest.raises(UnknownNameError):
             await asked(service, "c")
+
+    run(work)
+
+
+def test_what_is_shown_of_a_session_gives_nobody_its_batches_or_its_end(checks: Checks) -> None:
+    """Readers see all sessions, and each may ask for the batches of its own."""
+
+    async def work(service: SessionService, engine: Engine) -> None:
+        checks.go.set()
+        with capture_logs() as lines:
+            reply = await asked(service, "a")
+            (shown,) = engine.opened
+            await service.close(CloseRequest(session=shown), Context())
+            assert list((await service.renew(RenewRequest(sessions=[shown]), Context())).unknown) == [shown]
+            with pytest.raises(UnknownNameError, match="does not exist"):
+                await anext(service.next(NextRequest(session=shown), Context()))
+            assert engine.closed == []
+            await service.close(CloseRequest(session=reply.session), Context())
+        assert engine.closed == [shown]
+        assert [line["session"] for line in lines] == [shown, shown]
 
     run(work)
 
@@ -228,7 +249,7 @@ def test_without_a_name_the_daemon_makes_one(checks: Checks) -> None:
     async def work(service: SessionService, engine: Engine) -> None:
         checks.go.set()
         replies = [await asked(service, "") for _ in range(2)]
-        assert [r.session for r in replies] == engine.opened
+        assert [shown_name(r.session) for r in replies] == engine.opened
         assert len(set(engine.opened)) == 2
 
     run(work)
@@ -288,7 +309,7 @@ def test_leases_by_a_clock(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> N
         assert engine.closed == []
         now += 1.0
         service.look(now, late_s=2.0)
-        assert engine.closed == ["b"]
+        assert engine.closed == [B]
         reply = await service.renew(RenewRequest(sessions=["a", "b"]), Context())
         assert list(reply.unknown) == ["b"]
 
@@ -311,7 +332,7 @@ def test_time_in_which_the_daemon_was_stopped_ends_no_lease(checks: Checks, monk
         for _ in range(int(LEASE)):
             now += 1.0
             service.look(now, late_s=2.0)
-        assert engine.closed == ["a"]
+        assert engine.closed == [A]
 
     run(work)
 
@@ -346,7 +367,7 @@ def test_a_session_ends_with_the_token_that_opened_it(
             now += timedelta(hours=1)
         with capture_logs() as lines:
             service.look(service._looked, late_s=2.0)
-        assert engine.closed == ["a"]
+        assert engine.closed == [A]
         cause = "the token is unknown" if end == "revoked" else f"the token {entry.id} of one has expired"
         assert [(line["event"], line["reason"]) for line in lines if "reason" in line] == [("session ended", cause)]
         assert await consumer.answer() is None
@@ -408,7 +429,7 @@ def test_only_a_session_that_nobody_asked_costs_its_connection_something(checks:
         checks.go.set()
         for number in range(20):
             await asked(service, str(number))
-            service._sessions[str(number)].asked = True
+            service._sessions[shown_name(str(number))].asked = True
             await service.close(CloseRequest(session=str(number)), Context())
             await service.close(CloseRequest(session=f"unknown-{number}"), Context())
         assert waits() == 0.0

@@ -96,7 +96,7 @@ class BatchStream(Iterator[RawBatch]):
             ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
             UnavailableError, DeadlineError: it cannot be reached.
         """
-        request.session = secrets.token_hex(8)
+        request.session = secrets.token_hex(16)  # who knows it may close the session
         self._state = SessionState(connection, slots, request.session)
         self._state.patience_s = patience_s
         keeper.watch(self._state)

@@ -94,7 +94,7 @@ class Taken(NamedTuple):
 class Session:
     """State of one stream. All methods run on the event loop."""
 
-    id: str
+    id: str  # how it is shown; the name that its client asks by is a secret
     request: SessionRequest
     slots: SlotPool
     last_seen: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,7 +24,17 @@ from atta.samplers.batch.layout import Layout, check_draws_alone, layout_of
 from atta.samplers.dag.spec import Plan, check_spec
 from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
 
-__all__ = ["Openings", "check_name", "check_request", "check_room", "least_bytes", "taken", "with_schema"]
+__all__ = [
+    "Openings",
+    "check_name",
+    "check_request",
+    "check_room",
+    "least_bytes",
+    "shown_name",
+    "taken",
+    "unknown",
+    "with_schema",
+]
 
 LEAST_SHARE = 1e-3
 """Smallest share of the workers that a session may ask for. The largest is its inverse."""
@@ -31,14 +42,24 @@ MAX_CAPACITY = 1 << 43
 """Most address space that one batch may span: 8 TiB. A process has 128 TiB."""
 ENDED = 4096
 """How many names of ended sessions are remembered."""
-_NAME = re.compile(r"[0-9A-Za-z_-]{1,64}")
+NAME_CHARS = 64
+"""Longest name of a session."""
+_NAME = re.compile(rf"[0-9A-Za-z_-]{{1,{NAME_CHARS}}}")
 
 
 def check_name(name: str) -> str:
     """A session's name as the client gives it; raises ConfigError unless it is short and plain."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"session {name[:80]!r}: a name has 1 to 64 letters, digits, - or _")
+        raise ConfigError(f"session {name[:80]!r}: a name has 1 to {NAME_CHARS} letters, digits, - or _")
     return name
+
+
+def shown_name(name: str) -> str:
+    """How a session is called in figures, metrics, traces, logs and errors: by a digest of its name.
+
+    Whoever knows the name itself may take the session's batches and close it, and so the daemon does not even keep it.
+    """
+    return hashlib.sha256(name[: NAME_CHARS + 1].encode()).hexdigest()[:32]  # no session has a longer name
 
 
 @dataclass(eq=False)
@@ -49,7 +70,8 @@ class _Opening:
 
 
 class Openings:
-    """Requests for sessions that are being checked, by name, and names of ended sessions. Used on the event loop."""
+    """Requests for sessions that are being checked, and sessions that have ended, by shown names. Used on the event
+    loop."""
 
     def __init__(self) -> None:
         self._openings: dict[str, _Opening] = {}
@@ -72,7 +94,7 @@ class Openings:
     def refuse_ended(self, name: str) -> None:
         """Raise UnknownNameError if the session has ended."""
         if name in self._ended:
-            raise UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
+            raise unknown(name)
 
     async def checked(self, name: str, digest: bytes, check: Callable[[], SessionRequest]) -> SessionRequest:
         """The result of ``check``, which runs once on a thread even if the same request comes several times meanwhile.
@@ -98,6 +120,11 @@ class Openings:
                 del self._openings[name]
         self.refuse_ended(name)
         return result
+
+
+def unknown(name: str) -> UnknownNameError:
+    """The error for a session that is not there any more, or never was."""
+    return UnknownNameError(f"session {name} does not exist (closed, or its lease ran out)")
 
 
 def taken(name: str) -> ConfigError:

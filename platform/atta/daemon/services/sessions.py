@@ -23,8 +23,8 @@ from atta.daemon.security.guard import CallGuard
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.nearby import NearbyConsumers
-from atta.daemon.services.opening import Openings, check_name, check_request, taken, with_schema
-from atta.errors import AttaError, ConfigError, DrainingError, QuotaExceededError, UnknownNameError
+from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
+from atta.errors import AttaError, ConfigError, DrainingError, QuotaExceededError
 from atta.protos.v1 import session_pb2
 from atta.wire.messages.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
@@ -59,7 +59,7 @@ class SessionService:
         self._debts, self._guard = debts or Debts(), guard
         self._versions = versions
         self._config, self._engine, self._address = config, engine, address
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}  # by shown name, as all below
         self._openings = Openings()
         self.nearby = NearbyConsumers(self)
         self._looked = 0.0
@@ -95,8 +95,8 @@ class SessionService:
 
     async def open(self, request: session_pb2.OpenRequest, context: Context) -> session_pb2.OpenReply:
         """``SessionService.Open``. The same request under the same name gets the same session."""
-        name = check_name(request.session) if request.session else secrets.token_hex(8)
-        digest = await _digest(request)
+        own_name = check_name(request.session) if request.session else secrets.token_hex(16)
+        name, digest = shown_name(own_name), await _digest(request)
         self._openings.refuse_ended(name)
         if name not in self._sessions:
             if not self._openings.under_way(name):
@@ -111,7 +111,7 @@ class SessionService:
         if self._guard is not None:
             session.refused = self._guard.standing(OPEN, context)
         return session_pb2.OpenReply(
-            session=session.id,
+            session=own_name,
             batches=session.request.seeds.batches,
             seeds=len(session.request.seeds.seeds),
             lease_s=self._config.lease_s,
@@ -226,7 +226,7 @@ class SessionService:
         check_named("sessions", len(request.sessions))
         reply = session_pb2.RenewReply()
         for name in request.sessions:
-            session = self._sessions.get(name)
+            session = self._sessions.get(shown_name(name))
             if session is None:
                 reply.unknown.append(name)
             else:
@@ -235,7 +235,7 @@ class SessionService:
 
     async def close(self, request: session_pb2.CloseRequest, context: Context) -> session_pb2.CloseReply:
         """``SessionService.Close``. An unknown session is not an error: it may be repeated or overtake its open."""
-        name = check_name(request.session)
+        name = shown_name(check_name(request.session))
         session = self._sessions.get(name)
         if session is not None and not session.asked:
             self._debts.unasked(context.peer(), asyncio.get_running_loop().time())
@@ -291,10 +291,11 @@ class SessionService:
             "raise --buffer, lower the batch size, or let go of old batches"
         )
 
-    def _find(self, name: str) -> Session:
+    def _find(self, own_name: str) -> Session:
+        name = shown_name(own_name)
         session = self._sessions.get(name)
         if session is None:
-            raise UnknownNameError(f"session {name[:80]} does not exist (closed, or its lease ran out)")
+            raise unknown(name)
         return session
 
 
