@@ -6,9 +6,10 @@ import asyncio
 import base64
 import contextlib
 import shutil
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from structlog.testing import capture_logs
 
 from atta.cli.security.openssl import make_certificate
+from atta.daemon.security.certificates import end_of
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
 from atta.wire import rpc
@@ -206,6 +208,40 @@ def test_a_certificate_without_a_role_may_bring_a_token(authority: Authority, to
         *("PERMISSION_DENIED", "INVALID_ARGUMENT", "PERMISSION_DENIED"),
         *("PERMISSION_DENIED", "PERMISSION_DENIED", "INVALID_ARGUMENT"),
     ]
+
+
+def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
+    authority: Authority, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS has looked at its dates when the connection began, and does not do so again. A good token does not help."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    credentials, method = authority.certificate("has-peer", "peer"), "atta.v1.KvService/Pull"
+
+    async def run() -> list[Any]:
+        nonlocal now
+        async with (
+            daemon(authority, "certificate") as address,
+            grpc.aio.secure_channel(address, credentials.for_channel()) as channel,
+        ):
+            before = await status(channel, method, ())
+            now = end_of(Path(credentials.cert).read_bytes())
+            last = await status(channel, method, ())
+            now += timedelta(seconds=1)
+            return [before[0], last[0], *[await status(channel, method, h) for h in ((), bearer(tokens["peer"]))]]
+
+    ended = ("UNAUTHENTICATED", f"{rpc.ACCESS}the certificate has-peer has expired")
+    assert asyncio.run(run()) == ["INVALID_ARGUMENT", "INVALID_ARGUMENT", ended, ended]
+
+
+@pytest.mark.parametrize("days", [2, 12_000])
+def test_the_end_of_a_certificate_is_what_openssl_reads(authority: Authority, days: int) -> None:
+    """From 2050 on, years are written in another way."""
+    make_certificate(authority.folder, f"days-{days}", roles=("peer",), hosts=("a.example",), days=days)
+    path = authority.folder / f"days-{days}.pem"
+    told = subprocess.check_output(["openssl", "x509", "-noout", "-enddate", "-in", path], text=True)
+    seconds = ssl.cert_time_to_seconds(told.strip().removeprefix("notAfter="))
+    assert end_of(path.read_bytes()) == datetime.fromtimestamp(seconds, UTC)
 
 
 def test_no_connection_comes_about_without_a_certificate_of_the_authority(

@@ -7,17 +7,23 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
+from atta.cli.security.openssl import make_certificate
+from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.link import PeerLink
+from atta.daemon.peers.peers import Peer
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
-from atta.protos.v1 import control_pb2, graph_pb2
+from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
 from atta.wire.identity import Identity
 from atta.wire.security.credentials import Credentials
@@ -33,12 +39,20 @@ async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
         return control_pb2.DescribeReply(dataset_id="d", part=1, parts=1, incarnation="i")
 
     async def probe(_raw: bytes, _context: Any) -> Any:
-        return graph_pb2.ProbeReply(values=b"1234")
+        return graph_pb2.ProbeReply(values=bytes(8))
 
+    async def piece(_raw: bytes, _context: Any) -> Any:
+        return backup_pb2.PieceReply()
+
+    services = {
+        "ControlService": {"Describe": describe},
+        "GraphService": {"Probe": probe},
+        "BackupService": {"Piece": piece},
+    }
     own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
     tokens = WatchedTokens(str(authority.token_file)).now if callers == "token" else lambda: None
     server = grpc.aio.server(interceptors=(CallGuard(tokens),))
-    for service, methods in {"ControlService": {"Describe": describe}, "GraphService": {"Probe": probe}}.items():
+    for service, methods in services.items():
         server.add_generic_rpc_handlers((rpc.handlers(service, methods, raw=True),))
     certificate = ServedCertificate(TlsFiles(own.ca, own.cert, own.key), ask=callers == "certificate")
     port = server.add_secure_port("127.0.0.1:0", certificate.for_grpc())
@@ -85,7 +99,47 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
             finally:
                 await link.close()
 
-    assert asyncio.run(run()) == b"1234"
+    assert asyncio.run(run()) == bytes(8)
+
+
+def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    schema = SimpleNamespace(edge_tables={})
+    dataset: Any = SimpleNamespace(schema=schema, dataset_id="d", groups={1: range(1, 2)})
+    own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+
+    def give(name: str, days: int) -> None:
+        make_certificate(authority.folder, name, roles=("peer",), hosts=(), days=days)
+        for end in ("pem", "key"):
+            shutil.copy(authority.folder / f"{name}.{end}", tmp_path / f"own.{end}")
+
+    async def run() -> None:
+        nonlocal now
+        async with owner(authority, "certificate") as address:
+            give("short", 1)
+            peer = Peer(1, address, dataset, 20.0, connect_s=5.0, credentials=own)
+            shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
+            asking = (
+                lambda: peer.probe("e", 0, np.arange(1)),
+                lambda: shipping._ask("Piece", backup_pb2.PieceRequest()),
+            )
+            try:
+                await asyncio.gather(*(ask() for ask in asking))
+                now += timedelta(days=1.5)
+                for ask in asking:
+                    with pytest.raises(NotAuthenticatedError, match="the certificate short has expired"):
+                        await ask()
+                give("long", 3)
+                await asyncio.gather(*(ask() for ask in asking for _ in range(3)))
+            finally:
+                await peer.close()
+                await shipping.close()
+
+    asyncio.run(run())
 
 
 def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> None:
@@ -103,7 +157,7 @@ def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> No
                 await link.close()
 
     try:
-        assert asyncio.run(run(tokens["peer"])) == b"1234"
+        assert asyncio.run(run(tokens["peer"])) == bytes(8)
         with pytest.raises(NotAllowedError, match="GraphService/Probe needs the role peer"):
             asyncio.run(run(tokens["reader"]))
         with pytest.raises(NotAuthenticatedError, match="neither a certificate nor a token"):

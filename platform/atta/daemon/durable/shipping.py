@@ -15,6 +15,7 @@ from atta.daemon.peers.link import Link
 from atta.errors import (
     AttaError,
     DataError,
+    NotAuthenticatedError,
     RestartedError,
     StalePrimaryError,
 )
@@ -191,10 +192,14 @@ class Shipping:
     async def _ask(self, method: str, request: Any) -> Any:
         if self._link is None:
             self._link = self._connect()
+        link = self._link
         try:
-            return await self._link.ask(f"BackupService.{method}", request, DEADLINE_S)
+            return await link.ask(f"BackupService.{method}", request, DEADLINE_S)
         except grpc.aio.AioRpcError as failure:
             error = rpc.error_from(self.address, failure, DEADLINE_S)
+            if isinstance(error, NotAuthenticatedError) and self._link is link:
+                self._link = None  # the next one brings what the files of the credentials hold then
+                await link.channel.close(grace=DEADLINE_S)
             if isinstance(error, RestartedError):
                 raise StalePrimaryError(self.address, error.cause) from failure
             raise error from failure

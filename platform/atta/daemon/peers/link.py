@@ -95,9 +95,9 @@ class PeerLink:
         moved: Callable[[range], Addresses | None] | None = None,
     ) -> None:
         """``addresses``: of the peer, or of its replicas. ``parts``: the partitions that it must serve; None: the one of
-        ``meant``. ``credentials``: for TLS, read again before a peer that was away is asked anew. ``alike``: the
-        contract that it must have; None: any. ``moved``: where given partitions are served now, asked on another
-        thread when the peer does not answer; None: they do not move.
+        ``meant``. ``credentials``: for TLS, read again before a peer that was away, or refuses them, is asked anew.
+        ``alike``: the contract that it must have; None: any. ``moved``: where given partitions are served now, asked on
+        another thread when the peer does not answer; None: they do not move.
         """
         self._replicas, self._alike, self.changes = replicas_of(addresses), alike, 0
         self._parts, self._credentials, self._moved = parts, credentials, moved
@@ -154,6 +154,13 @@ class PeerLink:
         self._known = False
         if not self._is_connected():
             self._say_lost(error)
+
+    def renewed(self, used: Link) -> bool:
+        """Whether requests go over another connection than ``used``, on which the peer does not accept the credentials any
+        more: one with what their files hold now."""
+        if self.usual is used and self._meeting is None:  # a meeting has begun with a look at the files
+            self._renew()
+        return self.usual is not used
 
     async def _asked(self) -> None:
         """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""

@@ -16,7 +16,7 @@ from atta.daemon.peers.chunks import sampled_rows
 from atta.daemon.peers.hedges import Hedges
 from atta.daemon.peers.link import CONNECT_S, RETRY_S, Alike, Link, PeerLink
 from atta.daemon.peers.remaining import Remaining, RequestPlace, rest_of
-from atta.errors import AttaError, ConfigError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, NotAuthenticatedError, RemoteError, UnavailableError
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
@@ -274,7 +274,7 @@ class Peer:
             method, request = rest(*left.ask())
             self._budget.asked()
             call, coming = None, None
-            address, silences = self.address, self._link.watch.silences
+            address, silences, used = self.address, self._link.watch.silences, self._link.usual
             try:
                 call, message = await self._first(method, request)
                 while message is not _END:
@@ -288,9 +288,11 @@ class Peer:
                 if left.done:
                     return
                 failures = 1 if left.progressed else failures + 1
-                if failures == ATTEMPTS or not isinstance(error, UnavailableError):
+                renewed = isinstance(error, NotAuthenticatedError) and self._link.renewed(used)
+                if failures == ATTEMPTS or not (renewed or isinstance(error, UnavailableError)):
                     raise error from failure
-                self._link.broke(error)
+                if not renewed:
+                    self._link.broke(error)
             except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
                 if not self._was_left(ended, silences):
                     raise

@@ -33,11 +33,13 @@ class Proof:
     Attributes:
         certificate: common name of the certificate that TLS has verified; None: the caller has shown none.
         uris: the URI names in that certificate.
+        end: the last moment at which that certificate is good; None: there is none.
         authorization: values of the header that brings a token.
     """
 
     certificate: str | None = None
     uris: Sequence[str] = ()
+    end: datetime | None = None
     authorization: Sequence[str] = ()
 
 
@@ -62,12 +64,15 @@ def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) ->
     """Decide about a call of ``method`` (see ``ROLES``). The roles of certificate and token add up.
 
     A token that is not good ends the call, even if the certificate alone would do: its bearer would not notice that
-    it has expired. ``tokens`` None: the daemon takes no tokens.
+    it has expired. ``tokens`` None: the daemon takes no tokens. A certificate that has expired since its connection
+    began ends the call too.
     """
     names: list[str] = []
     roles: set[Role] = set()
     if proof.certificate is not None:
         names.append(f"certificate {proof.certificate}")
+        if proof.end is not None and now > proof.end:
+            return Refused(names[0], Refusal.UNKNOWN, f"the {names[0]} has expired")
         roles |= _roles_of(proof.uris)
     if proof.authorization:
         known = _bearer(proof.authorization, tokens, now)

@@ -13,6 +13,7 @@ import grpc
 
 from atta.daemon.security.admission import Admitted, Proof, Refusal, Refused, admit
 from atta.daemon.security.audit import audit
+from atta.daemon.security.certificates import end_of
 from atta.wire.rpc import ACCESS
 from atta.wire.security.credentials import AUTHORIZATION
 from atta.wire.security.tokens import TokenFile
@@ -124,9 +125,11 @@ async def _parsed(method: str, parse: Callable[[bytes], Any] | None, raw: Any, c
 def _proof_of(context: Any) -> Proof:
     """What the connection and the header of a call show. TLS has verified the certificate already."""
     shown = context.auth_context()
-    names = shown.get("x509_common_name") or (b"",) if "x509_pem_cert" in shown else ()
+    certificates = shown.get("x509_pem_cert", ())
+    names = shown.get("x509_common_name") or (b"",) if certificates else ()
     return Proof(
         certificate=names[0].decode(errors="replace") if names else None,
+        end=end_of(certificates[0]) if certificates else None,
         uris=[uri.decode(errors="replace") for uri in shown.get("peer_uri", ())],
         authorization=[_text(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION],
     )
