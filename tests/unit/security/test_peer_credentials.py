@@ -85,7 +85,10 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
         async with owner(authority, "certificate") as address:
             give(bad)
             link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
+            shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
             try:
+                with pytest.raises(UnavailableError):
+                    await shipping._ask("Piece", backup_pb2.PieceRequest())
                 with pytest.raises(UnavailableError, match="no daemon answers"):
                     await ask(link)
                 Path(own.key).write_text("half of a key")
@@ -93,11 +96,13 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
                     await ask(link)
                 assert link.spare is link.usual
                 give(good)
+                await shipping._ask("Piece", backup_pb2.PieceRequest())
                 answer = await ask(link)
                 assert link.spare is not link.usual
                 return answer
             finally:
                 await link.close()
+                await shipping.close()
 
     assert asyncio.run(run()) == bytes(8)
 

@@ -18,6 +18,7 @@ from atta.errors import (
     NotAuthenticatedError,
     RestartedError,
     StalePrimaryError,
+    UnavailableError,
 )
 from atta.kvstore.durable.frames import Buffer, LogPosition
 from atta.kvstore.durable.store import TableStore
@@ -197,7 +198,7 @@ class Shipping:
             return await link.ask(f"BackupService.{method}", request, DEADLINE_S)
         except grpc.aio.AioRpcError as failure:
             error = rpc.error_from(self.address, failure, DEADLINE_S)
-            if isinstance(error, NotAuthenticatedError) and self._link is link:
+            if isinstance(error, NotAuthenticatedError | UnavailableError) and self._link is link:
                 self._link = None  # the next one brings what the files of the credentials hold then
                 await link.channel.close(grace=DEADLINE_S)
             if isinstance(error, RestartedError):
