@@ -62,10 +62,12 @@ def test_a_dataset(data: Path, tmp_path: Path) -> None:
     remote = sum(hop.new * (1 - hop.home) for hop in profile.hops)
     wanted = sum(number * rows for number, rows in enumerate(profile.repeats, start=1))
     assert wanted / len(profile.repeats) == pytest.approx(remote, rel=0.1)
-    smaller = BatchModel(Scenario(profile, batch_size=20, fan_outs=(4, 2))).hops
-    predicted = predict(Dataset.open(data), [4, 2], batch_size=20, batches=60)
-    expected = np.mean([p.remote_rows[0] for p in predicted])
-    assert sum(hop.new * (1 - hop.home) for hop in smaller) == pytest.approx(expected, rel=0.15)
+    assert profile.degree == pytest.approx(17, rel=0.05)  # of vertices reached in proportion to their degree
+    for batch_size, fan_outs in ((20, (4, 2)), (40, (16, 4))):
+        other = BatchModel(Scenario(profile, batch_size=batch_size, fan_outs=fan_outs)).hops
+        predicted = predict(Dataset.open(data), list(fan_outs), batch_size=batch_size, batches=60)
+        expected = np.mean([p.remote_rows[0] for p in predicted])
+        assert sum(hop.new * (1 - hop.home) for hop in other) == pytest.approx(expected, rel=0.15)
     save_profile(tmp_path / "p.json", profile)
     assert load_profile(tmp_path / "p.json") == profile
 

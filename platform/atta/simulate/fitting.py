@@ -169,7 +169,8 @@ def profile_of(
     batch_s, request_s, byte_s, session_s = _overheads(runs, per_unit)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
     row_bytes = fetched / max(1.0, sum(main.fresh))
-    frontier = sum(main.fresh[:-1]) - main.totals.get("remote_frontier", 0.0)
+    hops = _hops(main, fan_outs, batches, fetched)
+    expanded = batches * sum(hop.new * hop.home for hop in hops[:-1])  # at home
     repeats = _repeats(main.by_rank)
     at_hand = main.at_hand()
     asked = {
@@ -185,14 +186,14 @@ def profile_of(
     return Profile(
         batch_size=batch_size,
         fan_outs=fan_outs,
-        hops=_hops(main, fan_outs, batches, fetched),
+        hops=hops,
         local=local_costs,
         remote=remote if described.parts > 1 else {},
         loop=_loop_costs(runs, described.parts),
         parts=described.parts,
         placement=_placement(main.by_rank),
         spread=float(np.std(np.log(main.sizes))) if len(main.sizes) > 1 else 0.0,
-        degree=main.of("neighborhood", "cpu", "x") / frontier if frontier > 0 else described.mean_degree,
+        degree=main.of("neighborhood", "cpu", "x") / expanded if expanded else described.mean_degree,
         mean_degree=described.mean_degree,
         row_bytes=row_bytes,
         batch_bytes=main.nbytes / batches,

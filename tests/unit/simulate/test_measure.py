@@ -125,6 +125,7 @@ def test_what_is_left_is_told_apart() -> None:
     assert found == pytest.approx((1e6 * LOOP_BATCH, 1e6 * LOOP_TASK, half, half, 1e6 * LOOP_BYTE), rel=1e-3)
     assert [hop.new for hop in made.hops] == [100.0] * 3
     assert [hop.home for hop in made.hops] == [0.5] * 3
+    assert made.degree == pytest.approx((100 + 300) / (50 + 50))  # in-edges of the vertices expanded at home
     assert made.parts == 8
     assert made.spread == pytest.approx(0.0, abs=1e-9)
     assert made.measured["where"] == "here"
