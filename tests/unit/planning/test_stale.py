@@ -133,6 +133,17 @@ def test_copies_take_memory() -> None:
     assert not one(digest_forecasts, Forecaster(SIZES, little, MODEL, RATES)).fits
 
 
+def test_of_equally_fast_strategies_the_exact_one_is_chosen() -> None:
+    """A model of one layer reads features alone, so stale rows gain nothing."""
+    model = replace(MODEL, layers=1)
+    ranked = [f for f in forecasts(SIZES, MACHINES, model, RATES) if f.kind in {"exchange", "digest", "pipegcn"}]
+    assert len({f.seconds for f in ranked}) == 1
+    advice = advise(ranked)
+    assert (advice.chosen.kind, advice.chosen.exact) == ("exchange", True)
+    said = " ".join(advice.sentences)
+    assert "The next other kind, digest, every 10 epochs, takes about the same time, most of it for computing" in said
+
+
 def test_one_server_reads_nothing_of_others() -> None:
     alone = Forecaster(SIZES, Machines(1, 2), MODEL, RATES)
     assert not [found for predict, _ in DECISIONS for found in predict(alone)]

@@ -79,7 +79,7 @@ def _next_best(chosen: Forecast, ranked: Sequence[Forecast]) -> list[str]:
     role = "the fastest with exact gradients" if not chosen.exact else "the next other kind"
     worst = max(other.terms, key=lambda name: other.terms[name])
     return [
-        f"{_first_upper(role)}, {other.name}, takes {_ratio(other.seconds, chosen.seconds)} the time, "
+        f"{_first_upper(role)}, {other.name}, takes {_time(other.seconds, chosen.seconds)}, "
         f"most of it for {_CAUSES[worst]}."
     ]
 
@@ -119,8 +119,11 @@ def _first_upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _ratio(of: float, to: float) -> str:
-    return f"{of / to:.2g} times" if to else "more than"
+def _time(of: float, to: float) -> str:
+    if not to:
+        return "more than the time"
+    ratio = f"{of / to:.2g}"
+    return "about the same time" if ratio == "1" else f"{ratio} times the time"
 
 
 def _seconds(seconds: float) -> str:
