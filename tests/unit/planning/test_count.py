@@ -155,7 +155,9 @@ def test_co_batches_shrink_with_their_number() -> None:
     assert list(found.co_batches) == [1, 2, 8]  # a server has 100 targets
     sizes = [found.co_batches[n].vertices for n in (1, 2, 8)]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] <= found.sampled[Expansion(1, 3)].vertices
+    whole = found.sampled[Expansion(1, 3)]
+    assert sizes[0] <= whole.vertices
+    assert {work.preloaded for work in found.co_batches.values()} == {whole.preloaded}  # once, for all of them
 
 
 def test_the_share_of_exchanged_rows_grows_with_servers() -> None:

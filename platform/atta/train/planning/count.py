@@ -203,11 +203,13 @@ class _Server:
         return replace(own, edges=float(len(sources)), external=float(external))
 
     def co_batch(self, base: ServerGraph, batches: int) -> ServerWork | None:
-        """One of ``batches`` co-batches within ``base``; None where there are fewer targets."""
+        """One of ``batches`` co-batches within ``base``, whose features are fetched once for all of them; None where
+        there are fewer targets."""
         targets = self._rng(batches).permutation(self.whole.own_targets(self.number) - self.whole.ranges[self.number])
         if len(targets) < batches:
             return None
-        return self.work(base.co_batch(targets[: -(-len(targets) // batches)], self.question.layers))
+        one = self.work(base.co_batch(targets[: -(-len(targets) // batches)], self.question.layers))
+        return replace(one, preloaded=float(base.num_nodes - base.num_inner))
 
     def mini_batches(self) -> Iterator[MeanBatch]:
         """Mini-batches of trainers with seeds from this server's targets."""

@@ -32,7 +32,8 @@ class ServerWork:
         internal: rows that the busiest trainer receives before each layer from trainers of its own server.
         external: rows that the busiest server receives before each layer from other servers; 0 if servers send only
             gradients.
-        preloaded: vertices of other servers whose features the largest server fetches once.
+        preloaded: vertices of other servers whose features the largest server fetches once; for co-batches those of
+            the whole subgraph that they are taken from.
     """
 
     vertices: float
