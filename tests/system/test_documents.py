@@ -213,6 +213,8 @@ def run(line: str, path: Path) -> None:
     smaller = [] if arguments[0] == "train" and path.name in KEPT else shlex.split(SMALLER.get(arguments[0], ""))
     if "--measure" in arguments:
         smaller = ["--epochs", "1", "--batch-size", "64"]
+    if "dorylus" in arguments and arguments[0] == "simulate":
+        smaller = ["--epochs", "2"]
     assert cli.main([*arguments, *smaller], prog_name="atta", standalone_mode=False) in {None, 0}, line
 
 

@@ -9,12 +9,13 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from atta.errors import ConfigError
 from atta.observe.extras import need
@@ -40,6 +41,7 @@ __all__ = [
     "printer",
     "progress_bars",
     "quiet_option",
+    "refuse_given",
     "teller",
     "write_json",
     "write_text",
@@ -240,6 +242,26 @@ json_option = click.option(
     "--json", "json_file", type=TO_WRITE, metavar="FILE", help="Write the figures as JSON; - for stdout."
 )
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+
+
+def refuse_given(options: Collection[str], why: str) -> None:
+    """Refuse options of the running command that somebody gave, whatever their values.
+
+    Args:
+        options: their names as arguments of the command's function.
+        why: what the message says after their names, such as "goes with --compare".
+
+    Raises:
+        click.UsageError: one was given; names all that were.
+    """
+    context = click.get_current_context()
+    given = [
+        "/".join(option.opts + option.secondary_opts)
+        for option in context.command.params
+        if option.name in options and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(f"{', '.join(given)}: {why}")
 
 
 def plot_option(what: str) -> Callable[[Any], Any]:

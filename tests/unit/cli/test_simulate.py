@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -92,8 +93,8 @@ def test_sweeps(profile: str, option: str, values: str) -> None:
 @pytest.mark.parametrize(("words", "error", "said"), [
     (("--sweep", "polcy=a"), ConfigError, "did you mean 'policy'"),
     (("--sweep", "cores"), ConfigError, "write it like"),
-    (("--sweep", "cores=one"), ConfigError, "'one' is no value of --cores"),
-    (("--sweep", "cores=0"), ConfigError, "must be at least 1"),
+    (("--sweep", "cores=one"), ConfigError, "--sweep cores=one: 'one' is not"),
+    (("--sweep", "cores=0"), ConfigError, "--sweep cores=0: 0 is not in the range x>=1"),
     (("--policy", "fastest"), ConfigError, "unknown scheduling policy"),
     (("--profile", "absent.json"), DataError, "cannot read"),
 ])  # fmt: skip
@@ -107,3 +108,37 @@ def test_needs_a_profile_or_something_to_measure() -> None:
         done = CliRunner().invoke(cli, ["simulate", *words])
         assert done.exit_code == 2
         assert "--out" in done.output
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("--split nope --data nowhere --out {out}", "--out, --data, --split: goes with --measure"),
+    ("--epochs 2", "--epochs: goes with --measure and --strategy"),
+    ("--cores 2 --sweep cores=1,2", "--cores: --sweep cores varies it"),
+    ("--num-neighbors 5 --batch-size 2 --sweep batch_size=1,2", "--batch-size: --sweep batch-size varies it"),
+    ("--policy fifo --prefetch 3", "--prefetch: the depth goes with --policy prefetch"),
+    ("--sweep policy=fifo,two-level --prefetch 4", "--prefetch: the depth goes with --policy prefetch"),
+    ("--sweep prefetch=1,2", "--sweep: the depth goes with --policy prefetch"),
+])  # fmt: skip
+def test_options_that_say_nothing_of_a_scenario_are_refused(
+    profile: str, tmp_path: Path, words: str, said: str
+) -> None:
+    with pytest.raises(click.UsageError, match=said):
+        run("--profile", profile, *words.format(out=tmp_path / "out.json").split())
+
+
+def test_a_depth_goes_with_a_policy_that_has_one(profile: str) -> None:
+    words = ("--profile", profile, "--batches", "2", "--json", "-")
+    for more in ("--policy prefetch --sweep prefetch=1,2", "--prefetch 3 --sweep policy=fifo,prefetch"):
+        assert len(json.loads(run(*words, *more.split()))["runs"]) == 2
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("--machines 2 --share-pulls", "--machines, --share-pulls/--no-share-pulls: does not go with --measure"),
+    ("--json -", "--json: does not go with --measure"),
+    ("--data {here}", "--data: goes with --measure CLUSTER"),
+])  # fmt: skip
+def test_options_of_scenarios_are_refused_before_anything_is_measured(tmp_path: Path, words: str, said: str) -> None:
+    with pytest.raises(click.UsageError, match=said):
+        run("--measure", str(tmp_path), "--out", str(tmp_path / "p.json"), *words.format(here=tmp_path).split())
+    with pytest.raises(click.UsageError, match="--threads: goes with --measure DATASET"):
+        run("--measure", "cluster.toml", "--out", str(tmp_path / "p.json"), "--threads", "2")

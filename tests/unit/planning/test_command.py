@@ -77,7 +77,15 @@ def test_a_deep_model_on_one_server(data: Path) -> None:
         (["--strategy", "auto", "--data", "{data}", "--num-neighbors", "5,5"], "one per layer"),
         (["--strategy", "auto", "--data", "{data}", "--eas", "1"], "MAX_HOP,FANOUT"),
         (["--strategy", "auto", "--data", "{data}", "--eas", "1,-2"], "fanout"),
-        (["--data", "{data}"], "goes with --strategy"),
+        (
+            ["--strategy", "auto", "--data", "{data}", "--nodes", "9", "--parts", "4"],
+            "--nodes, --parts: goes without --strategy",
+        ),
+        (["--data", "{data}"], "--data: goes with --strategy auto"),
+        (
+            ["--nodes", "9", "--edges", "9", "--servers", "1", "--link", "1gbit"],
+            "--servers, --link: goes with --strategy auto",
+        ),
         (["--nodes", "5"], "Missing option '--edges'"),
         ([], "Missing option '--nodes'"),
     ],

@@ -111,6 +111,8 @@ def test_the_command_shows_what_the_function_returns() -> None:
     [
         ("--intervals 4", "--intervals: goes with --strategy dorylus"),
         ("--strategy dorylus --profile x", "--strategy needs no profile"),
+        ("--strategy dorylus --cores 2 --sweep cores=1,2", "--cores, --sweep: does not go with --strategy"),
+        ("--strategy dorylus --policy fifo --instances x", "--policy, --instances: does not go with --strategy"),
         ("--strategy dorylus --workers 0", "0 is not in the range"),
     ],
 )

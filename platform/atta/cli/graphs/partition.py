@@ -24,6 +24,7 @@ from atta.cli.output import (
     plot_option,
     printer,
     quiet_option,
+    refuse_given,
     teller,
     write_json,
 )
@@ -205,6 +206,10 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+_OF_PARTITIONING = ("nodes", "edges", "row_bytes", "edge_bytes", "directed", "halo_ratio", "parts")
+"""Options of ``atta plan`` without ``--strategy``."""
+
+
 @click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
 @click.option("--nodes", type=click.IntRange(0), help="Vertices.")
 @click.option(
@@ -245,10 +250,10 @@ def plan_(
     seconds, and ranks training strategies by predicted seconds per epoch.
     """
     if strategy is not None:
+        refuse_given(_OF_PARTITIONING, "goes without --strategy auto, which counts what is in --data")
         plan_strategy(data, json_file=json_file, quiet=quiet, **options)
         return
-    if data is not None:
-        raise ConfigError("--data: goes with --strategy auto; for partitioning give --nodes and --edges")
+    refuse_given({"data", *options}, "goes with --strategy auto")
     if nodes is None or edges is None:
         raise click.UsageError(f"Missing option '--{'nodes' if nodes is None else 'edges'}'.")
     size = GraphSize(nodes, edges, row_bytes, edge_bytes, symmetric=not directed, halo_ratio=halo_ratio)

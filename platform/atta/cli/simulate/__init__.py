@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,16 @@ from atta.cli.output import (
     json_option,
     printer,
     quiet_option,
+    refuse_given,
     teller,
     write_json,
 )
-from atta.cli.simulate.pipeline import OPTIONS, pipeline_options, run_pipeline
+from atta.cli.simulate.pipeline import OPTIONS as PIPELINE
+from atta.cli.simulate.pipeline import pipeline_options, run_pipeline
 from atta.cli.simulate.sizing import OPTIONS as SIZING
 from atta.cli.simulate.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
-from atta.scheduler import POLICIES, SchedulerConfig
+from atta.scheduler import POLICIES, SchedulerConfig, policy_named
 
 if TYPE_CHECKING:
     from atta.simulate import Profile, Scenario
@@ -33,27 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-_SWEPT: Mapping[str, Callable[[str], Any]] = {
-    "machines": int,
-    "cores": int,
-    "threads": int,
-    "serve-threads": int,
-    "link": lambda text: RATE.convert(text, None, None),
-    "rtt": lambda text: DURATION.convert(text, None, None),
-    "policy": str,
-    "prefetch": int,
-    "requests": int,
-    "queue": lambda text: SIZE.convert(text, None, None),
-    "neighbours": int,
-    "peers": int,
-    "train-ms": float,
-    "train-threads": int,
-    "batch-size": int,
-    "cache-hit": float,
-    "batches": int,
-    "seed": int,
-}
-"""Options that ``--sweep`` can vary, and the parsers of their values."""
+_SWEPT = (
+    "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
+    "neighbours", "peers", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
+)  # fmt: skip
+"""Options that ``--sweep`` can vary."""
+_PIPELINE = {"machines", "threads", "seed", "rtt", "epochs", *(name.replace("-", "_") for name in PIPELINE)}
+"""Options that go with ``--strategy``."""
+_MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_out", "threads"}
+"""Options that go with ``--measure``."""
 
 
 @click.command()
@@ -158,33 +148,43 @@ def simulate(
              atta simulate --profile profile.json --instances machines.toml --sample data/pl-2p --vertices 1e9 --edges 1e11
              atta simulate --strategy dorylus --machines 4 --workers 100 --jitter 50ms --kill 0.1 --epochs 20
     """
-    measuring = {name: options.pop(name) for name in ("epochs", "split", "data")}
-    pipeline = {name: options.pop(name.replace("-", "_")) for name in OPTIONS}
-    sizing, instances = {name: options.pop(name) for name in SIZING}, options.pop("instances")
     if options.pop("strategy") is not None:
-        common = {"machines": options["machines"], "threads": options["threads"], "seed": options["seed"]}
-        if source is not None or profile_file is not None or trace_file is not None:
-            raise click.UsageError("--strategy needs no profile: leave out --measure, --profile and --trace")
-        run_pipeline(
-            {**pipeline, **common, "rtt_s": options["rtt"], "epochs": measuring["epochs"]}, json_file, quiet=quiet
-        )
+        refuse_given({"profile_file", "trace_file", "source"}, "--strategy needs no profile")
+        refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
+        given = {name: options[name.replace("-", "_")] for name in PIPELINE}
+        common = {name: options[name] for name in ("machines", "threads", "seed", "epochs")}
+        run_pipeline({**given, **common, "rtt_s": options["rtt"]}, json_file, quiet=quiet)
         return
-    if given := [f"--{name}" for name, value in pipeline.items() if value is not None]:
-        raise click.UsageError(f"{', '.join(given)}: goes with --strategy dorylus")
-    check_sizing(instances, {**sizing, **options})
+    refuse_given({name.replace("-", "_") for name in PIPELINE}, "goes with --strategy dorylus")
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
-        _measure(source, out, {**measuring, **options}, quiet=quiet)
+        refuse_given({"json_file", *options} - _MEASURING, "does not go with --measure")
+        idle, kind = ("data", "CLUSTER") if Path(source).is_dir() else ("threads", "DATASET")
+        refuse_given({idle}, f"goes with --measure {kind}")
+        _measure(source, out, options, quiet=quiet)
         return
+    refuse_given({"out", "split", "data"}, "goes with --measure")
+    refuse_given({"epochs"}, "goes with --measure and --strategy")
+    check_sizing(options["instances"])
     profile = _profile(profile_file, trace_file, options)
     option, values = _sweep(options.pop("sweep"))
-    if instances is not None:
-        run_sizing(_scenario(profile, options), instances, sizing, json_file, quiet=quiet)
-        return
     swept = option.replace("-", "_")
+    refuse_given({swept}, f"--sweep {option} varies it")
+    _check_depth(swept, [value for _, value in values] if swept == "policy" else [options["policy"]])
+    if (instances := options["instances"]) is not None:
+        run_sizing(
+            _scenario(profile, options), instances, {name: options[name] for name in SIZING}, json_file, quiet=quiet
+        )
+        return
     scenarios = {label: _scenario(profile, {**options, swept: value} if option else options) for label, value in values}
     _run(scenarios, option, Path(profile_file or trace_file or "").name, json_file, quiet=quiet)
+
+
+def _check_depth(swept: str, policies: Sequence[str | None]) -> None:
+    """Refuse a depth where no policy that is simulated has one."""
+    if not any(policy_named(policy or SchedulerConfig.policy).has_depth for policy in policies):
+        refuse_given({"sweep"} if swept == "prefetch" else {"prefetch"}, "the depth goes with --policy prefetch")
 
 
 def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[str, Any]) -> Profile:
@@ -238,14 +238,11 @@ def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
         raise ConfigError(f"--sweep {text}: write it like cores=1,2,4")
     if option not in _SWEPT:
         raise UnknownNameError.of("option to sweep", option, _SWEPT)
-    found = []
-    for entry in NAMES.convert(listed, None, None):
-        try:
-            value = _SWEPT[option](entry)
-        except ValueError:
-            raise ConfigError(f"--sweep {text}: {entry!r} is no value of --{option}") from None
-        found.append((entry, value))
-    return option, found
+    (kind,) = (p.type for p in click.get_current_context().command.params if f"--{option}" in p.opts)
+    try:
+        return option, [(entry, kind.convert(entry, None, None)) for entry in NAMES.convert(listed, None, None)]
+    except click.BadParameter as error:
+        raise ConfigError(f"--sweep {text}: {error.message}") from None
 
 
 def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:

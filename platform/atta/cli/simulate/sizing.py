@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, RATE, SIZE, printer, progress_bars, write_json
+from atta.cli.output import DURATION, RATE, SIZE, printer, progress_bars, refuse_given, write_json
 from atta.errors import ConfigError
 from atta.wire.toml import read_toml
 
@@ -46,7 +46,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "cache": (SIZE, "Of each daemon, for rows of others  [default: 1GiB]."),
 }
 """Type and help of each option besides ``--instances``."""
-_REPLACED = ("sweep", "machines", "cores", "link", "threads", "serve-threads")
+_REPLACED = ("sweep", "machines", "cores", "link", "threads", "serve_threads")
 _GIB = 1 << 30
 
 
@@ -62,14 +62,12 @@ def sizing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return instances(command)
 
 
-def check_sizing(instances: str | None, options: Mapping[str, Any]) -> None:
+def check_sizing(instances: str | None) -> None:
     """Refuse options that go with ``--instances`` alone, and those that it replaces."""
     if instances is None:
-        given, why = tuple(OPTIONS), "goes with --instances FILE"
+        refuse_given(OPTIONS, "goes with --instances FILE")
     else:
-        given, why = _REPLACED, "--instances says that"
-    if wrong := [f"--{name}" for name in given if options[name.replace("-", "_")] is not None]:
-        raise click.UsageError(f"{', '.join(wrong)}: {why}")
+        refuse_given(_REPLACED, "--instances says that")
 
 
 def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: str | None, *, quiet: bool) -> None:
