@@ -8,6 +8,7 @@ formulas with the recorded figures.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError, UnknownNameError
@@ -51,8 +52,10 @@ class GraphSize:
     halo_ratio: float = 1.5
 
     def __post_init__(self) -> None:
-        if min(self.nodes, self.edges, self.row_bytes, self.edge_bytes) < 0 or not self.halo_ratio >= 0:
-            raise ConfigError("nodes, edges, bytes and the HALO ratio must not be negative")
+        if min(self.nodes, self.edges, self.row_bytes, self.edge_bytes) < 0:
+            raise ConfigError("nodes, edges and bytes must not be negative")
+        if not 0 <= self.halo_ratio < math.inf:
+            raise ConfigError(f"the HALO ratio is {self.halo_ratio}, must be finite and not negative")
 
     @property
     def neighbors(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,9 @@ def test_what_is_wrong_is_named() -> None:
         estimate(GraphSize(1, 1), "ldg", 0)
     with pytest.raises(ConfigError, match="negative"):
         GraphSize(-1, 1)
+    for ratio in (-1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match=f"the HALO ratio is {ratio}, must be finite"):
+            GraphSize(1, 1, halo_ratio=ratio)
 
 
 def test_command_line(tmp_path: Path) -> None:
