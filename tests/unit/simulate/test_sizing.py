@@ -173,6 +173,12 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     cheapest = min(document["clusters"], key=lambda one: one["epoch_price"])
     assert document["best"] == {"instance": cheapest["instance"]["name"], "machines": cheapest["machines"]}
     assert {one["instance"]["name"] for one in document["clusters"]} == {"small", "large"}
+    assert document["too_small"] == []
+    (tmp_path / "kinds.toml").write_text(KINDS.replace("16GiB", "1GiB"))
+    assert "small: no number of these machines has the memory for 100,000,000 vertices" in run().output
+    document = json.loads(run("--json", "-").output)
+    assert {one["instance"]["name"] for one in document["clusters"]} == {"large"}
+    assert document["too_small"] == ["small"]
     for more, cause in [
         (("--machines", "3"), "--machines: --instances says that"),
         (("--vertices", "1e99"), "1e15"),

@@ -97,14 +97,19 @@ def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: s
     if not found:
         raise ConfigError(f"{file}: no number of these machines has the memory for {graph.vertices:,} vertices")
     chosen = best(found, given["within"])
+    enough = {one.instance.name for one in found}
+    too_small = [instance.name for instance in instances if instance.name not in enough]
     if not quiet and json_file != "-":
         _print(found, chosen, given["within"])
+        for name in too_small:
+            printer().print(f"{name}: no number of these machines has the memory for {graph.vertices:,} vertices")
     document = {
         "schema": 1,
         "graph": asdict(graph),
         "sample": asdict(sample),
         "within_s": given["within"],
         "clusters": [_plain(one) for one in found],
+        "too_small": too_small,
         "best": None if chosen is None else {"instance": chosen.instance.name, "machines": chosen.machines},
     }
     write_json(json_file, document)
