@@ -75,6 +75,8 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     }
     if not quiet and json_file != "-":
         _print(ranked, advice, sizes, alpha)
+        for reason in _left_out(options, sizes):
+            click.echo(reason)
         click.echo(command)
         if servers > 1:
             click.echo(
@@ -121,6 +123,19 @@ def _settings(given: tuple[tuple[int, ...], ...]) -> list[Expansion]:
             raise ConfigError(f"--eas {','.join(map(str, pair))}: give MAX_HOP,FANOUT, such as 1,15")
         ExpansionAware(*pair)  # refuses what is out of range
     return [Expansion(*pair) for pair in given]
+
+
+def _left_out(options: dict[str, Any], sizes: Sizes) -> list[str]:
+    """Why some of what the options ask for is not in the table."""
+    layers = options["layers"]
+    said = [
+        f"--eas {max_hop},{fanout}: left out, it has more hops than the model has layers ({layers})"
+        for max_hop, fanout in dict.fromkeys(options["eas"])
+        if max_hop > layers
+    ]
+    if many := [str(n) for n in dict.fromkeys(options["co_batches"]) if n not in sizes.co_batches]:
+        said.append(f"--co-batches {','.join(many)}: left out, no server has as many vertices to train on")
+    return said
 
 
 def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int) -> str:

@@ -55,13 +55,16 @@ def test_it_ranks_and_explains(data: Path, tmp_path: Path) -> None:
     assert "--trainers 4" in found["command"]
 
 
-def test_a_deep_model_on_one_server(data: Path) -> None:
+def test_a_deep_model_on_one_server(data: Path, tmp_path: Path) -> None:
     done = plan(
         *("--strategy", "auto", "--data", data, "--model", "resgcn+", "--layers", 6, "--hidden", 8),
-        *("--probe", "20ms", "--co-batches", "2", "--eas", "1,3", "--json", "-"),
+        *("--probe", "20ms", "--co-batches", "2,9999", "--eas", "1,3", "--eas", "9,5"),
+        *("--json", tmp_path / "plan.json"),
     )
     assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
+    assert "--eas 9,5: left out, it has more hops than the model has layers (6)" in done.output
+    assert "--co-batches 9999: left out, no server has as many vertices to train on" in done.output
+    found = json.loads((tmp_path / "plan.json").read_text())
     assert {f["kind"] for f in found["strategies"]} == {"mini-batch", "preloading", "expansion-aware", "cooperative"}
     assert found["rates"]["internal"] is None  # one trainer has no peers
     assert [(s["max_hop"], s["fanout"]) for s in found["sizes"]["sampled"]] == [(1, 3)]
