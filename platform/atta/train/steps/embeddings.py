@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,8 +40,9 @@ class TypeEmbeddings:
         seed: int,
         rank: int,
         world: int,
+        device: torch.device,
     ) -> None:
-        """Create or open the tables; every rank calls this.
+        """Create or open the tables; every rank calls this. ``device``: of the process group's tensors.
 
         Raises:
             QuotaExceededError: the daemons have no room for them (``atta serve --tables``).
@@ -51,15 +52,14 @@ class TypeEmbeddings:
             for name in cluster.tables.specs():
                 if name.startswith(tables_of(run)):
                     cluster.tables.delete(name)
-        token = [run or secrets.token_hex(8)]
-        dist.broadcast_object_list(token, src=0)
+        name = _of_first(run or uuid.uuid4().hex, device)
         self._cluster, self._rank, self._world = cluster, rank, world
         self._tables = {
             node_type: DistEmbedding(
                 cluster,
                 cluster.schema.node_counts[node_type],
                 width,
-                name=f"{tables_of(token[0])}{number}",
+                name=f"{tables_of(name)}{number}",
                 optimizer="adam",
                 lr=lr,
                 policy=f"nodes:{node_type}",
@@ -144,3 +144,13 @@ class TypeEmbeddings:
     def _share(self, table: DistEmbedding) -> range:
         rows = table.num_embeddings
         return range(rows * self._rank // self._world, rows * (self._rank + 1) // self._world)
+
+
+def _of_first(name: str, device: torch.device) -> str:
+    """The name that the first rank gives; every rank calls this, with names of one length.
+
+    Bytes travel: an object would be unpickled, which runs whatever the sender wants.
+    """
+    told = torch.tensor(list(name.encode()), dtype=torch.uint8, device=device)
+    dist.broadcast(told, 0)
+    return bytes(told.tolist()).decode()

@@ -48,6 +48,7 @@ class TypedTrainer(MinibatchTrainer):
             self.embeddings = TypeEmbeddings(
                 self.cluster, featureless, config.hidden,
                 lr=config.embedding_lr or config.lr, seed=config.seed, rank=self.rank, world=self.world,
+                device=self.device,
             )  # fmt: skip
             self.keeps_state = True
         super().begin_with(model)
