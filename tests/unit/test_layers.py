@@ -179,6 +179,22 @@ def test_nothing_from_outside_is_executed() -> None:
     assert guilty == []
 
 
+def test_commands_print_what_terminals_do_not_obey() -> None:
+    """They print by what escapes the names, errors and data of others: ``echo``, ``printer`` and ``teller``."""
+    guilty = [
+        f"{name}:{node.lineno}"
+        for name, tree in sources().items()
+        if within(name, ("atta.cli",)) and name not in {"atta.cli.output", "atta.cli.reports"}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (
+            ast.unparse(node.func) in {"click.echo", "click.secho", "Console"}
+            or (ast.unparse(node.func) == "print" and not ast.unparse(node.args[0]).startswith("printable("))
+        )
+    ]
+    assert guilty == []
+
+
 def test_native_module_links_no_torch() -> None:
     binary = Path(_native.__file__).read_bytes()
     assert b"libc.so" in binary

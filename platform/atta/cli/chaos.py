@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, NAMES, SIZE, check_folder, json_option, printer, quiet_option, write_json
+from atta.cli.output import DURATION, NAMES, SIZE, check_folder, echo, json_option, printer, quiet_option, write_json
 from atta.errors import AttaError, ConfigError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def chaos(
 
     def tell(line: str) -> None:
         if not quiet:
-            click.echo(line, err=json_file == "-")
+            echo(line, err=json_file == "-")
 
     (place / "command").write_text(shlex.join(again) + "\n")
     tell(f"seed {seed}; logs in {place}")

@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
+from atta.observe.printable import printable
 
 __all__ = ["cli", "main"]
 
@@ -117,7 +118,7 @@ def main() -> None:
         text, code = _verdict(error)
         _leave_last_words(error, code)
         with contextlib.suppress(OSError):  # nobody reads it, or the disk is full; the exit code still says it
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
+from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE, echo
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, SettingField, settings_of
 from atta.wire.ordinal import AUTO
@@ -169,7 +169,7 @@ def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dic
     if given is None:
         return
     old = f"--{was.replace('_', '-')}"
-    click.echo(f"atta: warning: {old} is now --{setting.name}; the old name goes with version 0.2", err=True)
+    echo(f"atta: warning: {old} is now --{setting.name}; the old name goes with version 0.2", err=True)
     if _rank(was) > _rank(setting.field):
         taken[setting.field] = given
 

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from atta.errors import ConfigError
 from atta.observe.extras import need
+from atta.observe.printable import printable
 from atta.wire.ordinal import AUTO, NODE_VARIABLES, PART_VARIABLES, own_number
 from atta.wire.parts import as_parts, parse_parts
 
@@ -36,6 +37,7 @@ __all__ = [
     "SIZE",
     "TO_WRITE",
     "check_folder",
+    "echo",
     "json_option",
     "plot_option",
     "printer",
@@ -315,27 +317,31 @@ def _write(option: str, target: str, path: Path, text: str) -> None:
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Progress]:
     """Yield rich progress bars on standard error. They are invisible if ``quiet`` or not on a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty()) as bars:
+    from atta.cli.reports import PlainConsole
+
+    stage = TextColumn("{task.description:<28}", markup=False)
+    columns = stage, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=PlainConsole(stderr=True), disable=quiet or not sys.stderr.isatty()) as bars:
         yield bars
 
 
 def printer() -> Console:
-    """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set.
-
-    Text is printed as it is: ``[fd09::1]`` and names with brackets or colons are no markup.
-    """
+    """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set."""
     from atta.cli.reports import ReportConsole
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
-    return ReportConsole(highlight=False, markup=False, emoji=False, width=width)
+    return ReportConsole(width=width)
 
 
 def teller(quiet: bool) -> Callable[[str], None]:
-    """Prints what a command does on standard error, as it is, or nothing if ``quiet``."""
-    from rich.console import Console
+    """Prints what a command does on standard error, or nothing if ``quiet``."""
+    from atta.cli.reports import PlainConsole
 
-    return Console(stderr=True, quiet=quiet, highlight=False, markup=False, emoji=False).print
+    return PlainConsole(stderr=True, quiet=quiet).print
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line as ``PlainConsole`` would, without loading rich. ``err``: on standard error."""
+    click.echo(printable(text), err=err)

@@ -1,16 +1,40 @@
-"""The console that reports are printed on."""
+"""The consoles that everything is printed on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["ReportConsole", "records"]
+from atta.observe.printable import printable
+
+__all__ = ["PlainConsole", "ReportConsole", "records"]
 
 
-class ReportConsole(Console):
+class PlainConsole(Console):
+    """Shows names, errors and data as they are, or escaped where a terminal would obey them. Rich lets those through.
+
+    ``[fd09::1]`` and names with brackets or colons are no markup.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As ``rich.console.Console.render_str``: columns become as wide as what is shown."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As ``rich.console.Console.render``, which is also given texts that are none of the console's."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+class ReportConsole(PlainConsole):
     """Prints a table that is too wide for the terminal as one record per row, as ``psql`` does by ``\\x auto``."""
 
     def print(self, *objects: Any, **options: Any) -> None:

@@ -9,10 +9,9 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.table import Table
 
-from atta.cli.output import printer, write_json
+from atta.cli.output import echo, printer, write_json
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
 from atta.observe.extras import need
@@ -76,10 +75,10 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     if not quiet and json_file != "-":
         _print(ranked, advice, sizes, alpha)
         for reason in _left_out(options, sizes):
-            click.echo(reason)
-        click.echo(command)
+            echo(reason)
+        echo(command)
         if servers > 1:
-            click.echo(
+            echo(
                 f"# on {servers} machines, each with a running daemon: --cluster FILE instead of --data, and on each of them\n"
                 f"# --nnodes {servers} --node-rank N --rdzv-endpoint HOST:PORT, with the address of the first"
             )

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from atta.cli.options import config_option, settings_options
-from atta.cli.output import NODE_RANK, check_folder, json_option, quiet_option, write_json
+from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
 from atta.observe.extras import need
 from atta.train.config import TrainConfig
 from atta.train.strategies import STRATEGIES, strategies_with
@@ -76,14 +76,14 @@ def _print(report: TrainReport) -> None:
     if report.config.task == "classes" and best.test_accuracy is not None:
         validated = "" if best.val_accuracy is None else f"val {best.val_accuracy:.4f}, "
         which = "best" if validated else "last"
-        click.echo(f"{which} epoch {best.epoch}: {validated}test accuracy {best.test_accuracy:.4f}")
+        echo(f"{which} epoch {best.epoch}: {validated}test accuracy {best.test_accuracy:.4f}")
     elif found is not None:
         tested = [f"{name[5:]} {value:.4f}" for name, value in best.metrics.items() if name.startswith("test_")]
         test = f"; test {', '.join(tested)}" if tested else ""
-        click.echo(f"best epoch {best.epoch}: {report.watched.metric} {found:.4f}{test}")
+        echo(f"best epoch {best.epoch}: {report.watched.metric} {found:.4f}{test}")
     rates = sorted(e.seeds_per_s for e in report.epochs)
     counted = STRATEGIES[report.config.strategy].counted
-    click.echo(f"median throughput {rates[len(rates) // 2]:,.0f} {counted}/s over {len(rates)} epochs")
+    echo(f"median throughput {rates[len(rates) // 2]:,.0f} {counted}/s over {len(rates)} epochs")
 
 
 COMMANDS = [train]

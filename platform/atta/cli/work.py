@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.progress import Progress as Bars
 
-from atta.cli.output import progress_bars
+from atta.cli.output import echo, progress_bars
 from atta.observe.progress import Progress
 
 __all__ = ["duration", "overwrite_option", "say", "size", "work_progress"]
@@ -49,7 +49,7 @@ def work_progress(quiet: bool) -> Iterator[Progress]:
 def say(quiet: bool, text: str) -> None:
     """Print, unless ``quiet``."""
     if not quiet:
-        click.echo(text)
+        echo(text)
 
 
 def size(count: float) -> str:

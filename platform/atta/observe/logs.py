@@ -20,6 +20,8 @@ from collections.abc import Callable
 
 import structlog
 
+from atta.observe.printable import printable
+
 __all__ = ["LogSink", "LoggedProgress", "configure", "drain", "dropped_lines"]
 
 LIMIT_BYTES = 4 << 20
@@ -49,8 +51,8 @@ class LogSink(io.TextIOBase):
         threading.Thread(target=self._empty, name="atta-logs", daemon=True).start()
 
     def write(self, text: str, /) -> int:
-        """Queue ``text``, or drop it if it does not fit."""
-        data = text.encode(errors="backslashreplace")
+        """Queue ``text``, escaped where a terminal would obey it, or drop it if it does not fit."""
+        data = printable(text).encode()
         with self._changed:
             if self._bytes + ENTRY_BYTES + len(data) > self._limit_bytes:
                 self._drop()

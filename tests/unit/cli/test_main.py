@@ -44,6 +44,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         (errors.ConfigError("--lr: must be positive"), 2, "atta: error: --lr: must be positive\n"),
         (errors.UnknownNameError.of("split", "trian", ["train"]), 2, "did you mean 'train'?"),
         (errors.DataError("a/b.npy", "truncated"), 2, "atta: error: a/b.npy: truncated\n"),
+        (errors.DataError("u.csv", "no column '\x1b]0;x\x07\u202e'"), 2, r"no column '\x1b]0;x\x07\u202e'"),
         (errors.UnavailableError("h:1", "nothing answers"), 1, "atta: error: h:1: nothing answers\n"),
         (errors.QuotaExceededError("too many"), 2, "atta: error: too many\n"),
         (OSError(28, "No space left on device", "x.npy"), 1, "No space left on device"),

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
+from rich.text import Text
 
-from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, printer, progress_bars, teller, write_json
+from atta.cli.output import DURATION, INTS, NAMES, RATE, SIZE, echo, printer, progress_bars, teller, write_json
 from atta.errors import ConfigError, DiskFullError
 
 
@@ -125,3 +126,27 @@ def test_addresses_and_names_of_users_are_no_markup(capsys: pytest.CaptureFixtur
     assert "[red] of users" in said.out
     assert "at [fe80::2]:7070" in said.out
     assert said.err == "generating in [dim]graphs\n"
+
+
+def test_what_a_terminal_would_obey_is_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil, shown = "\x1b]0;pwned\x1b[2J\x9b31m\u202e", r"\x1b]0;pwned\x1b[2J\x9b31m\u202e"
+    table = Table(evil, title=evil)
+    table.add_row(evil)
+    table.add_row(Text(evil))
+    printer().print(table, Text(evil), evil)
+    echo(f"{evil}\a")
+    teller(quiet=False)(evil)
+    echo(evil, err=True)
+    said = capsys.readouterr()
+    assert said.out.count(shown) == 7
+    assert said.err.count(shown) == 2
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress_bars(quiet=False) as bars:
+        bars.add_task(f"edges [red]{evil}", total=1)
+    drawn = capsys.readouterr().err
+    assert r"edges [red]\x1b]0;pwned" in drawn
+    assert not set("\x1b\x9b\u202e\a") & set(said.out + said.err)
+    assert not set("\x9b\u202e\a") & set(drawn)

@@ -64,6 +64,8 @@ def test_the_job_that_is_silent_longest_makes_room() -> None:
         ([job(direction="up")], 60, "forward, backward"),
         ([job(job="")], 60, "0 characters"),
         ([job(job="j" * 65)], 60, "65 characters"),
+        ([job(job="\x1b[2J")], 60, r"'\\x1b\[2J': its name must have printable"),
+        ([job(job="\u202eevil")], 60, "printable"),
         ([job()], -1, "kept for -1 s"),
         ([job()], math.nan, "kept for nan s"),
         ([job()], MAX_REPORT_S + 1, "only for 0 to 86400"),

@@ -38,6 +38,14 @@ def test_lines_arrive_in_order() -> None:
         assert sink.dropped == 0
 
 
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    with pipe() as (ours, theirs):
+        sink = LogSink(theirs, told=told)
+        sink.write("job=\x1b[2J \x9b1m\u202e\udcff\r ü\n\tin line 3\n")
+        assert sink.drain(10)
+        assert os.read(ours, 1 << 16).decode() == r"job=\x1b[2J \x9b1m\u202e\udcff\r ü" + "\n\tin line 3\n"
+
+
 def test_a_pipe_that_nobody_reads_costs_lines_and_not_time() -> None:
     with pipe() as (ours, theirs):
         sink = LogSink(theirs, told=told, limit_bytes=10_000)

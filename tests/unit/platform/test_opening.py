@@ -17,7 +17,7 @@ from atta.daemon.descriptors import OTHER, check_descriptors, within_descriptors
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import MAX_NAMED
-from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_room, shown_name
+from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_request, check_room, shown_name
 from atta.daemon.services.seed_ids import choose_seeds
 from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
@@ -388,6 +388,13 @@ def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch
             QuotaExceededError, match="10000000 seeds: it takes up to 610 MiB for a moment, 500 MiB are"
         ):
             choose_seeds(dataset, seeds)
+
+
+def test_names_of_jobs_are_printable() -> None:
+    config, dataset = DaemonConfig(data="", parts=range(1)), SimpleNamespace(schema=None)
+    request = OpenRequest(job="\x1b[2Jevil", batch_size=1, world_size=1)
+    with pytest.raises(ConfigError, match=r"job '\\x1b\[2Jevil': its name must have printable characters alone"):
+        check_request(request, dataset, config, "a:1")
 
 
 def test_addresses_of_a_batch_are_bounded() -> None:

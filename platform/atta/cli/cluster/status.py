@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, json_option, printer, write_json
+from atta.cli.output import DURATION, echo, json_option, printer, write_json
 from atta.errors import AttaError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def stop(target: str) -> None:
     addresses, credentials = resolve_target(target), credentials_for(target)
     answers = ask_all(addresses, Connection.stop, deadline_s=DEADLINE_S, credentials=credentials)
     for answer in answers:
-        click.echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")
+        echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")
     if error := down(answers):
         raise error
 

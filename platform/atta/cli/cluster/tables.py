@@ -6,7 +6,7 @@ import warnings
 
 import click
 
-from atta.cli.output import json_option, printer, quiet_option, write_json
+from atta.cli.output import echo, json_option, printer, quiet_option, write_json
 from atta.cli.work import say, size
 
 __all__ = ["COMMANDS"]
@@ -91,7 +91,7 @@ def load(target: str, name: str, *, quiet: bool) -> None:
         warnings.simplefilter("always", UserWarning)
         names = cluster.tables.load(name)
     for warning in told:
-        click.echo(f"atta: warning: {warning.message}", err=True)
+        echo(f"atta: warning: {warning.message}", err=True)
     say(quiet, f"{name}: loaded {', '.join(names) or 'no tables'}")
 
 

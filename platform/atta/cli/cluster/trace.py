@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, TO_WRITE, write_text
+from atta.cli.output import DURATION, TO_WRITE, echo, write_text
 from atta.errors import AttaError, ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def trace(target: str, out: str, seconds: float) -> None:
     """
     text, told, failure = recorded(target, seconds)
     write_text("--out", out, text)
-    click.echo(
+    echo(
         told if out == "-" or "nothing happened" in told else f"{told}: open {out} in https://ui.perfetto.dev", err=True
     )
     if failure is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import json_option, quiet_option, write_json
+from atta.cli.output import echo, json_option, quiet_option, write_json
 from atta.cli.work import say
 
 __all__ = ["COMMANDS"]
@@ -116,7 +116,7 @@ def edges(
 
 def _warn(untold: Sequence[str]) -> None:
     for reason in untold:
-        click.echo(f"atta: warning: committed, but not all daemons were told: {reason}", err=True)
+        echo(f"atta: warning: committed, but not all daemons were told: {reason}", err=True)
 
 
 COMMANDS = [update]

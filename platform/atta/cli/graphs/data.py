@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from atta.cli.output import INTS, json_option, printer, quiet_option, write_json
+from atta.cli.output import INTS, echo, json_option, printer, quiet_option, write_json
 from atta.cli.work import overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
@@ -73,7 +73,7 @@ def import_(
             progress=progress,
         )
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     say(quiet, f"{dst}: imported from {src}")
 
 

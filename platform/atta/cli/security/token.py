@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, TO_WRITE, printer, quiet_option
+from atta.cli.output import DURATION, TO_WRITE, echo, printer, quiet_option
 from atta.cli.work import say
 from atta.errors import ConfigError
 from atta.wire.security.files import rewrite, write_private
@@ -73,8 +73,8 @@ def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: st
         change(lambda found: found.with_entry(entry))
     told = f"token {entry.id} of {name}: {', '.join(sorted(roles))}, until {entry.expires:%Y-%m-%d %H:%M} UTC"
     if out == "-":
-        click.echo(secret)
-        click.echo(told, err=True)
+        echo(secret)
+        echo(told, err=True)
     else:
         write_private(out, f"{secret}\n")
         say(quiet, f"{out}: {told}")

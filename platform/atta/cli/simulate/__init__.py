@@ -15,6 +15,7 @@ from atta.cli.output import (
     RATE,
     SIZE,
     TO_WRITE,
+    echo,
     json_option,
     printer,
     quiet_option,
@@ -221,7 +222,7 @@ def _warn_of_length(scenario: Scenario) -> None:
     most, seeds = scenario.epoch_batches, scenario.epoch_seeds
     if most is not None and scenario.batches > most:
         size = scenario.batch_size or scenario.profile.batch_size
-        click.echo(
+        echo(
             f"atta: warning: --batches {scenario.batches}: an epoch of {seeds:,} seeds has only {most} batches of "
             f"{size} on each of {scenario.machines} machines; beyond, more of the same are simulated",
             err=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.output import DURATION, RATE, SIZE, printer, progress_bars, refuse_given, write_json
+from atta.cli.output import DURATION, RATE, SIZE, echo, printer, progress_bars, refuse_given, write_json
 from atta.errors import ConfigError
 from atta.wire.toml import read_toml
 
@@ -125,15 +125,13 @@ def _read(kind: click.ParamType[Any], text: str) -> Any:
 def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
     ratio = graph.degree / sample.size.degree
     if not 1 / OTHER_DEGREE < ratio < OTHER_DEGREE:
-        click.echo(
+        echo(
             f"atta: warning: {graph.degree:.0f} edges per vertex, {sample.size.degree:.0f} in the sample: batches are "
             "taken to be as large as the sample's",
             err=True,
         )
     if base.profile.parts == 1:
-        click.echo(
-            "atta: warning: the profile is of one partition, so remote vertices are taken to lie at random", err=True
-        )
+        echo("atta: warning: the profile is of one partition, so remote vertices are taken to lie at random", err=True)
 
 
 def _print(found: Sequence[ClusterChoice], chosen: ClusterChoice | None, within_s: float | None) -> None:

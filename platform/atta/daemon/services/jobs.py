@@ -9,11 +9,17 @@ from typing import NamedTuple
 from atta.errors import ConfigError
 from atta.observe.figures import DIRECTIONS, MAX_ENTRIES, MAX_REPORT_S, JobFigures
 
-__all__ = ["MAX_JOBS", "JobBoard"]
+__all__ = ["MAX_JOBS", "JobBoard", "check_printable"]
 
 MAX_JOBS = 64
 """At most this many jobs are kept. One more takes the place of the one that has been silent longest."""
 MAX_NAME_CHARS = 64
+
+
+def check_printable(job: str) -> None:
+    """Raise ConfigError for a job's name that people could not be shown as it is."""
+    if not job.isprintable():
+        raise ConfigError(f"job {job[:MAX_NAME_CHARS]!r}: its name must have printable characters alone")
 
 
 class _Entry(NamedTuple):
@@ -43,6 +49,7 @@ class JobBoard:
         job = figures[0].job
         if not 0 < len(job) <= MAX_NAME_CHARS:
             raise ConfigError(f"a job's name of {len(job)} characters: must have 1 to {MAX_NAME_CHARS}")
+        check_printable(job)
         if not 0 <= keep_s <= MAX_REPORT_S:
             raise ConfigError(f"report of job {job}: cannot be kept for {keep_s} s, only for 0 to {MAX_REPORT_S:.0f}")
         keys = {(one.layer, one.direction) for one in figures}

@@ -14,6 +14,7 @@ import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.session import SessionRequest
+from atta.daemon.services.jobs import check_printable
 from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
@@ -147,6 +148,7 @@ def check_request(
         raise ConfigError(f"batch size {request.batch_size}: must be 1 to {config.max_batch_size}")
     if not request.rank < request.world_size:
         raise ConfigError(f"rank {request.rank} of {request.world_size} trainers")
+    check_printable(request.job)
     plan = check_spec(request.dag, dataset.schema)
     source = request.seeds.WhichOneof("source")
     if plan.links != (source == "links"):

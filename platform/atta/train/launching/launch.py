@@ -19,6 +19,7 @@ from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError
+from atta.observe.printable import printable
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
@@ -186,7 +187,7 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
 
 
 def _tell(sentence: str) -> None:
-    print(f"atta: {sentence}", file=sys.stderr, flush=True)
+    print(printable(f"atta: {sentence}"), file=sys.stderr, flush=True)
 
 
 def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaError | None:

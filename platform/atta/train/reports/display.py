@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from atta.observe.printable import printable
+
 __all__ = ["TRAINING_BEGINS", "Display"]
 
 TRAINING_BEGINS = "training begins"
@@ -22,7 +24,7 @@ class Display:
     def line(self, text: str) -> None:
         """Print a line."""
         if self._enabled:
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def batches(self, what: str, total: int) -> Iterator[Callable[[], None]]:

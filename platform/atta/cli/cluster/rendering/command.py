@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from atta.cli.output import SIZE, TO_WRITE, write_text
+from atta.cli.output import SIZE, TO_WRITE, echo, write_text
 from atta.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def systemd(options: RenderOptions, *, hosts: tuple[str, ...], program: str, out
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in found.items():
         write_text("--out", str(folder / name), text)
-    click.echo(f"{out}: {', '.join(found)}", err=True)
+    echo(f"{out}: {', '.join(found)}", err=True)
 
 
 COMMANDS = [render]

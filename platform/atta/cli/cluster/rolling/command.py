@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, json_option, quiet_option, write_json
+from atta.cli.output import DURATION, echo, json_option, quiet_option, write_json
 from atta.errors import ConfigError
 
 __all__ = ["COMMANDS"]
@@ -52,7 +52,7 @@ def roll(
 
     def tell(line: str) -> None:
         if not quiet:
-            click.echo(line, err=json_file == "-")
+            echo(line, err=json_file == "-")
 
     rolling = Roll(
         fleet,

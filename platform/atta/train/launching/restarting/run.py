@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from atta.errors import AttaError, TrainerLostError
+from atta.observe.printable import printable
 from atta.train.launching.failure import first_cause
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting.lives import Lives, Verdict
@@ -97,7 +98,8 @@ def _settle(rank: int, code: int, lives: Lives, running: _Processes, folder: Pat
             raise type(cause)(f"{cause}; it was started again {_times(lives.restarts[rank])} before") from None
         raise cause
     record.unlink(missing_ok=True)
-    print(f"atta: {cause}; it starts again ({lives.restarts[rank]} of {lives.most})", file=sys.stderr, flush=True)
+    told = f"atta: {cause}; it starts again ({lives.restarts[rank]} of {lives.most})"
+    print(printable(told), file=sys.stderr, flush=True)
     running.start(rank, lives.restarts[rank])
 
 
