@@ -85,7 +85,7 @@ class Daemon:
         """
         check_address(config.listen)
         _ = config.metrics_address  # a mistake is refused before loading, which may take minutes
-        self._security = DaemonSecurity.of(config)
+        self._security = DaemonSecurity.of(config, debts := Debts())
         self.config = config
         self.address = config.listen
         began = time.monotonic()
@@ -116,7 +116,7 @@ class Daemon:
         self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
         self._versions = LiveVersions(config.data, store, shard, cache, edges, resident=resident)
         self._updates = UpdateService(self._versions)
-        self._serving, turns, debts = TurnPool(config.threads, "atta-serve"), MessageTurns(), Debts()
+        self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
         self._sessions = SessionService(config, self._engine, config.listen, self._versions, debts=debts, guard=guard)
         self._jobs = JobBoard(time.monotonic)
         answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES, debts)

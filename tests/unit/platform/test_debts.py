@@ -12,6 +12,7 @@ from atta.daemon.services.debts import (
     GIVEN_UP_BYTES_PER_S,
     MOST_CONNECTIONS,
     MOST_S,
+    NOT_ADMITTED_S,
     PEERS_BYTES_PER_S,
     REFUSED_BYTES_PER_S,
     SMALL_BYTES,
@@ -21,7 +22,7 @@ from atta.daemon.services.debts import (
 
 EVENTS = st.tuples(
     st.sampled_from("abc"),
-    st.sampled_from(["refused", "given up", "given up by a peer", "unasked"]),
+    st.sampled_from(["refused", "given up", "given up by a peer", "unasked", "not admitted"]),
     st.integers(0, 1 << 26),
     st.floats(0.0, 3.0),
 )
@@ -36,12 +37,15 @@ def test_small_requests_and_answers_cost_nothing() -> None:
 
 
 def test_what_happens_now_and_then_costs_nothing() -> None:
-    """A session that nobody asked, an answer of 12 MiB and a mistaken request of 4 MiB, every second."""
+    """A session that nobody asked, an answer of 12 MiB, a mistaken request of 4 MiB and calls without the role, every
+    second."""
     debts = Debts()
     for second in range(1000):
         debts.unasked("a", second)
         debts.given_up("a", 12 << 20, second)
         debts.refused("a", 4 << 20, second)
+        for _ in range(5):
+            debts.not_admitted("a", second)
         assert debts.wait_s("a", second) == 0.0
 
 
@@ -54,6 +58,9 @@ def test_debts_add_up_and_are_paid_by_waiting(events: list[tuple[str, str, int, 
         if what == "unasked":
             debts.unasked(connection, now)
             owed[connection] += UNASKED_S
+        elif what == "not admitted":
+            debts.not_admitted(connection, now)
+            owed[connection] += NOT_ADMITTED_S
         elif what == "refused":
             debts.refused(connection, nbytes, now)
             owed[connection] += nbytes / REFUSED_BYTES_PER_S if nbytes > SMALL_BYTES else 0.0

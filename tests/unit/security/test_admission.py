@@ -21,9 +21,12 @@ from grpc_reflection.v1alpha import reflection
 from structlog.testing import capture_logs
 
 from atta.cli.security.openssl import make_certificate
+from atta.daemon.security.admission import Admitted, Refusal, Refused
+from atta.daemon.security.audit import EVERY_S, AuditLines
 from atta.daemon.security.certificates import end_of
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
+from atta.daemon.services.debts import FREE_S, NOT_ADMITTED_S, Debts
 from atta.wire import rpc
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
@@ -405,3 +408,75 @@ def test_refused_calls_and_those_of_operators_leave_a_line(authority: Authority,
     assert "has operator, writer" in told[2][3]
     assert all(line["address"].startswith("ipv4:127.0.0.1:") and line["log_level"] == "warning" for line in lines)
     assert all(token.rpartition("-")[2] not in str(lines) for token in tokens.values())
+
+
+def test_refusals_of_one_caller_and_method_share_a_line_a_second() -> None:
+    now = 100.0
+    lines = AuditLines(lambda: now)
+    stop, stats = "atta.v1.ControlService/Stop", "atta.v1.ControlService/Stats"
+    with capture_logs() as told:
+        for number in range(1000):
+            lines.write(stop, f"a:{number}", Refused("unknown", Refusal.UNKNOWN, f"cause {number}"))
+        lines.write(stats, "b:1", Refused("unknown", Refusal.UNKNOWN, "another method"))
+        lines.write(stop, "c:1", Refused("token t", Refusal.LACKS_ROLE, "another caller"))
+        assert [(line["address"], line.get("times")) for line in told] == [("a:0", None), ("b:1", None), ("c:1", None)]
+        told.clear()
+        now += EVERY_S
+        lines.write(stats, "d:1", Admitted("token t", frozenset()))  # anybody's call
+        assert [(line["address"], line["reason"], line["times"]) for line in told] == [("a:999", "cause 999", 999)]
+        told.clear()
+        lines.write(stop, "a:1000", Refused("unknown", Refusal.UNKNOWN, "still"))
+        now += EVERY_S
+        lines.write(stop, "a:1001", Refused("unknown", Refusal.UNKNOWN, "still"))
+        now += EVERY_S
+        lines.write(stop, "a:1002", Refused("unknown", Refusal.UNKNOWN, "still"))
+        assert [(line["address"], line["times"]) for line in told] == [("a:1000", 1), ("a:1001", 1)]
+        told.clear()
+        now += 2 * EVERY_S
+        lines.write(stats, "d:1", Admitted("token t", frozenset()))
+        now += EVERY_S
+        lines.write(stop, "a:1003", Refused("unknown", Refusal.UNKNOWN, "after a pause"))
+        assert [(line["address"], line.get("times")) for line in told] == [("a:1002", 1), ("a:1003", None)]
+
+
+def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Context(SimpleNamespace):
+        def auth_context(self) -> dict[str, Any]:
+            return {}
+
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
+        async def abort(self, code: grpc.StatusCode, _: str) -> None:
+            raise PermissionError(code.name)
+
+    paused: list[float] = []
+    nap = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        await nap(0)
+
+    async def continuation(_: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(_handler("ControlService.Stop"))
+
+    async def run() -> None:
+        guard = CallGuard(lambda: None, Debts(), most_waiting=7)
+        handler = await guard.intercept_service(continuation, SimpleNamespace(method="/atta.v1.ControlService/Stop"))
+
+        async def refused(connection: str) -> None:
+            with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
+                await handler.unary_unary(b"", Context(peer=lambda: connection))
+
+        for _ in range(int(FREE_S / NOT_ADMITTED_S) - 1):
+            await refused("a")
+        assert paused == []
+        await asyncio.gather(*(refused("a") for _ in range(30)), *(refused("b") for _ in range(9)))
+        assert len(paused) == 7  # of "a"; the others do not wait, as too many do
+        assert 0 < paused[0] < paused[-1]
+        await refused("a")
+        assert paused[-2] < paused[-1] <= 30 * NOT_ADMITTED_S
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with capture_logs():
+        asyncio.run(run())

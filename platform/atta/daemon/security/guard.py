@@ -4,6 +4,7 @@ caller is admitted.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from atta.daemon.security.admission import Admitted, Proof, Refusal, Refused, admit
-from atta.daemon.security.audit import audit
+from atta.daemon.security.audit import AuditLines
 from atta.daemon.security.certificates import end_of
+from atta.daemon.services.debts import Debts
 from atta.wire.rpc import ACCESS
 from atta.wire.security.credentials import AUTHORIZATION
 from atta.wire.security.tokens import TokenFile
@@ -32,16 +34,26 @@ _CODES = {
 
 
 class CallGuard(_Interceptor):
-    """Wraps the handler of each method once. ``tokens`` returns the tokens that are good now; None: none are taken."""
+    """Wraps the handler of each method once."""
 
-    def __init__(self, tokens: Callable[[], TokenFile | None]) -> None:
-        self._tokens = tokens
+    def __init__(
+        self, tokens: Callable[[], TokenFile | None], debts: Debts | None = None, most_waiting: int = 512
+    ) -> None:
+        """Guard a daemon.
+
+        Args:
+            tokens: returns those that are good now; None: none are taken.
+            debts: of connections. Refusals add to them, and wait until they are paid; None: there are none.
+            most_waiting: so many refusals wait at a time. Further ones do not: all count as calls under way.
+        """
+        self._tokens, self._debts, self._lines = tokens, debts, AuditLines()
+        self._waiting, self._most_waiting = 0, most_waiting
         self._guarded: dict[str, Any] = {}
 
     def decide(self, method: str, address: str, proof: Proof) -> Admitted | Refused:
         """Admit or refuse a call, and write the line that it deserves."""
         decision = admit(method, proof, self._tokens(), datetime.now(UTC))
-        audit(method, address, decision)
+        self._lines.write(method, address, decision)
         return decision
 
     def standing(self, method: str, context: Any) -> Callable[[], str]:
@@ -96,7 +108,22 @@ class CallGuard(_Interceptor):
     async def _admit(self, method: str, context: Any) -> None:
         decision = self.decide(method, context.peer(), _proof_of(context))
         if isinstance(decision, Refused):
+            await self._charge(context.peer())
             await context.abort(_CODES[decision.why], f"{ACCESS}{decision.cause}")
+
+    async def _charge(self, connection: str) -> None:
+        """Note what a refusal costs its connection, and wait while that owes too much."""
+        if self._debts is None:
+            return
+        now = asyncio.get_running_loop().time()
+        self._debts.not_admitted(connection, now)
+        pause = self._debts.wait_s(connection, now)
+        if pause and self._waiting < self._most_waiting:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(pause)
+            finally:
+                self._waiting -= 1
 
 
 _MAKERS: dict[tuple[bool, bool], Callable[..., Any]] = {

@@ -12,6 +12,7 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
 from atta.daemon.security.scraping import serve_guarded, serve_guarded_metrics
+from atta.daemon.services.debts import Debts
 from atta.errors import ConfigError
 from atta.observe.answering import App
 from atta.wire.security.credentials import Credentials
@@ -28,8 +29,8 @@ class DaemonSecurity:
         guard: decides about every call.
     """
 
-    def __init__(self, config: DaemonConfig) -> None:
-        """Read all files.
+    def __init__(self, config: DaemonConfig, debts: Debts | None = None) -> None:
+        """Read all files. ``debts``: of connections, which pause after refusals; None: they do not.
 
         Raises:
             DataError, ConfigError: a file is missing or wrong, or an option lacks another one.
@@ -38,19 +39,21 @@ class DaemonSecurity:
         ask = config.tls_callers == "certificate"
         self._certificate = ServedCertificate(TlsFiles(config.tls_ca, config.tls_cert, config.tls_key), ask=ask)
         tokens = WatchedTokens(config.tokens) if config.tokens else None
-        self.guard = CallGuard(lambda: tokens.now() if tokens is not None else None)
+        self.guard = CallGuard(
+            lambda: tokens.now() if tokens is not None else None, debts, most_waiting=config.max_calls // 8
+        )
         self.outgoing = Credentials(config.tls_ca, config.tls_cert, config.tls_key, config.peer_token)
         self.outgoing.headers()  # a bad file is refused now and not when a batch needs a peer
 
     @classmethod
-    def of(cls, config: DaemonConfig) -> DaemonSecurity | None:
+    def of(cls, config: DaemonConfig, debts: Debts | None = None) -> DaemonSecurity | None:
         """The security of a daemon; None: it is off.
 
         Raises:
             DataError, ConfigError: as above, or the daemon would listen beyond this machine without it.
         """
         check_exposure(config)
-        return cls(config) if config.tls_cert or config.tls_key or config.tls_ca or config.tokens else None
+        return cls(config, debts) if config.tls_cert or config.tls_key or config.tls_ca or config.tokens else None
 
     def listen(self, server: Any, address: str) -> int:
         """Have gRPC listen on ``address``; returns the port. Raises RuntimeError where that fails."""

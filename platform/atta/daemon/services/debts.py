@@ -2,8 +2,9 @@
 
 A refused request of 60 MiB takes a fifth of a second of processor time, in gRPC and on the event loop. An answer that
 its caller gives up has been made in vain, and so have the first batches of a session that ends before anybody has asked
-for one. Honest callers do little of that, and what they owe is paid before they notice. Whoever does it again and again
-gets a small share of the machine. Pure.
+for one. A call that is not admitted costs little, but there may be thousands a second. Honest callers do little of
+that, and what they owe is paid before they notice. Whoever does it again and again gets a small share of the machine.
+Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PEERS_BYTES_PER_S = 256 << 20
 sessions that end early."""
 UNASKED_S = 0.2
 """What a session costs that ends before anybody has asked it for a batch."""
+NOT_ADMITTED_S = 0.05
+"""What a call costs whose caller is unknown or lacks a role."""
 FREE_S = 1.0
 """Nobody waits for debts up to this: what happens now and then costs nothing."""
 MOST_S = 10.0
@@ -51,6 +54,10 @@ class Debts:
     def unasked(self, connection: str, now: float) -> None:
         """This connection has ended a session that nobody has asked for a batch."""
         self._owes(connection, UNASKED_S, now)
+
+    def not_admitted(self, connection: str, now: float) -> None:
+        """A call of this connection was refused because of who the caller is."""
+        self._owes(connection, NOT_ADMITTED_S, now)
 
     def _owes(self, connection: str, seconds: float, now: float) -> None:
         begin = max(now, self._paid.pop(connection, now))
