@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from atta.errors import ConfigError
-from atta.observe.answering import bounded_listener, run_aside
+from atta.observe.answering import App, bounded_listener, run_aside
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
 from atta.observe.figures import JobFigures, SessionFigures
 
-__all__ = ["MAX_SESSIONS", "DaemonCollector", "DaemonFigures", "serve_metrics"]
+__all__ = ["MAX_SESSIONS", "DaemonCollector", "DaemonFigures", "metrics_app", "serve_metrics"]
 
 MAX_SESSIONS = 64
 """At most this many sessions, the longest open, have metrics of their own. ``atta_sessions`` counts all."""
@@ -84,6 +86,27 @@ class DaemonCollector(Collector):
         metrics[family.name].add_metric((self._part, *labels), value)
 
 
+def metrics_app(collector: Collector) -> App:
+    """Answers with what ``collector`` finds, in the format that a request accepts."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    app: App = make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        return app({**environ, "HTTP_ACCEPT": _understood(environ.get("HTTP_ACCEPT", ""))}, start_response)
+
+    return answer
+
+
+def _understood(accept: str) -> str:
+    """The header; empty, which asks for the plain format, where prometheus_client fails on it (``version=abc``)."""
+    try:
+        choose_encoder(accept)
+    except Exception:
+        return ""
+    return accept
+
+
 def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> Callable[[], None]:
     """Serve ``collector`` at http://``host``:``port``/metrics. By default on every address of the machine.
 
@@ -92,10 +115,8 @@ def serve_metrics(port: int, collector: Collector, *, host: str = "0.0.0.0") -> 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
     try:
-        serving = bounded_listener(host, port, make_wsgi_app(registry))
+        serving = bounded_listener(host, port, metrics_app(collector))
     except OSError as error:
         raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
     return run_aside(serving, "atta-metrics")

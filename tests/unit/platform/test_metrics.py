@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from atta.errors import ConfigError
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
 from atta.observe.figures import ProcessFigures, SessionFigures
-from atta.observe.metrics import MAX_SESSIONS, DaemonCollector, DaemonFigures, serve_metrics
+from atta.observe.metrics import MAX_SESSIONS, DaemonCollector, DaemonFigures, metrics_app, serve_metrics
 from tests.unit.platform.figures import job, session
 
 
@@ -102,6 +102,25 @@ def test_series_of_sessions_are_bounded() -> None:
     shown = values(found["atta_session_queued"])
     assert len(shown) == MAX_SESSIONS
     assert all(len(job) < 100 for job, _ in shown)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text; version=abc; q=x,;;=,\xff", "text/plain; version=0.0.4"),
+        (f"text/plain;version={'9' * 5000}", "text/plain; version=0.0.4"),
+    ],
+)
+def test_any_format_may_be_asked_for(accept: str, kind: str) -> None:
+    found: list[tuple[str, dict[str, str]]] = []
+    app = metrics_app(DaemonCollector(0, {"dataset": "d"}, lambda: DaemonFigures({}, ())))
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_ACCEPT": accept}
+    (text,) = app(environ, lambda status, headers: found.append((status, dict(headers))))
+    assert found[0][0] == "200 OK"
+    assert found[0][1]["Content-Type"].startswith(kind)
+    assert b'atta_daemon_info{dataset="d",part="0"} 1.0' in text
 
 
 def test_a_port_in_use_is_named() -> None:

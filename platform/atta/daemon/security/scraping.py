@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from atta.daemon.security.admission import Admitted, Proof, Refusal, Refused
@@ -16,6 +15,7 @@ from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate
 from atta.errors import ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
+from atta.observe.metrics import metrics_app
 from atta.wire.security.roles import METRICS
 
 __all__ = ["serve_guarded", "serve_guarded_metrics"]
@@ -31,12 +31,9 @@ def serve_guarded_metrics(
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
+    app = _guarded(metrics_app(collector), guard, lambda _: METRICS, "Bearer")
     try:
-        serving = _serving(
-            host, port, _guarded(make_wsgi_app(registry), guard, lambda _: METRICS, "Bearer"), certificate
-        )
+        serving = _serving(host, port, app, certificate)
     except OSError as error:
         raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
     run_aside(serving, "atta-metrics")
