@@ -48,6 +48,10 @@ class _BoundedHandler(WSGIRequestHandler):
         self.rfile.close()
         self.rfile = io.BufferedReader(_BoundedReader(self.connection))
 
+    def get_environ(self) -> dict[str, Any]:
+        """As wsgiref's, with the caller's port."""
+        return {**super().get_environ(), "REMOTE_PORT": str(self.client_address[1])}
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class'
         pass
 

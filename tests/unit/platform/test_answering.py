@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,20 @@ def test_one_caller_hangs_up_and_another_is_answered(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
             sock.sendall(b"GET /metrics HTTP/1.1\r\n")
     assert "atta_daemon_info" in read(port)
+
+
+def test_an_application_knows_who_asks() -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [f"{environ['REMOTE_ADDR']} {environ['REMOTE_PORT']}".encode()]
+
+    serving = answering.bounded_listener("127.0.0.1", 0, app)
+    end = answering.run_aside(serving, "asked")
+    with contextlib.closing(socket.create_connection(serving.server_address[:2], timeout=10)) as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        told = sock.makefile("rb").read().rpartition(b"\r\n\r\n")[2]
+        assert told.decode().split() == ["127.0.0.1", str(sock.getsockname()[1])]
+    end()
 
 
 def test_ctrl_c_amid_the_start_of_a_thread_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

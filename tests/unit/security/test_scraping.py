@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import urllib.error
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
@@ -20,6 +22,7 @@ from atta.daemon.security.scraping import serve_guarded_metrics
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures
 from atta.wire.security.files import TlsFiles
+from atta.wire.security.roles import METRICS
 from tests.unit.security.authority import Authority
 
 
@@ -66,14 +69,17 @@ def test_a_role_is_needed(served: Served, role: str, status: int) -> None:
 
 
 def test_bad_tokens_are_refused(served: Served) -> None:
-    for header, words in [
-        (None, "neither a certificate nor a token"),
-        (f"Bearer {served.expired['all']}", "has expired"),
-        (f"Bearer {served.good['all'][:-4]}zzzz", "malformed"),
-        (f"Basic {served.good['all']}", "not one `Bearer TOKEN`"),
-    ]:
-        status, text = served.read(header)
-        assert (status, words in text) == (401, True), text
+    with capture_logs() as lines:
+        for header, words in [
+            (None, "neither a certificate nor a token"),
+            (f"Bearer {served.expired['all']}", "has expired"),
+            (f"Bearer {served.good['all'][:-4]}zzzz", "malformed"),
+            (f"Basic {served.good['all']}", "not one `Bearer TOKEN`"),
+        ]:
+            status, text = served.read(header)
+            assert (status, words in text) == (401, True), text
+    assert [(line["event"], line["method"]) for line in lines[:1]] == [("call refused", METRICS)]
+    assert re.fullmatch(r"127\.0\.0\.1:[0-9]+", lines[0]["address"])
 
 
 def test_a_silent_connection_and_a_plain_one_hold_up_nobody(served: Served) -> None:

@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client.registry import Collector
 
-from atta.daemon.security.admission import Admitted, Proof, Refusal, Refused
+from atta.daemon.security.admission import Admitted, Proof, Refusal
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate
 from atta.errors import ConfigError
@@ -72,8 +72,7 @@ def _guarded(app: App, guard: CallGuard, method: Callable[[str], str], scheme: s
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         header = _bearer(environ.get("HTTP_AUTHORIZATION"))
         proof = Proof(authorization=() if header is None else (header,))
-        address = f"{environ.get('REMOTE_ADDR')}:{environ.get('REMOTE_PORT', '')}"
-        decision: Admitted | Refused = guard.decide(method(environ.get("PATH_INFO") or "/"), address, proof)
+        decision = guard.decide(method(environ.get("PATH_INFO") or "/"), _caller(environ), proof)
         if isinstance(decision, Admitted):
             return app(environ, start_response)
         headers = [("Content-Type", "text/plain; charset=utf-8")]
@@ -83,6 +82,11 @@ def _guarded(app: App, guard: CallGuard, method: Callable[[str], str], scheme: s
         return [f"{decision.cause}\n".encode()]
 
     return answer
+
+
+def _caller(environ: dict[str, Any]) -> str:
+    host, port = environ["REMOTE_ADDR"], environ["REMOTE_PORT"]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _bearer(header: str | None) -> str | None:
