@@ -179,6 +179,16 @@ def test_nothing_from_outside_is_executed() -> None:
     assert guilty == []
 
 
+def test_torch_s_meeting_that_unpickles_is_not_used() -> None:
+    guilty = [
+        f"{name}:{node.lineno}"
+        for name, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value == "c10d"
+    ]
+    assert guilty == []
+
+
 def test_commands_print_what_terminals_do_not_obey() -> None:
     """They print by what escapes the names, errors and data of others: ``echo``, ``printer`` and ``teller``."""
     guilty = [

@@ -201,9 +201,11 @@ def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaEr
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        from atta.train.launching.here import ADDRESS, BACKEND
     except ImportError as error:
         raise ConfigError("training needs torch and torch_geometric: install atta[train]") from error
-    meeting: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+    meeting: dict[str, Any] = {"rdzv_backend": BACKEND, "local_addr": ADDRESS}
     if nodes.count > 1:
         place = {"rank": nodes.rank, "timeout": MEETING_S}
         meeting = {"rdzv_backend": "static", "rdzv_endpoint": nodes.endpoint, "rdzv_configs": place}
