@@ -94,7 +94,7 @@ class Schema:
         node_tables: node type -> table name -> spec; every node type has an entry.
         edge_tables: edge type -> table name -> spec; every edge type has an entry. ``weight`` and ``time`` are scalars.
         splits: node type -> split name -> number of vertices; every node type has an entry.
-        num_classes: number of classes of the labels ``y``; None: no labels.
+        num_classes: number of classes of the labels ``y``, the largest of all node types; None: no labels.
     """
 
     node_types: tuple[str, ...]

@@ -54,11 +54,12 @@ def lost_edge_types(schema: Schema) -> list[str]:
 
 def lost_classes(graph: Graph) -> list[str]:
     """Report a number of classes other than the highest label + 1, for formats that hold labels only."""
-    schema, told = graph.schema, None
+    schema = graph.schema
+    told: int | None = None
     for t in schema.node_types:
         spec = schema.node_tables[t].get("y")
         if spec is not None and spec.row_shape in ((), (1,)) and np.dtype(spec.dtype).kind in "biu":
-            told = int(graph.table(t, "y").max(initial=-1)) + 1
+            told = max(told or 0, int(graph.table(t, "y").max(initial=-1)) + 1)
     if schema.num_classes is None or schema.num_classes == told:
         return []
     return [f"the number of classes, {schema.num_classes} (its labels tell of {told or 0})"]

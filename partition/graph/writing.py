@@ -168,7 +168,7 @@ class GraphWriter:
             out.append(rows[lo:hi])
 
     def add_labels(self, labels: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
-        """Add the table ``y``; integer labels become int64 and set the number of classes (-1: unlabelled).
+        """Add the table ``y``; integer labels become int64 and raise the number of classes to theirs (-1: unlabelled).
 
         Raises ConfigError for an integer that does not fit into int64.
         """
@@ -176,7 +176,7 @@ class GraphWriter:
         if y.dtype.kind in "biu":
             y = y.astype(np.int64) if y.dtype == bool else _integers(f"labels of {node_type!r}", y)
             if y.shape[1:] in ((), (1,)):
-                self.num_classes = int(y.max(initial=-1)) + 1
+                self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)
         self.add_table("y", y, node_type)
 
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 
@@ -47,6 +48,15 @@ def test_labels_in_a_column_have_classes_like_those_in_a_row(tmp_path, shape):
     graph = Graph.open(tmp_path / "g")
     assert graph.schema.num_classes == 3
     assert graph.schema.node_tables["node"]["y"] == TableSpec("<i8", shape[1:])
+
+
+def test_the_type_with_the_most_classes_counts_wherever_it_is_declared(tmp_path):
+    labels = {"author": [0, 5, -1], "paper": [0.5], "venue": [1, 0]}
+    for order in itertools.permutations(labels):
+        with GraphWriter(tmp_path / "g", overwrite=True) as out:
+            for node_type in order:
+                out.add_nodes(node_type, len(labels[node_type]), tables={"y": np.array(labels[node_type])})
+        assert Graph.open(tmp_path / "g").schema.num_classes == 6
 
 
 def test_rows_of_several_labels_have_no_number_of_classes(tmp_path):
