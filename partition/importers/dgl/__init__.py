@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from atta.observe.extras import need
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.file import read_file
 from atta.partition.importers.dgl.parts import read_parts
-from atta.partition.importers.dgl.tensors import require_dgl
 from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["read"]
@@ -23,9 +23,9 @@ _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the file of one graph or the partition configuration ``source``."""
-    dgl = require_dgl("importing DGL's graphs")
+    need("importing DGL's graphs", "dgl", "torch")
     if source.suffix == ".bin" or _holds_graphs(source):
-        read_file(dgl, source, out, options)
+        read_file(source, out, options)
     else:
         read_parts(source, out, options)
 

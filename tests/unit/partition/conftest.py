@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
 from atta.partition import Graph
+from atta.partition.importers.dgl import child
 from tests.unit.partition.oracles import write_graph
 
 
@@ -20,6 +25,26 @@ def _no_forcing_to_disk():
     patch.setattr("atta.partition.disk.files.os.fsync", lambda fd: None)
     yield
     patch.undo()
+
+
+@pytest.fixture
+def dgl_in_a_child() -> None:
+    """Have files of DGL loaded by a process of its own, as users do."""
+
+
+@pytest.fixture(autouse=True)
+def _dgl_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load files of DGL without a process of its own: a hundred of them, each importing DGL, would take minutes."""
+
+    @contextmanager
+    def sent(source: Path) -> Iterator[BinaryIO]:
+        stream = io.BytesIO()
+        child.send(str(source), stream)
+        stream.seek(0)
+        yield stream
+
+    if "dgl_in_a_child" not in request.fixturenames:
+        monkeypatch.setattr("atta.partition.importers.dgl.file._sent", sent)
 
 
 @pytest.fixture(scope="session")

@@ -137,6 +137,32 @@ def test_dgl_files_that_are_not_read(tmp_path: Path) -> None:
     assert len(Graph.open(tmp_path / "g").edges(ETYPE)) == 4
 
 
+@pytest.mark.usefixtures("dgl_in_a_child")
+def test_a_file_that_ends_the_process_which_loads_it(tmp_path: Path) -> None:
+    dgl = pytest.importorskip("dgl", reason="needs dgl")
+    import torch
+
+    graph = dgl.graph((torch.tensor([0, 1, 0]), torch.tensor([1, 2, 1])))
+    tensors = {"feat": torch.eye(3, 2), "none": torch.empty(3, 0), "half": torch.ones(3).bfloat16()}
+    graph.ndata.update(tensors)
+    graph.edata["weight"] = torch.arange(3.0)
+    dgl.save_graphs(str(tmp_path / "good.bin"), [graph])
+    import_graph("dgl", tmp_path / "good.bin", tmp_path / "g", drop=["half"])
+    found = Graph.open(tmp_path / "g")
+    assert found.table("node", "x").tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert found.table("node", "none").shape == (3, 0)
+    edges = found.edges(ETYPE)
+    assert (edges.src.tolist(), edges.dst.tolist()) == ([0, 1, 0], [1, 2, 1])
+    assert edges.tables["weight"].tolist() == [0, 1, 2]
+
+    content = bytearray((tmp_path / "good.bin").read_bytes())
+    content[24:32] = (2**60 - 1).to_bytes(8, "little")  # the number of graphs: C++ cannot hold so many and aborts
+    (tmp_path / "bad.bin").write_bytes(content)
+    with pytest.raises(DataError, match=r"bad\.bin: not readable: it ended the process that called dgl"):
+        import_graph("dgl", tmp_path / "bad.bin", tmp_path / "h")
+    assert {path.name for path in tmp_path.iterdir()} == {"good.bin", "bad.bin", "g"}
+
+
 def test_tables_as_arrow_reads_them(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
     graph = shop(tmp_path / "g")
