@@ -16,6 +16,7 @@ from atta.errors import ConfigError, UnknownNameError
 __all__ = ["Schema", "TableSpec", "check_name", "is_table_name", "split_edge_type"]
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*")
+_LARGEST = 2**63 - 1
 _RESERVED = {"ids", "halo", "indptr", "indices", "edge_ids", "src", "dst", "sorted_ids", "sorted_internal"}
 
 
@@ -111,7 +112,7 @@ class Schema:
             self._check_node_type(check_name("node type", node_type))
         for edge_type in self.edge_types:
             self._check_edge_type(edge_type)
-        if self.num_classes is not None and not _is_count(self.num_classes):
+        if self.num_classes is not None and (not _is_count(self.num_classes) or self.num_classes > _LARGEST):
             raise ConfigError(f"num_classes {self.num_classes!r} is not a number of classes")
 
     def _check_node_type(self, node_type: str) -> None:

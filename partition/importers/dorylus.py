@@ -69,7 +69,7 @@ def _add_tables(folder: Path, out: GraphWriter, options: ImportOptions, vertices
         stated = int(_map(path, np.dtype("<u4"), 0, 1)[0])
         if (out.num_classes or 0) > stated:
             raise DataError(path, f"has the label {(out.num_classes or 0) - 1}, but its heading says {stated} classes")
-        state_classes(out, stated)
+        state_classes(out, path, stated)
     found = sorted(folder.glob("graph.bsnap.parts")) + sorted(folder.glob("parts_*/graph.bsnap.parts"))
     if len(found) > 1:
         raise DataError(folder, f"holds {len(found)} assignments of partitions; leave one graph.bsnap.parts")

@@ -132,7 +132,7 @@ def _write(graph: nx.Graph[Any], where: str | Path, out: GraphWriter, options: I
     columns = _Columns(where, options, "vertex", dict(graph.graph.get("node_default") or {}))
     for name, rows in columns.read(labels, [graph.nodes[label] for label in labels]).items():
         _add_rows(out, where, name, rows, options)
-    state_classes(out, whole.pop("num_classes", None))
+    state_classes(out, where, whole.pop("num_classes", None))
     for name in whole:
         options.refuse(where, name, "it is an attribute of the whole graph")
     _write_edges(graph, where, out, options, {label: row for row, label in enumerate(labels)})

@@ -64,7 +64,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
             add_features(out, matrix, node_type, options)
     if (folder / "y.npy").exists():
         out.add_labels(_numbers(folder / "y.npy"), target)
-        state_classes(out, meta.get("num_classes"))
+    state_classes(out, folder / "meta.json", meta.get("num_classes"))
     _add_splits(folder, out, target, options, known=(folder / "y.npy").exists() or "target_type" in meta)
     for edge_type, (index, tables) in relations.items():
         add_edges(out, edge_type, (index[0], index[1]), options, tables)

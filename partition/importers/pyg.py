@@ -51,9 +51,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     shared = list(edges) == [EDGE_TYPE] and nodes.get(NODE_TYPE) is edges[EDGE_TYPE]
     for node_type, store in nodes.items():
         whole.add_nodes(out, node_type, counts[node_type], store, shared=shared)
-    state_classes(out, (nodes[NODE_TYPE] if shared else rest).get("num_classes"))
-    for name in rest.keys() - {"num_classes"}:
-        options.refuse(source, name, "it belongs to no node type and no edge type")
+    stated = (nodes[NODE_TYPE] if shared else rest).get("num_classes")
+    state_classes(out, source, stated if isinstance(stated, int) else None)
+    for name, value in rest.items():
+        if name != "num_classes" or not _says_nothing(name, value):
+            options.refuse(source, name, "it belongs to no node type and no edge type")
     for edge_type, store in edges.items():
         index = indices[edge_type]
         add_edges(

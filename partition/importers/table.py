@@ -53,7 +53,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     known: dict[str, Any] = {}  # node type -> the values of its id column, as Arrow holds them
     for node_type, entry in schema["nodes"].items():
         known[node_type] = _add_nodes(path.parent, out, node_type, entry, options)
-    state_classes(out, schema.get("num_classes"))
+    state_classes(out, path, schema.get("num_classes"))
     for edge_type, entry in schema["edges"].items():
         _add_edges(path.parent, out, edge_type, entry, known=known, options=options)
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ def read_file(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 @contextmanager
-def _sent(source: Path) -> Iterator[BinaryIO]:
+def _sent(source: Path) -> Iterator[IO[bytes]]:
     """What the child process writes; raises DataError if the process dies before the end."""
     command, null = tethered(["-m", "atta.partition.importers.dgl.child", str(source)]), subprocess.DEVNULL
     with subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null) as child:
@@ -51,7 +51,7 @@ def _sent(source: Path) -> Iterator[BinaryIO]:
             raise
 
 
-def _read(source: Path, stream: BinaryIO, out: GraphWriter, options: ImportOptions) -> None:
+def _read(source: Path, stream: IO[bytes], out: GraphWriter, options: ImportOptions) -> None:
     """Write the graph that ``child.py`` sends; raises EOFError if it ends too early."""
     line = stream.readline()
     if not line.endswith(b"\n"):
@@ -80,12 +80,13 @@ def _read(source: Path, stream: BinaryIO, out: GraphWriter, options: ImportOptio
                 columns[name] = values
         add_edges(out, names.edges[key], (src, dst), options, columns)
     whole = _frame(source, stream, said["whole"], options)
-    state_classes(out, int(whole.pop("num_classes")[0]) if "num_classes" in whole else None)
+    if (stated := whole.pop("num_classes", None)) is not None:
+        state_classes(out, source, stated.item() if stated.size == 1 else stated.tolist())
     for name in whole:
         options.refuse(source, name, "it is a tensor of the whole graph")
 
 
-def _frame(source: Path, stream: BinaryIO, tensors: list[Any], options: ImportOptions) -> dict[str, Array]:
+def _frame(source: Path, stream: IO[bytes], tensors: list[Any], options: ImportOptions) -> dict[str, Array]:
     """The arrays by name. Refuse tensors of dtypes that numpy lacks."""
     found = {}
     for name, dtype, shape in tensors:
@@ -96,7 +97,7 @@ def _frame(source: Path, stream: BinaryIO, tensors: list[Any], options: ImportOp
     return found
 
 
-def _array(stream: BinaryIO, dtype: str, shape: list[int]) -> Array:
+def _array(stream: IO[bytes], dtype: str, shape: list[int]) -> Array:
     """Read an array; raises EOFError."""
     rows: Array = np.empty(shape, dtype)
     if stream.readinto(rows.reshape(-1).view(np.uint8).data) < rows.nbytes:  # type: ignore[attr-defined]

@@ -87,7 +87,14 @@ def as_masks(where: str | Path, what: str, split: str, values: Array) -> dict[st
     return {split: mask} if mask.ndim == 1 else {f"{split}_{i}": mask[:, i] for i in range(mask.shape[1])}
 
 
-def state_classes(out: GraphWriter, stated: object) -> None:
-    """Raise the number of classes to the stated number: no vertex may have a label of the highest classes."""
-    if isinstance(stated, int) and not isinstance(stated, bool) and stated > (out.num_classes or 0):
-        out.num_classes = stated
+def state_classes(out: GraphWriter, where: str | Path, stated: object) -> None:
+    """Raise the number of classes to the stated number, if there is one: no vertex may have a label of the highest
+    classes.
+
+    Raises DataError if ``num_classes`` in ``where`` is no number of classes.
+    """
+    if stated is None:
+        return
+    if not isinstance(stated, int | np.integer) or isinstance(stated, bool) or not 0 <= stated <= _LARGEST:
+        raise DataError(where, f"'num_classes' is {stated!r}, wanted is a number of classes")
+    out.num_classes = max(int(stated), out.num_classes or 0)

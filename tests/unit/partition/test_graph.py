@@ -257,3 +257,9 @@ def test_table_specs(spec):
 def test_row_bytes():
     assert TableSpec("<f4", (10, 2)).row_bytes == 80
     assert TableSpec("<i8").row_bytes == 8
+
+
+@pytest.mark.parametrize("classes", [-1, 2**63, 2.0, True])
+def test_numbers_of_classes(classes):
+    with pytest.raises(ConfigError, match="is not a number of classes"):
+        Schema(("n",), (), {"n": 1}, {}, num_classes=classes)

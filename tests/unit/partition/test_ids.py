@@ -81,6 +81,7 @@ IDS = np.arange(c.N)
         (with_meta(node_types=["node"]), r"meta\.json: 'node_types' is \['node'\], wanted is an object"),
         (with_meta(relations=3), r"meta\.json: 'relations' is 3, wanted are names"),
         (with_meta(relations=[[]]), r"'relations' is \[\[\]\]"),
+        (with_meta(num_classes=-5), r"meta\.json: 'num_classes' is -5, wanted is a number of classes"),
     ],
 )  # fmt: skip
 def test_npz(tmp_path: Path, change: Any, says: str) -> None:
@@ -244,6 +245,7 @@ def test_ogb(tmp_path: Path, name: str, rows: list, says: str) -> None:
         (lambda d, t: d.update({"edge_label_index": t.zeros(9)}), "'edge_label_index' is not imported: edges that are seeds"),
         (lambda d, t: d.update({"train_mask": t.arange(6)}), "train_mask: a mask holds truth values"),
         (lambda d, t: d.update({"num_classes": "many"}), "'num_classes' is not imported: it is a str"),
+        (lambda d, t: d.update({"num_classes": 2**70}), rf"d\.pt: 'num_classes' is {2**70}, wanted is a number of classes"),
     ],
 )  # fmt: skip
 def test_pyg(tmp_path: Path, change: Any, says: str) -> None:
@@ -278,6 +280,10 @@ def test_typed_pyg(tmp_path: Path) -> None:
     torch.save(value, tmp_path / "d.pt")
     with pytest.raises(DataError, match="'licence' is not imported: it belongs to no node type"):
         import_graph("pyg", tmp_path / "d.pt", tmp_path / "g")
+    value.licence, value.num_classes = None, "many"
+    torch.save(value, tmp_path / "d.pt")
+    with pytest.raises(DataError, match="'num_classes' is not imported: it belongs to no node type"):
+        import_graph("pyg", tmp_path / "d.pt", tmp_path / "g", drop=["licence"])
 
 
 @pytest.mark.parametrize(
@@ -299,6 +305,10 @@ def test_dgl(tmp_path: Path, ids: list, says: str) -> None:
     with pytest.raises(DataError, match="'of the graph' is not imported: it is a tensor of the whole graph"):
         import_graph("dgl", tmp_path / "g.bin", tmp_path / "g", drop=["two words"])
     import_graph("dgl", tmp_path / "g.bin", tmp_path / "g", drop=["two words", "of the graph"])
+    for stated in ([2.5], [-1], [3, 3]):
+        dgl.save_graphs(str(tmp_path / "g.bin"), [graph], {"num_classes": torch.tensor(stated)})
+        with pytest.raises(DataError, match=r"g\.bin: 'num_classes' is .*, wanted is a number of classes"):
+            import_graph("dgl", tmp_path / "g.bin", tmp_path / "h", drop=["two words"])
 
 
 @pytest.mark.parametrize(

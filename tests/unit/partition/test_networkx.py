@@ -97,6 +97,9 @@ def test_features_labels_and_splits(tmp_path: Path) -> None:
     assert stored.schema.num_classes == 5
     assert stored.provenance["name"] == "a path"
     assert len(stored.edges(ETYPE)) == 6  # the missing reverse edges
+    graph.graph["num_classes"] = "five"
+    with pytest.raises(DataError, match="'num_classes' is 'five', wanted is a number of classes"):
+        atta.from_networkx(graph, tmp_path / "h")
 
 
 def test_strings_become_names(tmp_path: Path) -> None:

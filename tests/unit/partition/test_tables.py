@@ -84,6 +84,10 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
         (lambda s: s["nodes"]["item"].update(tables={"x": "sku"}), "wanted are numbers"),
         (lambda s: s["edges"]["user__buys__item"].update(dst="amount", ignore=["item"]), "names the vertex '2.5'"),
         (lambda s: s.update(edges=[]), "'edges' is not an object"),
+        *(
+            (lambda s, n=number: s.update(num_classes=n), f"schema.json: 'num_classes' is {number!r}, wanted is a number")
+            for number in (2**70, -5, float("nan"), "7", True, 2.0)
+        ),
         (lambda s: s["nodes"]["user"].update(files=["users.parquet"]), "'files' is .*, wanted is a string"),
         (lambda s: s["nodes"]["user"].update(tables=["age"]), "'tables' is .*, wanted is an object"),
         (lambda s: s["nodes"]["user"].update(tables={"x": []}), "'tables' is .*, wanted is an object"),
