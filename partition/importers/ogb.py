@@ -15,6 +15,7 @@ import gzip
 import io
 import itertools
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import distinct_ids
@@ -165,5 +167,5 @@ def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0) -> Iterator[Arra
                     return
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(path, f"not a readable csv.gz file: {error}") from None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None

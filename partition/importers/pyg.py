@@ -18,7 +18,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.common import add_features
+from atta.partition.importers.reading.common import add_features, first_line
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
@@ -187,7 +187,7 @@ def _load(source: Path) -> Any:
         with torch.serialization.safe_globals(admitted):
             value = torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen types for damaged or refused files
-        raise DataError(source, f"refused by torch.load(weights_only=True): {str(error).splitlines()[0]}") from None
+        raise DataError(source, f"refused by torch.load(weights_only=True): {first_line(error)}") from None
     if not isinstance(value, tuple):
         return value
     if len(value) > 1 and value[1] is not None:

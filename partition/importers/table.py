@@ -10,12 +10,14 @@ file, and the strings become the table ``name`` (UTF-8 bytes, padded with zeros)
 node type are written as such; ``007`` and ``12:30`` are strings. A table is a column, several columns side by side, or
 a column of lists of equal length. Other columns, of any file, are refused by name, unless the list ``ignore`` beside
 ``files`` has them. ``num_classes`` beside ``nodes`` states the number of classes if it is larger than the labels show.
-Files are read in pieces. A pattern names several files, which are read in the order of their names.
+Files are read in pieces. A pattern names several files, which are read in the order of their names. It is relative to
+the folder of ``schema.json``, or absolute.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +29,10 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
+from atta.partition.disk.files import check_tree
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME
-from atta.partition.importers.reading.common import add_features, name_bytes
+from atta.partition.importers.reading.common import add_features, first_line, name_bytes
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, distinct_ids, state_classes
@@ -60,12 +63,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 def _refuse_other_files(folder: Path, schema: Mapping[str, Any], options: ImportOptions) -> None:
     """Refuse table files in the folder that the schema does not name."""
-    known = {path for kind in ("nodes", "edges") for entry in schema[kind].values() for path in _paths(folder, entry)}
-    places = {folder, *(path.parent for path in known)}
-    for path in sorted(
-        {p for place in places for suffix in (".parquet", ".csv") for p in place.glob(f"*{suffix}")} - known
-    ):
-        options.refuse(folder, path.relative_to(folder).as_posix(), "schema.json does not name it")
+    named = [path for kind in ("nodes", "edges") for entry in schema[kind].values() for path in _paths(folder, entry)]
+    places, known = {folder, *(p.parent for p in named if p.is_relative_to(folder))}, {p.resolve() for p in named}
+    for path in sorted({p for place in places for suffix in (".parquet", ".csv") for p in place.glob(f"*{suffix}")}):
+        if path.resolve() not in known:
+            options.refuse(folder, path.relative_to(folder).as_posix(), "schema.json does not name it")
 
 
 def _schema(path: Path) -> dict[str, Any]:
@@ -88,11 +90,22 @@ def _schema(path: Path) -> dict[str, Any]:
                 fits, wanted = _SHAPES.get(key, (_is_name, "a string"))
                 if not fits(said):
                     raise DataError(path, f"{kind} {name!r}: {key!r} is {said!r}, wanted is {wanted}")
+            _check_files(path, f"{kind} {name!r}: 'files' is {entry['files']!r}", _paths(path.parent, entry))
     for edge_type in value["edges"]:
         source, _, target = split_edge_type(edge_type)
         if missing := {source, target} - set(value["nodes"]):
             raise DataError(path, f"edges {edge_type!r}: {', '.join(sorted(missing))} is not a node type of 'nodes'")
     return value
+
+
+def _check_files(schema: Path, what: str, paths: Sequence[Path]) -> None:
+    """Check the files of a type; raises DataError."""
+    if not paths:
+        raise DataError(schema, f"{what}: no such file")
+    for path in paths:
+        check_tree(path)
+        if path.suffix.lower() not in (".parquet", ".csv"):
+            raise DataError(schema, f"{what}: {path.name} is neither .parquet nor .csv")
 
 
 def _is_name(said: Any) -> bool:
@@ -197,14 +210,8 @@ def _add_edges(
 
 def _paths(folder: Path, entry: Mapping[str, Any]) -> list[Path]:
     """The files of a type, in the order in which they are read."""
-    where = folder / str(entry["files"])
-    paths = sorted(folder.glob(str(entry["files"])))
-    if not paths:
-        raise DataError(where, "no such file")
-    suffix = paths[0].suffix.lower()
-    if suffix not in (".parquet", ".csv"):
-        raise DataError(where, f"{suffix or 'a file without a suffix'}: wanted is .parquet or .csv")
-    return paths
+    found = glob.glob(entry["files"], root_dir=folder, recursive=True, include_hidden=True)
+    return sorted(folder / name for name in found)
 
 
 def _is_csv(folder: Path, entry: Mapping[str, Any]) -> bool:
@@ -217,7 +224,7 @@ def _reading(where: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
-        raise DataError(where, f"not readable: {error}") from None
+        raise DataError(where, f"not readable: {first_line(error)}") from None
 
 
 def _wanted(folder: Path, entry: Mapping[str, Any], columns: Sequence[str], options: ImportOptions) -> Any:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.partition.importers.dgl.tensors import require_dgl
+from atta.partition.importers.reading.common import first_line
 
 __all__ = ["main", "send"]
 
@@ -35,8 +36,7 @@ def send(path: str, out: BinaryIO) -> None:
     try:
         said = _described(path, arrays)
     except Exception as error:  # DGL's own errors have no common base, and their messages are stack traces
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        said = {"error": f"not readable by dgl.load_graphs: {first}"}
+        said = {"error": f"not readable by dgl.load_graphs: {first_line(error)}"}
     out.write(json.dumps(said).encode() + b"\n")
     arrays.reverse()
     while arrays:  # each is freed once it is written, because the reader keeps it

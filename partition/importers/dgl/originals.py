@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.importers.dgl.tensors import TypeNames, require_dgl
-from atta.partition.importers.reading.common import load_array, load_npz
+from atta.partition.importers.reading.common import first_line, load_array, load_npz
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_ids, distinct_ids
 
@@ -119,7 +119,7 @@ def _load(path: Path) -> Any:
     except ConfigError:
         raise
     except Exception as error:  # torch and DGL raise many unrelated types
-        raise DataError(path, f"not readable: {(str(error).splitlines() or [''])[0]}") from None
+        raise DataError(path, f"not readable: {first_line(error)}") from None
 
 
 def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:

@@ -23,6 +23,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.importers.dgl.originals import original_edges, original_nodes
 from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl, table_names
+from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 
@@ -143,8 +144,7 @@ class _Folder:
         return tuple(found)
 
     def _unreadable(self, part: int, error: Exception) -> DataError:
-        first = (str(error).splitlines() or [""])[0]
-        return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first}")
+        return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first_line(error)}")
 
 
 def _config(path: Path) -> dict[str, Any]:

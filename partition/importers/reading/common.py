@@ -16,11 +16,16 @@ from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["add_features", "as_csr", "load_array", "load_npz", "name_bytes"]
+__all__ = ["add_features", "as_csr", "first_line", "load_array", "load_npz", "name_bytes"]
 
 Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
 _MAX_NAME_BYTES = 256
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a library's message, which may be long or empty; then it is the name of the error's class."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def load_array(path: Path) -> Array:

@@ -222,6 +222,15 @@ def test_ogb(tmp_path: Path, name: str, rows: list, says: str) -> None:
     assert not list(tmp_path.glob("g*"))
 
 
+def test_a_damaged_file_of_ogb(tmp_path: Path) -> None:
+    source = c.ogb(tmp_path / "s", set())
+    content = bytearray((source / "raw/edge.csv.gz").read_bytes())
+    content[10:30] = b"\xff" * 20  # after the heading of gzip
+    (source / "raw/edge.csv.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"edge\.csv\.gz: not a readable csv\.gz file: Error -3"):
+        import_graph("ogb", source, tmp_path / "g")
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

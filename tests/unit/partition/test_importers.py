@@ -288,6 +288,9 @@ def test_hostile_torch_file_is_refused(tmp_path):
     torch.save({"edge_index": Runs(os.system, f"touch {mark}")}, tmp_path / "bad.pt")
     with pytest.raises(DataError, match=r"bad\.pt: refused"):
         import_graph("pyg", tmp_path / "bad.pt", tmp_path / "g")
+    (tmp_path / "bad.pt").write_bytes(b"")
+    with pytest.raises(DataError, match=r"bad\.pt: refused by torch\.load\(weights_only=True\): EOFError"):
+        import_graph("pyg", tmp_path / "bad.pt", tmp_path / "g")
     assert not mark.exists()
 
 

@@ -78,14 +78,31 @@ def test_round_trip(folder: Path, tmp_path: Path) -> None:
         (lambda s: s["nodes"]["user"].pop("id"), "needs"),
         (lambda s: s["nodes"].pop("item"), "item is not a node type"),
         (lambda s: s["nodes"]["user"].update(files="nobody.parquet"), "no such file"),
-        (lambda s: s["nodes"]["user"].update(files="schema.json"), "wanted is .parquet or .csv"),
+        (lambda s: s["nodes"]["user"].update(files="schema.json"), "is neither .parquet nor .csv"),
+        *(
+            (
+                lambda s, p=pattern: s["nodes"]["user"].update(files=p),
+                f"schema.json: nodes 'user': 'files' is '{said}': ",
+            )
+            for pattern, said in {
+                "": "",
+                ".": ".",
+                "n**.csv": r"n\*\*\.csv",
+                "**x/[.csv": r"\*\*x/\[\.csv",
+                "a" * 5000: "a{5000}",
+                "/proc/self/comm": "/proc/self/comm",
+            }.items()
+        ),
         (lambda s: s["nodes"]["user"].update(id="uid"), "no column 'uid'"),
         (lambda s: s["nodes"]["user"].update(id="age", ignore=["user_id"]), "integers or strings"),
         (lambda s: s["nodes"]["item"].update(tables={"x": "sku"}), "wanted are numbers"),
         (lambda s: s["edges"]["user__buys__item"].update(dst="amount", ignore=["item"]), "names the vertex '2.5'"),
         (lambda s: s.update(edges=[]), "'edges' is not an object"),
         *(
-            (lambda s, n=number: s.update(num_classes=n), f"schema.json: 'num_classes' is {number!r}, wanted is a number")
+            (
+                lambda s, n=number: s.update(num_classes=n),
+                f"schema.json: 'num_classes' is {number!r}, wanted is a number",
+            )
             for number in (2**70, -5, float("nan"), "7", True, 2.0)
         ),
         (lambda s: s["nodes"]["user"].update(files=["users.parquet"]), "'files' is .*, wanted is a string"),
@@ -134,6 +151,24 @@ def test_damaged_and_empty_files(folder: Path, tmp_path: Path) -> None:
     (folder / "knows.parquet").write_bytes(b"PAR1 nothing else")
     with pytest.raises(DataError, match="not readable"):
         import_graph("table", folder, tmp_path / "h")
+    parquet.write_table(pa.table({"a": [5], "b": [42]}), folder / "knows.parquet")
+    content = bytearray((folder / "knows.parquet").read_bytes())
+    content[4:8] = b"\xff" * 4  # the heading of a page, of which Arrow complains in several lines
+    (folder / "knows.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"knows\.parquet: not readable: Couldn't deserialize thrift.*\Z"):
+        import_graph("table", folder, tmp_path / "h")
+
+
+def test_absolute_paths(folder: Path, tmp_path: Path) -> None:
+    (warehouse := tmp_path / "warehouse").mkdir()
+    (folder / "buys-1.csv").rename(warehouse / "buys-1.csv")
+    (warehouse / "other.csv").write_text("of another graph\n")
+    schema = json.loads(json.dumps(SCHEMA))
+    schema["nodes"]["user"]["files"] = str(folder / "users.parquet")
+    schema["edges"]["user__buys__item"]["files"] = f"{tmp_path}/*/buys-*.csv"
+    (folder / "schema.json").write_text(json.dumps(schema))
+    import_graph("table", folder, tmp_path / "g")
+    assert Graph.open(tmp_path / "g").edges("user__buys__item").tables["weight"].tolist() == [2.5, 1.0, 9.0]
 
 
 def csv_graph(tmp_path: Path, nodes: str, edges: str, **tables: Any) -> Graph:
