@@ -7,9 +7,10 @@
 
 Ids may be integers, which stay the users' ids, or strings. With strings, vertices are numbered in the order of the
 file, and the strings become the table ``name`` (UTF-8 bytes, padded with zeros). In CSV, ids are integers if all of a
-node type are written as such; ``007`` and ``12:30`` are strings. A table is a column, several columns side by side, or
-a column of lists of equal length. Other columns, of any file, are refused by name, unless the list ``ignore`` beside
-``files`` has them. ``num_classes`` beside ``nodes`` states the number of classes if it is larger than the labels show.
+node type are written as such; ``007``, ``12:30``, ``12e4`` and ``1.5`` are strings. A table is a column, several columns
+side by side, or a column of lists of equal length. A column of whole numbers in which some file has a fraction becomes
+float64. Other columns, of any file, are refused by name, unless the list ``ignore`` beside ``files`` has them.
+``num_classes`` beside ``nodes`` states the number of classes if it is larger than the labels show.
 Files are read in pieces. A pattern names several files, which are read in the order of their names. It is relative to
 the folder of ``schema.json``, or absolute.
 """
@@ -135,11 +136,10 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
     import pyarrow.compute as pc
 
     tables, splits = entry.get("tables", {}), entry.get("splits", {})
-    columns = [entry["id"], *_columns(tables), *splits.values()]
     options.progress.stage(f"nodes {node_type}", None)
-    where, schema = folder / str(entry["files"]), _wanted(folder, entry, columns, options)
-    kind = schema.field(entry["id"]).type
-    as_text = _is_csv(folder, entry) and not pa.types.is_floating(kind)
+    where = folder / str(entry["files"])
+    schema = _wanted(folder, entry, [entry["id"]], [*_columns(tables), *splits.values()], options)
+    kind, as_text = schema.field(entry["id"]).type, _is_csv(folder, entry)
     if as_text:
         schema = _typed(schema, entry["id"], pa.string())
     whole = pa.Table.from_batches(list(_batches(folder, entry, schema, blanks=not pa.types.is_string(kind))))
@@ -147,7 +147,7 @@ def _add_nodes(folder: Path, out: GraphWriter, node_type: str, entry: Mapping[st
     if ids.null_count:
         raise DataError(where, f"the column {entry['id']!r} has empty ids")
     if as_text or pa.types.is_null(ids.type):
-        ids = _integers(where, ids)
+        ids = _integers(where, entry["id"], ids)
         whole = whole.set_column(whole.schema.get_field_index(entry["id"]), entry["id"], ids)
     strings = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
     if not strings and not pa.types.is_integer(ids.type):
@@ -188,7 +188,7 @@ def _add_edges(
     source, _, target = split_edge_type(edge_type)
     tables, where = entry.get("tables", {}), folder / str(entry["files"])
     ids = {"src": known[source], "dst": known[target]}
-    schema = _wanted(folder, entry, [entry["src"], entry["dst"], *_columns(tables)], options)
+    schema = _wanted(folder, entry, [entry["src"], entry["dst"]], _columns(tables), options)
     if _is_csv(folder, entry):  # by itself, Arrow would read the vertex 12:30 as a time, and 22 among names as a number
         for side, values in ids.items():
             schema = _typed(schema, entry[side], values.type)
@@ -227,14 +227,18 @@ def _reading(where: Path) -> Iterator[None]:
         raise DataError(where, f"not readable: {first_line(error)}") from None
 
 
-def _wanted(folder: Path, entry: Mapping[str, Any], columns: Sequence[str], options: ImportOptions) -> Any:
-    """The Arrow schema of the wanted columns: the type of each is that of the first file with values in it.
+def _wanted(
+    folder: Path, entry: Mapping[str, Any], ids: Sequence[str], values: Sequence[str], options: ImportOptions
+) -> Any:
+    """The Arrow schema of the columns ``ids`` and ``values``: the type of each is that of the first file with values in
+    it. Of ``values`` that are whole numbers and fractions it is double.
 
     Raises DataError naming a file that lacks one of them, or has others that are not to be ignored.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    columns, numbers = [*ids, *values], set(values) - set(ids)
     fields: dict[str, Any] = {}
     kind = "csv" if _is_csv(folder, entry) else "parquet"
     for path in _paths(folder, entry):
@@ -247,9 +251,39 @@ def _wanted(folder: Path, entry: Mapping[str, Any], columns: Sequence[str], opti
             if name not in columns and name not in entry.get("ignore", ()):
                 options.refuse(path, name, "schema.json does not name the column")
         for name in columns:
-            if name not in fields or pa.types.is_null(fields[name].type):
-                fields[name] = found.field(name)
-    return pa.schema(list(fields.values()))
+            said, here = fields.get(name), found.field(name)
+            if said is None or pa.types.is_null(said.type):
+                fields[name] = here
+            elif name in numbers and pa.types.is_integer(said.type) and pa.types.is_floating(here.type):
+                fields[name] = said.with_type(pa.float64())
+    schema = pa.schema(list(fields.values()))
+    return _with_fractions(folder, entry, schema, sorted(numbers)) if kind == "csv" else schema
+
+
+def _with_fractions(folder: Path, entry: Mapping[str, Any], schema: Any, names: Sequence[str]) -> Any:
+    """``schema`` with double for those columns ``names`` of CSV files that have fractions behind their beginnings, which
+    are all that Arrow looks at."""
+    import pyarrow as pa
+
+    whole = [name for name in names if pa.types.is_int64(schema.field(name).type)]
+    if whole and not _fits(folder, entry, schema, whole):
+        for name in whole:
+            if not _fits(folder, entry, schema, [name]):
+                schema = _typed(schema, name, pa.float64())
+    return schema
+
+
+def _fits(folder: Path, entry: Mapping[str, Any], schema: Any, names: list[str]) -> bool:
+    """Whether all values of the columns ``names`` are of the types in ``schema``."""
+    import pyarrow as pa
+
+    with _reading(folder / str(entry["files"])):
+        try:
+            for _ in _dataset(folder, entry, schema).to_batches(columns=names):
+                pass
+        except pa.ArrowInvalid:  # of other faults, whoever reads the values will say what they are
+            return False
+    return True
 
 
 def _typed(schema: Any, name: str, kind: Any) -> Any:
@@ -265,16 +299,10 @@ def _batches(folder: Path, entry: Mapping[str, Any], schema: Any, *, blanks: boo
     ``blanks``: whether an empty text of a CSV file is a missing value.
     """
     import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.dataset as ds
 
-    kind: Any = "parquet"
-    if _is_csv(folder, entry):
-        kind = ds.CsvFileFormat(convert_options=pa.csv.ConvertOptions(strings_can_be_null=blanks))
     empty = True
     with _reading(folder / str(entry["files"])):
-        dataset = ds.dataset([str(path) for path in _paths(folder, entry)], schema=schema, format=kind)
-        for batch in dataset.to_batches(batch_size=_ROWS):
+        for batch in _dataset(folder, entry, schema, blanks=blanks).to_batches(batch_size=_ROWS):
             if batch.num_rows:
                 empty = False
                 yield batch
@@ -282,7 +310,17 @@ def _batches(folder: Path, entry: Mapping[str, Any], schema: Any, *, blanks: boo
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _integers(where: Path, ids: Any) -> Any:
+def _dataset(folder: Path, entry: Mapping[str, Any], schema: Any, *, blanks: bool = False) -> Any:
+    import pyarrow.csv
+    import pyarrow.dataset as ds
+
+    kind: Any = "parquet"
+    if _is_csv(folder, entry):
+        kind = ds.CsvFileFormat(convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=blanks))
+    return ds.dataset([str(path) for path in _paths(folder, entry)], schema=schema, format=kind)
+
+
+def _integers(where: Path, name: str, ids: Any) -> Any:
     """Ids [n] that are text as int64 if each is written as an integer is, otherwise unchanged: they are names."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -292,8 +330,10 @@ def _integers(where: Path, ids: Any) -> Any:
     plain = pc.utf8_trim_whitespace(ids)
     if not pc.all(pc.match_substring_regex(plain, "^(0|-?[1-9][0-9]*)$")).as_py():
         return ids
-    with _reading(where):
+    try:
         return plain.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise DataError(where, f"the column {name!r} has an id that does not fit into 64 bits: {error}") from None
 
 
 def _columns(tables: Mapping[str, Any]) -> list[str]:

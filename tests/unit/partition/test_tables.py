@@ -193,6 +193,8 @@ def csv_graph(tmp_path: Path, nodes: str, edges: str, **tables: Any) -> Graph:
         (["A1", "22", "7"], "22,7", (1, 2)),
         (["A1", "007", "7"], "007,7", (1, 2)),
         (["007", "7"], "7,007", (1, 0)),
+        (["12e4", "1200e2", "77"], "12e4,77", (0, 2)),
+        (["1.5", "2"], "2,1.5", (1, 0)),
         (["0x1F", "31"], "31,0x1F", (1, 0)),
         (["true", "false"], "false,true", (1, 0)),
         (["2020-01-01", "2020-01-02"], "2020-01-02,2020-01-01", (1, 0)),
@@ -217,10 +219,34 @@ def test_a_heading_alone_is_a_type_without_edges_or_vertices(tmp_path: Path, ids
     assert (graph.schema.node_counts, graph.schema.edge_counts) == ({"u": ids.count("\n")}, {"u__r__u": 0})
 
 
-@pytest.mark.parametrize("ids", ['1\n""\n3\n', "1.5\n2\n"])
-def test_csv_ids_that_are_empty_or_fractions(tmp_path: Path, ids: str) -> None:
-    with pytest.raises(DataError, match=r"n\.csv: the column 'id' (has empty ids|holds double)"):
+@pytest.mark.parametrize("ids", ['1\n""\n3\n', "1.5\nNaN\n", "1\n9223372036854775808\n"])
+def test_csv_ids_that_are_empty_or_too_large(tmp_path: Path, ids: str) -> None:
+    with pytest.raises(DataError, match=r"n\.csv: the column 'id' has (empty ids|an id that does not fit)"):
         csv_graph(tmp_path, f"id\n{ids}", "s,d\n")
+
+
+def test_fractions_behind_whole_numbers(folder: Path, tmp_path: Path) -> None:
+    exact, pad, many = 2**53 + 1, "-" * 300, 4000  # more than the 1 MiB that Arrow guesses types from
+    items = [f"{name},1,{exact},{pad}" for name in ("apple", "pear", "äpfel", *range(many))]
+    (folder / "items.csv").write_text("\n".join(["sku,price,code,text", *items, f"last,0.5,{exact},", ""]))
+    (folder / "buys-0.csv").write_text("user,item,amount\n5,pear,2\n")
+    (folder / "buys-1.csv").write_text("user,item,amount\n700,äpfel,0.25\n")
+    parquet.write_table(pa.table({"a": [5], "b": [42], "years": [3]}), folder / "knows-0.parquet")
+    parquet.write_table(
+        pa.table({"a": [5], "b": [700], "years": pa.array([0.5], pa.float32())}), folder / "knows-1.parquet"
+    )
+    (folder / "knows.parquet").unlink()
+    schema = json.loads(json.dumps(SCHEMA))
+    schema["nodes"]["item"] = {"files": "items.csv", "id": "sku", "tables": {"price": "price", "code": "code"}}
+    schema["nodes"]["item"]["ignore"] = ["text"]
+    schema["edges"]["user__knows__user"] |= {"files": "knows-*.parquet", "tables": {"years": "years"}}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    import_graph("table", folder, tmp_path / "g")
+    graph = Graph.open(tmp_path / "g")
+    assert graph.table("item", "price").tolist() == [1] * (many + 3) + [0.5]
+    assert graph.table("item", "code").tolist() == [exact] * (many + 4)
+    assert graph.edges("user__buys__item").tables["weight"].tolist() == [2, 0.25]
+    assert graph.edges("user__knows__user").tables["years"].tolist() == [3, 0.5]
 
 
 def test_a_first_file_with_a_heading_alone(folder: Path, tmp_path: Path) -> None:
