@@ -45,13 +45,12 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _holds(name: str, spec: TableSpec) -> bool:
-    """Whether the layout holds the table. Features are a matrix, labels one or more whole numbers per vertex, years one
-    whole number."""
-    kind, shape = np.dtype(spec.dtype).kind, spec.row_shape
+    """Whether the layout holds the table. Features are a matrix, labels one or more int64 per vertex, years one."""
+    shape = spec.row_shape
     if name == "x":
         return len(shape) == 1 and shape[0] > 0 and np.dtype(spec.dtype).itemsize <= 8
     if name == "y":
-        return kind in "iu" and (not shape or (len(shape) == 1 and shape[0] > 1))
+        return spec.dtype == "<i8" and (not shape or (len(shape) == 1 and shape[0] > 1))
     return name == "node_year" and spec.dtype == "<i8" and not shape
 
 

@@ -27,7 +27,7 @@ MARKER: str | None = None
 
 
 def lost(graph: Graph) -> list[str]:
-    """Name tables whose dtype torch lacks, or whose name the importer would read as something else."""
+    """Name tables whose dtype torch lacks, or whose name or shape the importer would read as something else."""
     torch, _ = _modules()
     shared = is_homogeneous(graph.schema)
 
@@ -40,9 +40,14 @@ def lost(graph: Graph) -> list[str]:
 
     return lost_edge_types(graph.schema) + lost_tables(
         graph.schema,
-        lambda _, name, spec: held(spec) and node_table(name, shared=shared) == name,
+        lambda _, name, spec: held(spec) and node_table(name, shared=shared) == name and not _flattened(name, spec),
         lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
     )
+
+
+def _flattened(table: str, spec: TableSpec) -> bool:
+    """Whether the importer would read a column of labels [n, 1] as labels [n]. Data sets of PyG have such columns."""
+    return table == "y" and spec.row_shape == (1,)
 
 
 def _edge_key(table: str, shared: bool) -> str:

@@ -168,15 +168,15 @@ class GraphWriter:
             out.append(rows[lo:hi])
 
     def add_labels(self, labels: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
-        """Add the table ``y``; integer labels become int64 and raise the number of classes to theirs (-1: unlabelled).
+        """Add the table ``y``. Labels of one integer per vertex become int64 and raise the number of classes to theirs
+        (-1: unlabelled); rows of several keep their dtype.
 
-        Raises ConfigError for an integer that does not fit into int64.
+        Raises ConfigError for the one integer of a vertex if it does not fit into int64.
         """
         y = np.asarray(labels)
-        if y.dtype.kind in "biu":
+        if y.dtype.kind in "biu" and y.shape[1:] in ((), (1,)):
             y = y.astype(np.int64) if y.dtype == bool else _integers(f"labels of {node_type!r}", y)
-            if y.shape[1:] in ((), (1,)):
-                self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)
+            self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)
         self.add_table("y", y, node_type)
 
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:

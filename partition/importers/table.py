@@ -366,9 +366,7 @@ def _numbers(where: Path, name: str, column: Any) -> Array:
             raise DataError(where, f"the column {name!r} has lists of {lengths[0]} to {lengths[-1]} values")
         width = int(lengths[0]) if len(lengths) else getattr(kind, "list_size", 0)
         return _numbers(where, name, pc.list_flatten(column)).reshape(len(column), width)
-    if pa.types.is_boolean(kind):
-        return column.cast(pa.uint8()).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(where, f"the column {name!r} holds {kind}, wanted are numbers")
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 

@@ -26,7 +26,7 @@ class Can:
     everywhere: bool = True  # labels and splits on several types, edge tables on several edge types
     splits: tuple[str, ...] = ("train", "val", "test", "fold_mask", "a.b-c")
     edge_tables: tuple[str, ...] = ("weight", "time", "edge_attr", "colour")
-    dtypes: str = "i2 u8 f2 f8 ?"  # of node tables
+    dtypes: str = "i2 u8 f2 f8 ?"  # of node tables, and of rows of labels
     empty: bool = True  # types without vertices
     classes: bool = True  # more classes than the labels use
 
@@ -35,8 +35,16 @@ CAN = {
     "npz": Can(extra=False, everywhere=False, edge_tables=("weight", "time", "edge_attr")),
     "pyg": Can(),
     "dgl": Can(dtypes="i2 u8 f2 f8"),
-    "table": Can(dtypes="i2 u8 f2 f8"),
-    "ogb": Can(typed=False, extra=False, splits=("train", "val", "test"), edge_tables=(), empty=False, classes=False),
+    "table": Can(),
+    "ogb": Can(
+        typed=False,
+        extra=False,
+        splits=("train", "val", "test"),
+        edge_tables=(),
+        dtypes="i8",
+        empty=False,
+        classes=False,
+    ),
 }
 
 
@@ -64,7 +72,7 @@ class Drawn:
         with GraphWriter(path) as out:
             for t, count in counts.items():
                 self.nodes(out, t, count, labelled=t in labelled)
-            if out.num_classes is not None and self.can.classes:
+            if self.can.classes and self.flag():
                 out.num_classes = 4 + self.draw(st.integers(0, 3))
             kinds = edges[: self.draw(st.integers(1, len(edges)))]
             tables = self.can.edge_tables if self.can.everywhere or len(kinds) == 1 else ()
@@ -80,7 +88,9 @@ class Drawn:
             tables["x"] = self.rng.normal(size=(count, 3)).astype(np.float32)
             tables["x"][:1, 0] = self.draw(st.sampled_from([np.nan, np.inf, 1e-42, 0.1]))
         if labelled and self.flag():
-            tables["y"] = self.rng.integers(-1, 4, count)
+            dtype = self.draw(st.sampled_from(self.can.dtypes.split()))
+            several = self.rng.integers(0, 2, (count, 3)).astype(dtype)
+            tables["y"] = several if self.flag() else self.rng.integers(-1, 4, count)
         if self.can.extra and self.flag():
             dtype = self.draw(st.sampled_from(self.can.dtypes.split()))
             tables["year"] = self.rng.integers(0, 2000, (count, 2) if self.flag() else count).astype(dtype)

@@ -76,6 +76,16 @@ def test_a_lossy_export_is_refused(fmt: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["g"]
 
 
+@pytest.mark.parametrize(("fmt", "y"), [("pyg", np.ones((2, 1), np.int64)), ("ogb", np.ones((2, 3), np.int8))])
+def test_labels_that_would_come_back_otherwise(fmt: str, y: Any, tmp_path: Path) -> None:
+    need(fmt)
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", 2, tables={"y": y})
+        out.add_edges(ETYPE, np.array([0]), np.array([1]))
+    with pytest.raises(ConfigError, match="cannot hold the node table 'y' of 'node'"):
+        export_graph(fmt, tmp_path / "g", target(fmt, tmp_path))
+
+
 def test_what_ogb_lacks(tmp_path: Path) -> None:
     with GraphWriter(tmp_path / "g") as out:
         out.add_nodes("node", 2, tables={"y": np.zeros(2, np.float32)}, splits={"odd": [1]})

@@ -59,10 +59,12 @@ def test_the_type_with_the_most_classes_counts_wherever_it_is_declared(tmp_path)
         assert Graph.open(tmp_path / "g").schema.num_classes == 6
 
 
-def test_rows_of_several_labels_have_no_number_of_classes(tmp_path):
+@pytest.mark.parametrize("dtype", ["|i1", "<u8", "|b1", "<i8"])
+def test_rows_of_several_labels_keep_their_dtype_and_have_no_number_of_classes(tmp_path, dtype):
     with GraphWriter(tmp_path / "g") as out:
-        out.add_nodes("node", 2, tables={"y": np.array([[0, 1], [1, 1]])})
-    assert Graph.open(tmp_path / "g").schema.num_classes is None
+        out.add_nodes("node", 2, tables={"y": np.array([[0, 1], [1, 1]], dtype)})
+    schema = Graph.open(tmp_path / "g").schema
+    assert (schema.num_classes, schema.node_tables["node"]["y"]) == (None, TableSpec(dtype, (2,)))
 
 
 def ids_twice(out):
