@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.shard import Shard
@@ -51,27 +51,24 @@ def predict(
     *,
     batch_size: int = 1024,
     batches: int = 8,
-    split: str = "train",
+    split: str | None = None,
     seed: int = 0,
 ) -> list[Prediction]:
-    """Sample ``batches`` random batches per partition from the vertices of ``split`` (all vertices if there is no such
-    split).
+    """Sample ``batches`` random batches per partition from the vertices of ``split``. None: ``train``, or all vertices
+    if there is no such split.
 
     The seeds are the same as a loader's with one trainer per partition. All partitions must be on this machine.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: an argument is out of range; UnknownNameError: no node type has the ``split``.
     """
     if batch_size < 1 or batches < 1 or not num_neighbors or any(k < -1 for k in num_neighbors):
         raise ConfigError(
             f"batch_size {batch_size}, batches {batches}, num_neighbors {list(num_neighbors)}: out of range"
         )
+    seed_type, seeds = _seeds(dataset, split)
     shards = [Shard(dataset, part) for part in range(dataset.num_parts)]
-    schema, rng = dataset.schema, np.random.default_rng(seed)
-    seed_type = next((t for t in schema.node_types if split in schema.splits[t]), schema.node_types[0])
-    seeds = np.arange(schema.node_counts[seed_type])
-    if split in schema.splits[seed_type]:
-        seeds = np.asarray(dataset.split(seed_type, split))
+    rng = np.random.default_rng(seed)
     found: list[tuple[int, int, list[_Figures]]] = []
     # Loaders deal seeds out to one trainer per partition in the same way: in equal numbers, so a few may belong to a
     # neighbouring partition.
@@ -88,6 +85,17 @@ def predict(
         _summary(part, seeds, figures, rows / batches)
         for (part, seeds, figures), rows in zip(found, contested, strict=True)
     ]
+
+
+def _seeds(dataset: Dataset, split: str | None) -> tuple[str, np.ndarray]:
+    """The node type of the seeds, and all of them."""
+    schema, name = dataset.schema, "train" if split is None else split
+    for node_type, splits in schema.splits.items():
+        if name in splits:
+            return node_type, np.asarray(dataset.split(node_type, name))
+    if split is not None:
+        raise UnknownNameError.of("split", split, {s for splits in schema.splits.values() for s in splits})
+    return schema.node_types[0], np.arange(schema.node_counts[schema.node_types[0]])
 
 
 @dataclass(frozen=True)

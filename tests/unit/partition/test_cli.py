@@ -86,6 +86,22 @@ def test_inspect_of_one_part(atta, tmp_path):
     assert atta("inspect", "d", "--part", "0").exit_code == 0
     with pytest.raises(DataError, match="part-0001"):
         atta("inspect", "d")
+    with pytest.raises(ConfigError, match="--part: needs a partitioned dataset"):
+        atta("inspect", "g", "--part", "7")
+
+
+def test_the_split_that_a_prediction_begins_with(atta):
+    atta(*GENERATE)
+    atta("partition", "g", "d", "--parts", "2", "--method", "random", "-q")
+    inspect, seeds = ("inspect", "d", "--num-neighbors", "2", "--batch-size", "500", "--json", "-"), {}
+    for split in ("train", "val", None):
+        shown = atta(*inspect, *(("--split", split) if split else ())).output
+        seeds[split] = sum(part["seeds"] for part in json.loads(shown)["prediction"]["parts"])
+    dataset = Dataset.open("d")
+    train, val = (len(dataset.split("node", name)) for name in ("train", "val"))
+    assert seeds == {"train": train, "val": val, None: train}
+    with pytest.raises(UnknownNameError, match="unknown split 'vall'; did you mean 'val'"):
+        atta(*inspect, "--split", "vall")
 
 
 def test_wrong_usage(atta):

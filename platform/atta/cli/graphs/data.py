@@ -137,7 +137,8 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     "--batches", type=int, default=8, show_default=True, help="Batches per partition to sample for the prediction."
 )
 @click.option(
-    "--split", default="train", show_default=True, help="Split whose vertices are the seeds of these batches."
+    "--split",
+    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if there is none].",
 )
 @click.option(
     "--trainers-per-server",
@@ -159,7 +160,7 @@ def inspect_(
     num_neighbors: tuple[int, ...],
     batch_size: int,
     batches: int,
-    split: str,
+    split: str | None,
     trainers_per_server: int | None,
     sample: str | None,
     json_file: str | None,
@@ -175,6 +176,8 @@ def inspect_(
         report["placement"] = [asdict(server) for server in servers]
     elif trainers_per_server is not None:
         raise ConfigError("--trainers-per-server: needs a partitioned dataset, servers have partitions")
+    elif parts:
+        raise ConfigError("--part: needs a partitioned dataset, a graph folder has no partitions")
     if num_neighbors:
         if report["kind"] != "dataset" or parts:
             raise ConfigError("--num-neighbors: needs a partitioned dataset with all its partitions")
