@@ -12,7 +12,7 @@ from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
-from atta.partition.methods import make_method
+from atta.partition.methods import check_balance, make_method
 from atta.partition.parts.remote import local_graph, sent
 
 __all__ = ["check_parts", "check_seed", "how_made", "partition_graph"]
@@ -31,7 +31,7 @@ def partition_graph(
     overwrite: bool = False,
     verify: bool = True,
     progress: Progress | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Partition the graph folder ``src`` into the dataset ``dst``.
 
     Args:
@@ -48,14 +48,20 @@ def partition_graph(
         verify: check the graph folder's checksums first.
         progress: receives the stages.
 
+    Returns:
+        What the dataset's manifest says of its making. With the ``fallback``, ``method`` is its name and ``failed``
+        says why the first method is not.
+
     Raises:
-        ConfigError: an option is wrong or ``dst`` may not be written.
+        ConfigError: an option is wrong, a method cannot balance what ``balance`` names, or ``dst`` may not be written.
         DataError: the graph folder is damaged.
     """
     check_parts(parts)
     check_seed(seed)
     chosen = make_method(method, options)
     second = None if fallback is None else make_method(fallback)
+    for each in (chosen, second):
+        check_balance(each, balance)
     progress = progress or Silent()
     if is_url(dst):
         with sent(str(dst), MANIFEST, overwrite=overwrite, progress=progress) as made:
@@ -66,8 +72,7 @@ def partition_graph(
                 "balance": balance,
                 "verify": verify,
             }
-            partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
-        return
+            return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how = how_made(method, parts, seed, balance, options)
     try:
@@ -81,6 +86,7 @@ def partition_graph(
         how |= {"method": fallback, "options": {}, "failed": f"{method}: {error}"}
         owners = second.assign(graph, parts, seed=seed, balance=balance, progress=progress)
     write_dataset(graph, owners, dst, parts, provenance=how, overwrite=overwrite, progress=progress)
+    return how
 
 
 def check_parts(parts: int) -> None:

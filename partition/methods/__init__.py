@@ -20,7 +20,7 @@ from atta.partition.methods.metis import Metis
 from atta.partition.methods.random import Random
 from atta.partition.methods.streaming import Fennel, Ldg
 
-__all__ = ["METHODS", "PartitionMethod", "make_method"]
+__all__ = ["METHODS", "PartitionMethod", "check_balance", "make_method"]
 
 
 class PartitionMethod(Protocol):
@@ -32,7 +32,8 @@ class PartitionMethod(Protocol):
         """Return the partition of each row per node type, int32 [n].
 
         Each partition should get an equal share of everything in ``balance`` (``atta.partition.cutting.balance``). None
-        leaves it to the method. A method may balance more.
+        leaves it to the method. A method may balance more. One that cannot balance everything refuses the rest by a
+        function ``check_balance(balance)``, which raises ConfigError.
         """
 
 
@@ -69,6 +70,12 @@ def make_method(name: str, options: Mapping[str, Any] | None = None) -> Partitio
         raise ConfigError(f"the method {name} needs the option {', '.join(missing)}")
     method: PartitionMethod = kind(**given)
     return method
+
+
+def check_balance(method: PartitionMethod | None, balance: Sequence[str] | None) -> None:
+    """Raise ConfigError if the method refuses to balance these, whatever the graph is."""
+    if balance is not None and (check := getattr(method, "check_balance", None)) is not None:
+        check(balance)
 
 
 def _converted(method: str, key: str, value: Any, kind: Any) -> Any:

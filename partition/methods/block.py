@@ -64,12 +64,16 @@ class Block:
                 f"alpha, beta, gamma, smooth, slack {weights}: must not be negative, nor the first three all 0"
             )
 
+    def check_balance(self, balance: Sequence[str]) -> None:
+        """See ``PartitionMethod``."""
+        raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """See ``PartitionMethod``. The method itself balances train, val and test vertices."""
         if balance is not None:
-            raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
+            self.check_balance(balance)
         progress.stage("union graph", None)
         union = Union.of(graph)
         labels = label_columns(graph)

@@ -34,12 +34,16 @@ class Given:
         if bool(self.path) == bool(self.table):
             raise ConfigError("the method given needs the option path or the option table")
 
+    def check_balance(self, balance: Sequence[str]) -> None:
+        """See ``PartitionMethod``."""
+        raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """See ``PartitionMethod``."""
         if balance is not None:
-            raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
+            self.check_balance(balance)
         progress.stage("reading the assignment", None)
         counts, path = graph.schema.node_counts, Path(self.path)
         if self.table:

@@ -19,6 +19,11 @@ __all__ = ["Random"]
 class Random:
     """Deals out the vertices of each type in the order of their hashes."""
 
+    def check_balance(self, balance: Sequence[str]) -> None:
+        """See ``PartitionMethod``."""
+        if set(balance) != {"nodes"}:
+            raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
@@ -26,8 +31,8 @@ class Random:
 
         Vertices are balanced exactly, everything else only by chance. Raises ConfigError if ``balance`` asks for more.
         """
-        if balance is not None and set(balance) != {"nodes"}:
-            raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
+        if balance is not None:
+            self.check_balance(balance)
         progress.stage("random assignment", None)
         out = {}
         for node_type in graph.schema.node_types:

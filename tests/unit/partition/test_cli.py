@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import click
@@ -104,6 +105,16 @@ def test_the_split_that_a_prediction_begins_with(atta):
         atta(*inspect, "--split", "vall")
 
 
+def test_a_fallback_is_told(atta):
+    atta(*GENERATE)
+    given = ("partition", "g", "d", "--parts", "2", "--method", "given", "--option", "path=none.npy")
+    done = atta(*given, "--fallback", "ldg")
+    assert done.stdout == "d: 2 partitions by ldg; look at it with `atta inspect d`\n"
+    assert done.stderr == "note: given: none.npy: the file is missing; ldg took its place\n"
+    with pytest.raises(ConfigError, match="the method random balances nodes only"):
+        atta(*given[:5], "--fallback", "random", "--balance", "edges")
+
+
 def test_wrong_usage(atta):
     assert atta("partition", "g", "d").exit_code == 2
     assert atta("generate", "lattice", "g", "--nodes", "5", "--edges", "5").exit_code == 2
@@ -139,6 +150,9 @@ def test_what_a_comparison_balances_and_what_it_refuses(atta):
         with pytest.raises(ConfigError, match="--compare: goes without --option and --fallback"):
             atta(*compare, *option)
     with pytest.raises(UnknownNameError, match="nonsense"):
-        atta(*compare, "--balance", "nonsense")
+        atta(*(word.replace("random", "fennel") for word in compare), "--balance", "nonsense")
+    with pytest.raises(ConfigError, match="--balance nodes,edges: the method random balances nodes only"):
+        atta(*compare, "--balance", "nodes,edges")
+    assert not os.path.exists("d")
     assert atta(*compare, "--balance", "nodes", "--overwrite").exit_code == 0
     assert [Dataset.open(f"d/{method}").provenance["balance"] for method in ("ldg", "random")] == [["nodes"]] * 2

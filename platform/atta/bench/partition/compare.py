@@ -11,7 +11,7 @@ from typing import Any
 from atta.bench.output import BAR_COLOUR, figure
 from atta.partition.cutting.run import partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.methods import make_method
+from atta.partition.methods import check_balance, make_method
 from atta.samplers.local.predict import predict
 
 __all__ = ["compare", "explain", "plot"]
@@ -40,7 +40,7 @@ def compare(
             written.
     """
     for name in methods:
-        make_method(name)
+        check_balance(make_method(name), balance)
     found: list[dict[str, Any]] = []
     for name in methods:
         say(f"{name} ({len(found) + 1} of {len(methods)})")

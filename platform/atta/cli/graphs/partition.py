@@ -137,7 +137,10 @@ def partition(
 
             on_ray.partition(src, dst, **given)
         else:
-            partition_graph(src, dst, method=method, fallback=fallback, **given)
+            made = partition_graph(src, dst, method=method, fallback=fallback, **given)
+            if failed := made.get("failed"):
+                method = made["method"]
+                click.echo(f"note: {failed}; {method} took its place", err=True)
     say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 
