@@ -86,10 +86,13 @@ def test_the_trainer_gets_the_batches_of_a_plain_loop(small_graph: SmallGraph, t
         val = sorted(vertex for batch in module.seen["val"] for vertex in batch)
         assert val == sorted(2 * cluster_split(small_graph))
 
-        resumed = made_module(pl)
-        trainer = pl.Trainer(max_epochs=3, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet)
-        trainer.fit(resumed, data, ckpt_path=tmp_path / "two.ckpt")
-        assert resumed.losses == plain.losses[2 * len(loader) :]
+        for steps in (len(loader), len(loader) + 2):  # to the end of an epoch, and beyond
+            begun, saved = made_module(pl), pl.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=steps)
+            pl.Trainer(max_steps=steps, callbacks=[saved], num_sanity_val_steps=0, **quiet).fit(begun, data)
+            resumed = made_module(pl)
+            trainer = pl.Trainer(max_epochs=3, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet)
+            trainer.fit(resumed, data, ckpt_path=saved.best_model_path)
+            assert begun.losses + resumed.losses == plain.losses
     with pytest.raises(ConfigError, match="training, validation and test"):
         AttaDataModule("cluster.toml", [3], splits="train")
 

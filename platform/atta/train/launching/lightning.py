@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import atta
 from atta.errors import ConfigError
 from atta.observe.extras import load
+from atta.train.launching.epoch_batches import EpochBatches
 
 lightning = load("AttaDataModule", "lightning.pytorch")
 
@@ -19,20 +20,6 @@ def _to_pyg(batch: atta.MiniBatch) -> Any:
     return batch.to_pyg()
 
 
-class EpochBatches:
-    """A loader whose epoch is that of the trainer. Lightning may begin an epoch's iteration more than once."""
-
-    def __init__(self, loader: atta.NeighborLoader, epoch: Callable[[], int]) -> None:
-        self.loader, self._epoch = loader, epoch
-
-    def __iter__(self) -> Iterator[Any]:
-        self.loader.set_epoch(self._epoch())
-        return iter(self.loader)
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-
 class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-defined]  # types are checked without it
     """Loaders of the splits ``train``, ``val`` and ``test`` for Lightning's ``Trainer``.
 
@@ -40,7 +27,8 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
         lightning.pytorch.Trainer(max_epochs=10, devices=2).fit(module, data)
 
     Every process of the trainer connects to the daemons itself and gets its share of the batches. Batches of an epoch
-    depend on its number alone, so a run that goes on from a checkpoint of Lightning gets the batches that it lacks.
+    depend on its number alone, so a run that goes on from a checkpoint of Lightning gets the batches that it lacks,
+    also in mid-epoch.
     """
 
     def __init__(
@@ -100,7 +88,7 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
     def train_dataloader(self) -> EpochBatches:
         """Shuffled anew in each epoch; every rank has equally many batches."""
         loader = self._loader(self._fan_outs, self._splits[0], shuffle=True)
-        return EpochBatches(loader, lambda: 0 if self.trainer is None else self.trainer.current_epoch)
+        return EpochBatches(loader, self._place)
 
     def val_dataloader(self) -> atta.NeighborLoader:
         """Every vertex of the split once."""
@@ -113,6 +101,12 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
     def predict_dataloader(self) -> atta.NeighborLoader:
         """Every vertex that is predicted once."""
         return self._loader(self._eval_fan_outs, self._predict)
+
+    def _place(self) -> tuple[int, int]:
+        """The trainer's epoch, and how many of its batches have been trained on."""
+        if self.trainer is None:
+            return 0, 0
+        return self.trainer.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress.current.processed
 
     def _loader(self, fan_outs: Any, seeds: Any, *, shuffle: bool = False) -> atta.NeighborLoader:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
