@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,14 @@ def test_the_trainer_gets_the_batches_of_a_plain_loop(small_graph: SmallGraph, t
             trainer = pl.Trainer(max_epochs=3, default_root_dir=tmp_path, num_sanity_val_steps=0, **quiet)
             trainer.fit(resumed, data, ckpt_path=saved.best_model_path)
             assert begun.losses + resumed.losses == plain.losses
+
+        overfit = made_module(pl)
+        few = AttaDataModule(cluster.addresses, [3, 2], splits=splits, eval_num_neighbors=np.array([2, 2]))
+        assert few.cluster.num_parts == 2
+        few = pickle.loads(pickle.dumps(few))  # as for a process that a strategy spawns
+        trainer = pl.Trainer(max_epochs=2, overfit_batches=1, default_root_dir=tmp_path, **quiet)
+        trainer.fit(overfit, few)
+        assert overfit.seen["train"][0] == overfit.seen["train"][1]
     with pytest.raises(ConfigError, match="training, validation and test"):
         AttaDataModule("cluster.toml", [3], splits="train")
 

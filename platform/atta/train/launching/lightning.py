@@ -28,7 +28,7 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
 
     Every process of the trainer connects to the daemons itself and gets its share of the batches. Batches of an epoch
     depend on its number alone, so a run that goes on from a checkpoint of Lightning gets the batches that it lacks,
-    also in mid-epoch.
+    also in mid-epoch. With ``overfit_batches`` nothing is shuffled, so they are the same in every epoch.
     """
 
     def __init__(
@@ -65,8 +65,13 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
             raise ConfigError(f"splits {splits!r}: name those of training, validation and test")
         self._target, self._splits, self._predict = target, tuple(splits), predict
         self._node_type, self._options = node_type, {"batch_size": batch_size, "transform": transform, **options}
-        self._fan_outs, self._eval_fan_outs = num_neighbors, eval_num_neighbors or num_neighbors
+        self._fan_outs = num_neighbors
+        self._eval_fan_outs = num_neighbors if eval_num_neighbors is None else eval_num_neighbors
         self._cluster: atta.Cluster | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the connection: a process that Lightning spawns makes its own."""
+        return {**self.__dict__, "_cluster": None}
 
     @property
     def cluster(self) -> atta.Cluster:
@@ -86,8 +91,9 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
             self._cluster = None
 
     def train_dataloader(self) -> EpochBatches:
-        """Shuffled anew in each epoch; every rank has equally many batches."""
-        loader = self._loader(self._fan_outs, self._splits[0], shuffle=True)
+        """Shuffled anew in each epoch, unless the trainer overfits; every rank has equally many batches."""
+        shuffle = self.trainer is None or not self.trainer.overfit_batches
+        loader = self._loader(self._fan_outs, self._splits[0], shuffle=shuffle, pad=True)
         return EpochBatches(loader, self._place)
 
     def val_dataloader(self) -> atta.NeighborLoader:
@@ -108,9 +114,9 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
             return 0, 0
         return self.trainer.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress.current.processed
 
-    def _loader(self, fan_outs: Any, seeds: Any, *, shuffle: bool = False) -> atta.NeighborLoader:
+    def _loader(self, fan_outs: Any, seeds: Any, **options: Any) -> atta.NeighborLoader:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         if self._node_type is not None:
             seeds = self._node_type, seeds
-        places = {"rank": rank, "world_size": world, "pad": shuffle, "shuffle": shuffle}
-        return atta.NeighborLoader(self.cluster, fan_outs, seeds, **{**places, **self._options})
+        options = {"rank": rank, "world_size": world, "pad": False, **options, **self._options}
+        return atta.NeighborLoader(self.cluster, fan_outs, seeds, **options)
