@@ -22,6 +22,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.staging import recover
+from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
 from atta.partition.parts.book import PartitionBook
@@ -139,7 +140,7 @@ class Dataset:
 
         Raises DataError as ``open`` does.
         """
-        path = Path(path)
+        path = path_here(path, "Dataset.open")
         where = path / MANIFEST
         if not where.exists() and (path / GRAPH_MANIFEST).is_file():
             command = shlex.join(("atta", "partition", str(path), f"{path}-2p", "--parts", "2"))

@@ -14,6 +14,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import FileRecord, check_file
 from atta.partition.disk.staging import Staging
+from atta.partition.disk.store import path_here
 
 __all__ = ["deploy"]
 
@@ -34,13 +35,14 @@ def deploy(
 
     Raises:
         DataError: a file of ``src`` is missing, truncated or altered, or its copy differs.
-        ConfigError: no such partition, or ``dst`` may not be written.
+        ConfigError: no such partition, a place is a URL, or ``dst`` may not be written.
         QuotaExceededError: ``dst`` has not enough room.
     """
     if not parts:
         raise ConfigError("--part: name at least one partition")
+    src, dst = path_here(src, "deploy"), path_here(dst, "deploy")
     dataset = Dataset.open(src, parts=parts, verify=False)
-    if Path(dst).resolve() == dataset.path.resolve():
+    if dst.resolve() == dataset.path.resolve():
         raise ConfigError(f"{dst}: is the dataset itself; choose another folder")
     wanted = needed(dataset, parts)
     total = sum(record.size for record in wanted.values())

@@ -15,6 +15,7 @@ from atta.partition import graph as graph_files
 from atta.partition.cutting.quality import Counts, summarise
 from atta.partition.dataset import Dataset
 from atta.partition.disk.files import FileRecord, chunks
+from atta.partition.disk.store import path_here
 from atta.partition.graph import Graph
 from atta.partition.schema import Schema
 
@@ -36,9 +37,9 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
         ``disk_bytes`` and ``memory_bytes`` of each partition, without caches.
 
     Raises:
-        DataError: something is missing or altered; the message names the file.
+        DataError: something is missing or altered; the message names the file. ConfigError: ``path`` is a URL.
     """
-    path = Path(path)
+    path = path_here(path, "inspect")
     if (path / dataset_files.MANIFEST).exists():
         return _describe_dataset(Dataset.open(path, parts=parts), parts)
     if (path / graph_files.MANIFEST).exists() or not path.is_dir():

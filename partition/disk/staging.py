@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
+from atta.partition.disk.store import path_here
 
 __all__ = ["StagedFile", "Staging", "disk_full", "recover", "remove_partial_file"]
 
@@ -73,12 +74,12 @@ class Staging:
         path: the folder to write to inside the block.
 
     Raises:
-        ConfigError: ``dst`` exists and may not be replaced, or another process is writing it.
+        ConfigError: ``dst`` exists and may not be replaced, or is a URL, or another process is writing it.
         DiskFullError: there is no space left. What was there before is untouched.
     """
 
     def __init__(self, dst: str | Path, marker: str, *, overwrite: bool = False) -> None:
-        self.dst = _place(dst)
+        self.dst = _place(path_here(dst, "writing"))
         self.marker = marker
         recover(self.dst)
         self._check_destination(overwrite)
@@ -160,7 +161,7 @@ class StagedFile:
     """
 
     def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:
-        self.dst = _place(dst)
+        self.dst = _place(path_here(dst, "writing"))
         if self.dst.is_dir() or not self.dst.name:
             raise ConfigError(f"{self.dst}: a folder; wanted is the name of a file")
         if self.dst.exists() and not self.dst.is_file():

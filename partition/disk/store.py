@@ -13,7 +13,7 @@ from typing import Any
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 
-__all__ = ["BrokenTransferError", "RemoteFolder", "is_url"]
+__all__ = ["BrokenTransferError", "RemoteFolder", "is_url", "path_here"]
 
 _LOCAL = ("file", "local")
 
@@ -25,6 +25,17 @@ class BrokenTransferError(DataError):
 def is_url(place: object) -> bool:
     """Whether a place is on object storage, not a path of this machine."""
     return isinstance(place, str) and "://" in place
+
+
+def path_here(place: str | Path, what: str) -> Path:
+    """The path of a place that ``what`` reads or writes on this machine.
+
+    Raises:
+        ConfigError: it is a URL. A path made of it would name a folder ``s3:`` of the working directory.
+    """
+    if is_url(place):
+        raise ConfigError(f"{place}: a URL; {what} needs a path of this machine")
+    return Path(place)
 
 
 class RemoteFolder:
@@ -83,7 +94,7 @@ class RemoteFolder:
 
     def write(self, source: Path, name: str) -> None:
         """Write a file as an object, whole or not at all."""
-        with self._errors(name):
+        with self._errors(name, "cannot be written: there is no such bucket or folder"):
             path = self._path(name)
             if self._whole:  # object storage shows an object when it is complete
                 self._files.put_file(str(source), path)
@@ -101,12 +112,12 @@ class RemoteFolder:
         return f"{self._root.rstrip('/')}/{name}"
 
     @contextlib.contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
+    def _errors(self, name: str, missing: str = "is missing") -> Iterator[None]:
         place = f"{self.url}/{name}" if name else self.url
         try:
             yield
         except FileNotFoundError:
-            raise DataError(place, "is missing") from None
+            raise DataError(place, missing) from None
         except PermissionError as error:
             raise DataError(place, f"may not be accessed: {_line(error)}") from None
         except DataError:

@@ -13,6 +13,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition import dataset
 from atta.partition.dataset import Dataset
 from atta.partition.disk.staging import StagedFile, Staging
+from atta.partition.disk.store import path_here
 from atta.partition.exporters import dgl, npz, ogb, pyg, pyg_parts, table
 from atta.partition.graph import MANIFEST, Graph
 
@@ -61,15 +62,17 @@ def export_graph(
         progress: receives the stages.
 
     Raises:
-        ConfigError: unknown format, the format cannot hold the whole graph, or ``dst`` may not be written.
+        ConfigError: unknown format, the format cannot hold the whole graph, a place is a URL, or ``dst`` may not be
+            written.
         DataError: ``src`` is missing or damaged; the message names the file.
     """
+    source, dst = path_here(src, "export"), path_here(dst, "export")
     if fmt in PARTITIONED:
-        _export_parts(fmt, Path(src), dst, overwrite=overwrite, progress=progress or Silent())
+        _export_parts(fmt, source, dst, overwrite=overwrite, progress=progress or Silent())
         return
     if fmt not in EXPORTERS:
         raise UnknownNameError.of("format", fmt, [*EXPORTERS, *PARTITIONED])
-    source, exporter = Path(src), EXPORTERS[fmt]
+    exporter = EXPORTERS[fmt]
     if (source / dataset.MANIFEST).is_file() and not (source / MANIFEST).is_file():
         raise ConfigError(f"{source}: a partitioned dataset; export the graph folder that it was made from")
     graph = Graph.open(source)
@@ -83,7 +86,7 @@ def export_graph(
             exporter.write(graph, staging.path, progress or Silent())
 
 
-def _export_parts(fmt: str, source: Path, dst: str | Path, *, overwrite: bool, progress: Progress) -> None:
+def _export_parts(fmt: str, source: Path, dst: Path, *, overwrite: bool, progress: Progress) -> None:
     if (source / MANIFEST).is_file():
         raise ConfigError(f"{source}: a graph folder; {fmt!r} is made from a partitioned dataset (atta partition)")
     parts, exporter = Dataset.open(source), PARTITIONED[fmt]

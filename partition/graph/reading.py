@@ -17,6 +17,7 @@ from atta.partition.disk.files import (
     map_array,
     read_sealed,
 )
+from atta.partition.disk.store import path_here
 from atta.partition.schema import Schema
 
 __all__ = [
@@ -77,7 +78,7 @@ class Graph:
 
         Sizes and array headers are always checked, checksums with ``verify``. Raises DataError naming the file.
         """
-        path = Path(path)
+        path = path_here(path, "Graph.open")
         manifest = path / MANIFEST
         value = read_sealed(manifest, "a graph folder", FORMAT, VERSION)
         try:

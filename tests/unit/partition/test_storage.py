@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from atta.cli.main import cli
 from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.observe.progress import Silent
 from atta.partition import partition_graph
@@ -20,11 +22,14 @@ from atta.partition.disk import fetching
 from atta.partition.disk.fetching import fetch_files, send_files
 from atta.partition.disk.files import describe_file, write_array
 from atta.partition.disk.mirror import Mirror
+from atta.partition.disk.staging import StagedFile
 from atta.partition.disk.store import BrokenTransferError, RemoteFolder, is_url
 from atta.partition.generate import GenerateOptions, generate
+from atta.partition.graph import Graph, GraphWriter
 from atta.partition.parts.remote import local_dataset, local_graph, sent
 
 fsspec = pytest.importorskip("fsspec")
+URL = "s3://bucket/data"
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +241,41 @@ def test_partitions_from_storage_to_storage_are_those_made_here(folders: Path) -
     assert files_of(local_graph("memory://bucket/graph")) == files_of(folders / "graph")
     with pytest.raises(ConfigError, match="exists already"):
         partition_graph("memory://bucket/graph", "memory://bucket/out", **how)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", URL),
+        ("inspect", URL, "--sample", "1"),
+        ("deploy", URL, "here", "--part", "0"),
+        ("deploy", "{parts}", URL, "--part", "0"),
+        ("export", "npz", URL, "here"),
+        ("export", "npz", "{graph}", URL),
+        ("render", "slurm", "--data", URL, "--insecure"),
+    ],
+    ids=" ".join,
+)
+def test_commands_that_take_no_url_say_so(
+    folders: Path, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [word.format(parts=folders / "parts", graph=folders / "graph") for word in words]
+    found = CliRunner().invoke(cli, given).exception
+    assert isinstance(found, ConfigError)
+    assert str(found) == f"{URL}: a URL; {words[0]} needs a path of this machine"
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_no_writer_makes_a_folder_of_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for write in (lambda: GraphWriter(URL), lambda: StagedFile(URL)):
+        with pytest.raises(ConfigError, match="a URL; writing needs a path of this machine"):
+            write()
+    for read in (Graph.open, Dataset.open):
+        with pytest.raises(ConfigError, match=rf"{URL}: a URL"):
+            read(URL)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_manifest_goes_last_and_goes_first_when_a_dataset_is_replaced(memory: Any, tmp_path: Path) -> None:

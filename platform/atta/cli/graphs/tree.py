@@ -15,6 +15,7 @@ from rich.tree import Tree
 import atta
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
+from atta.partition.disk.store import path_here
 from atta.partition.graph.strings import NAME, string_width
 
 __all__ = ["DrawnTree", "SampledVertex", "draw_tree", "sample_tree"]
@@ -63,7 +64,7 @@ def sample_tree(path: str | Path, vertex: str, num_neighbors: Sequence[int], see
     Raises:
         ConfigError: there is no such vertex. DataError: the dataset is damaged.
     """
-    dataset = Dataset.open(path, parts=[], verify=False)
+    dataset = Dataset.open(path_here(path, "inspect"), parts=[], verify=False)
     node_type, user_id = _named(dataset, vertex)
     names = {t: [NAME] for t in dataset.schema.node_types if string_width(dataset.schema, t)}
     fan_outs: Any = {edge_type: list(num_neighbors) for edge_type in dataset.schema.edge_types}

@@ -66,6 +66,7 @@ class RenderOptions:
         """
         from atta.cli.cluster.rendering.plan import DeploymentPlan
         from atta.partition.dataset import Dataset
+        from atta.partition.disk.store import path_here
         from atta.partition.parts.needs import needs_of
 
         if not _NAME.fullmatch(self.name):
@@ -74,10 +75,11 @@ class RenderOptions:
             raise ConfigError("give either --certificates FOLDER, or --insecure where everybody is trusted")
         if not self.nnodes and (self.trainers or self.train):
             raise ConfigError("--nnodes: say how many machines have trainers")
-        needs = needs_of(Dataset.open(self.data, parts=[], verify=False))
+        here = path_here(self.data, "render")
+        needs = needs_of(Dataset.open(here, parts=[], verify=False))
         return DeploymentPlan(
             name=self.name,
-            data=data or str(Path(self.data).absolute()),
+            data=data or str(here.absolute()),
             needs=tuple(needs),
             cache=self.cache,
             buffer=self.buffer,
