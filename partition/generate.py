@@ -31,6 +31,7 @@ from atta.errors import ConfigError
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
+from atta.partition.parts.remote import written_graph
 
 __all__ = ["KINDS", "TARGETS", "GenerateOptions", "generate"]
 
@@ -116,7 +117,7 @@ def generate(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write the graph ``kind`` (one of KINDS) to the folder ``dst``; raises ConfigError.
+    """Write the graph ``kind`` (one of KINDS) to ``dst``, a folder or a URL of object storage; raises ConfigError.
 
     ``threads`` that draw edges and features (default: one per core) have no influence on the graph.
     """
@@ -124,7 +125,7 @@ def generate(
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
     progress = progress or Silent()
     provenance = {"command": f"generate {kind}", "options": asdict(options)}
-    with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
         out.add_nodes(NODE_TYPE, options.nodes)
         row_of = _rng(options, _STREAM_PERMUTE).permutation(options.nodes)
         threads = threads or len(os.sched_getaffinity(0))

@@ -12,9 +12,11 @@ from typing import Protocol
 from atta.errors import DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
+from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.parts.remote import written_graph
 
 __all__ = ["IMPORTERS", "ImportOptions", "Importer", "import_graph"]
 
@@ -59,7 +61,7 @@ def import_graph(
     Args:
         fmt: name of the format.
         src: file or folder to read.
-        dst: graph folder to write, complete or not at all.
+        dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         undirected: add the missing reverse edges, once each (a reverse relation between different node types).
         reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``. Sampling
             out-neighbours needs them.
@@ -79,7 +81,7 @@ def import_graph(
     """
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
-    source = Path(src)
+    source = path_here(src, "import")
     if not source.exists():
         raise DataError(source, "no such file or folder")
     check_tree(source)
@@ -91,7 +93,7 @@ def import_graph(
         "dropped": sorted(options.drop),
         "notes": options.notes,
     }
-    with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
         IMPORTERS[fmt](source, out, options)
         options.check_dropped()
     return options.notes

@@ -31,6 +31,7 @@ from atta.partition.importers.reading.common import add_features, name_bytes
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, state_classes
+from atta.partition.parts.remote import written_graph
 from atta.partition.schema import is_table_name
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def from_networkx(
 
     Args:
         graph: integer labels become user ids, strings become the table ``name``; attributes become tables.
-        dst: graph folder to write, complete or not at all.
+        dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         undirected: add the missing reverses to a directed graph; an undirected one is stored in both directions anyway.
         reverse: add the reverses of all edges as an edge type of their own.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
@@ -72,7 +73,7 @@ def from_networkx(
     """
     options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
     provenance = {"command": "from_networkx", "dropped": sorted(options.drop)}
-    with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
         _write(graph, "networkx graph", out, options)
         options.check_dropped()
 

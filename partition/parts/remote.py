@@ -8,6 +8,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from atta.errors import ConfigError
 from atta.observe.progress import Progress, Silent
@@ -18,10 +19,10 @@ from atta.partition.disk.files import FileRecord, read_sealed
 from atta.partition.disk.mirror import cache_folder
 from atta.partition.disk.store import RemoteFolder, is_url
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
-from atta.partition.graph import read_records
+from atta.partition.graph import GraphWriter, read_records
 from atta.partition.graph.reading import FORMAT, VERSION
 
-__all__ = ["local_dataset", "local_graph", "sent"]
+__all__ = ["local_dataset", "local_graph", "sent", "written_graph"]
 
 _GRAPH = "graph-"
 
@@ -98,6 +99,30 @@ def sent(dst: str, marker: str, *, overwrite: bool = False, progress: Progress |
         for name in there:
             if name != marker and not (made / name).exists():
                 store.remove(name)
+
+
+@contextlib.contextmanager
+def written_graph(
+    dst: str | Path,
+    *,
+    overwrite: bool = False,
+    provenance: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[GraphWriter]:
+    """A writer of the graph folder ``dst``, which may be a URL of object storage: it is then sent when it is complete.
+
+    Raises:
+        ConfigError: ``dst`` may not be written. DataError: storage does not take it.
+    """
+    if not is_url(dst):
+        with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+            yield out
+        return
+    with (
+        sent(str(dst), GRAPH_MANIFEST, overwrite=overwrite, progress=progress) as made,
+        GraphWriter(made, provenance=provenance) as out,
+    ):
+        yield out
 
 
 def _made(cache: str | Path) -> Path:

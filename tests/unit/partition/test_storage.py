@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ from atta.partition.disk.staging import StagedFile
 from atta.partition.disk.store import BrokenTransferError, RemoteFolder, is_url
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import Graph, GraphWriter
+from atta.partition.importers import import_graph
+from atta.partition.importers.networkx import from_networkx
 from atta.partition.parts.remote import local_dataset, local_graph, sent
+from atta.train.reports.epochs import EpochReport
+from atta.train.reports.loggers import CsvLogger, RunLog
 
 fsspec = pytest.importorskip("fsspec")
 URL = "s3://bucket/data"
@@ -243,6 +248,36 @@ def test_partitions_from_storage_to_storage_are_those_made_here(folders: Path) -
         partition_graph("memory://bucket/graph", "memory://bucket/out", **how)
 
 
+def test_graph_folders_are_written_to_storage_as_to_this_machine(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    networkx.write_graphml(networkx.path_graph(5), tmp_path / "path.graphml")
+    writers: dict[str, Callable[..., Any]] = {
+        "generated": lambda dst, **how: generate("sbm", dst, GenerateOptions(nodes=20, edges=40, seed=1), **how),
+        "from_networkx": lambda dst, **how: from_networkx(networkx.path_graph(5), dst, **how),
+        "imported": lambda dst, **how: import_graph("networkx", tmp_path / "path.graphml", dst, **how),
+    }
+    for name, write in writers.items():
+        there = f"memory://bucket/{name}"
+        write(tmp_path / name)
+        write(there)
+        with pytest.raises(ConfigError, match="exists already"):
+            write(there)
+        write(there, overwrite=True)
+        assert files_of(local_graph(there)) == files_of(tmp_path / name)
+
+
+def test_a_csv_logger_goes_on_where_its_files_are(tmp_path: Path, home: Path) -> None:
+    run = "memory://bucket/run"
+    with RunLog([CsvLogger(run)], {"lr": 0.5}) as log:
+        log.epoch(EpochReport(0, 1.0, 0.25, 1.0, 1.0, 1.0, {}))
+    shutil.rmtree(home)  # another machine goes on
+    resumed = CsvLogger(run)
+    resumed.log_metrics({"loss": 0.5}, 1)
+    assert sorted(RemoteFolder(run).names()) == ["hparams.json", "metrics.csv"]
+    lines = RemoteFolder(run).read("metrics.csv").decode().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", "0", "1"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -252,6 +287,7 @@ def test_partitions_from_storage_to_storage_are_those_made_here(folders: Path) -
         ("deploy", "{parts}", URL, "--part", "0"),
         ("export", "npz", URL, "here"),
         ("export", "npz", "{graph}", URL),
+        ("import", "npz", URL, "here"),
         ("render", "slurm", "--data", URL, "--insecure"),
     ],
     ids=" ".join,
@@ -276,6 +312,15 @@ def test_no_writer_makes_a_folder_of_a_url(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match=rf"{URL}: a URL"):
             read(URL)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_bucket_that_is_not_there_is_named_as_the_cause(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_file(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    with pytest.raises(DataError, match=r"memory://none/x/.*: cannot be written: there is no such bucket or folder"):
+        generate("sbm", "memory://none/x", GenerateOptions(nodes=20, edges=40))
 
 
 def test_the_manifest_goes_last_and_goes_first_when_a_dataset_is_replaced(memory: Any, tmp_path: Path) -> None:

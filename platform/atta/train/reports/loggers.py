@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from atta.errors import ConfigError, DataError
+from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings.loggers import LoggerSpec
@@ -95,14 +96,15 @@ class CsvLogger:
     """
 
     def __init__(self, save_dir: str) -> None:
-        """``save_dir``: folder of the files. Raises DataError if an earlier ``metrics.csv`` cannot be read."""
-        self._folder = Path(save_dir)
-        self._rows = _read_rows(self._folder / "metrics.csv")
+        """``save_dir``: folder of the files, or a URL. Raises DataError if an earlier ``metrics.csv`` cannot be read."""
+        self._folder = Mirror(save_dir)
+        self._rows = _read_rows(self._folder.pull("metrics.csv"))
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
         """See ``MetricsLogger``."""
-        with StagedFile(self._folder / "hparams.json", overwrite=True) as partial:
+        with StagedFile(self._folder.path / "hparams.json", overwrite=True) as partial:
             partial.write_text(json.dumps(params, indent=1, default=str) + "\n", encoding="utf-8")
+        self._folder.push("hparams.json")
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """See ``MetricsLogger``."""
@@ -110,10 +112,12 @@ class CsvLogger:
         self._rows = {n: row for n, row in self._rows.items() if n < number}
         self._rows[number] = {name: repr(value) for name, value in metrics.items()}
         columns = dict.fromkeys([_STEP, *(name for row in self._rows.values() for name in row)])
-        with StagedFile(self._folder / "metrics.csv", overwrite=True) as partial, partial.open("w", newline="") as file:
+        path = self._folder.path / "metrics.csv"
+        with StagedFile(path, overwrite=True) as partial, partial.open("w", newline="") as file:
             writer = csv.DictWriter(file, [*columns])
             writer.writeheader()
             writer.writerows({_STEP: n, **row} for n, row in self._rows.items())
+        self._folder.push(path.name)
 
     def finalize(self, status: str) -> None:
         """See ``MetricsLogger``: everything is written already."""
