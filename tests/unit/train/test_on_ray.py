@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from atta.client.cluster import resolve_target
 from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, UnavailableError
 from atta.partition.parts.needs import BARE_BYTES, Needs
 from atta.samplers.seed_plan import home_of
+from atta.train.launching.on_ray import keepers
 from atta.train.launching.on_ray.placement import bundles, check_name, home_nodes, ranks_on
 from atta.train.launching.on_ray.restarts import Backoff, Care, NextStep
 from atta.train.launching.on_ray.table import SILENT_S, AddressTable, DaemonPlace
@@ -205,3 +208,16 @@ def test_no_cluster_of_ray_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("atta.wire.named.load", lambda *_: Ray())
     with pytest.raises(UnavailableError, match="no cluster to connect to: Could not find"):
         resolve_target("ray:products")
+
+
+def test_a_keeper_that_has_stopped_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(keepers, "LOOK_S", 60.0)  # nothing is started meanwhile
+    for name, found in (("_host", "127.0.0.1"), ("_node", "n0")):
+        monkeypatch.setattr(keepers, name, lambda found=found: found)
+    keeper = keepers.DaemonKeeper(0, [], "small")
+    [folder] = tmp_path.iterdir()
+    (folder / "cluster.toml").touch()
+    keeper.stop()
+    assert [*tmp_path.iterdir()] == []
+    assert keeper.state()["words"] == ""

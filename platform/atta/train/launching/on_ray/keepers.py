@@ -11,13 +11,13 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atta.client.folder import OwnFolder
 from atta.observe import lastwords
 from atta.observe.machine.tether import tethered
 from atta.partition.disk.mirror import Mirror
@@ -65,7 +65,8 @@ class DaemonKeeper:
         self._words, self._cluster = list(words), cluster
         self._host, self._node = _host(), _node()
         self._port, self._care = _free_port(self._host), Care(part)
-        self._folder = Path(tempfile.mkdtemp(prefix="atta-ray-"))
+        self._own = OwnFolder("atta-ray-")
+        self._folder = Path(self._own.name)
         self._child: subprocess.Popen[bytes] | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -86,6 +87,7 @@ class DaemonKeeper:
         """End the daemon: its sessions may go on for ``--drain``, and its tables are saved."""
         self._end.set()
         self._thread.join(END_S + ANSWER_S)
+        self._own.cleanup()
 
     @property
     def _address(self) -> str:
@@ -159,7 +161,7 @@ class TrainerKeeper:
 
     def train(self, task: Mapping[str, Any], environment: Mapping[str, str], registry: Any) -> dict[str, Any]:
         """Train until the end: ``code`` of the process; ``record`` if it failed; ``epochs`` of the first on its node."""
-        with tempfile.TemporaryDirectory(prefix="atta-ray-") as name:
+        with OwnFolder("atta-ray-") as name:
             folder = Path(name)
             task = self._told(task, folder, registry)
             (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
