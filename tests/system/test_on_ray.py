@@ -103,6 +103,12 @@ def alive(words: str) -> list[psutil.Process]:
     return found
 
 
+def trainers() -> list[psutil.Process]:
+    """Those of the cluster that this process has started. Other programs of this machine have theirs."""
+    own = psutil.Process().children(recursive=True)
+    return [process for process in alive("atta.train.launching.worker") if process in own]
+
+
 def test_batches_are_those_of_daemons_started_by_hand(served: atta.ray.Served, parts: Path) -> None:
     def batches(cluster: atta.Cluster) -> list[Any]:
         loader = atta.NeighborLoader(cluster, [3, 3], "train", batch_size=16, shuffle=True, seed=3)
@@ -164,12 +170,12 @@ def test_a_run_survives_its_daemons_and_trainers(
     before = [state["starts"] for state in served.states()]
 
     def kill() -> None:
-        assert eventually(lambda: alive("launching.worker"), 120)
+        assert eventually(trainers, 120)
         for state in served.states()[:1]:
             os.kill(state["pid"], signal.SIGKILL)
             killed.append("daemon")
         assert eventually(lambda: (tmp_path / "runs/checkpoint.pt").exists(), 120)
-        trainer = alive("launching.worker")
+        trainer = trainers()
         if trainer:
             trainer[0].kill()
             killed.append("trainer")
@@ -187,8 +193,8 @@ def test_a_run_survives_its_daemons_and_trainers(
 
 def test_without_failures_allowed_the_loss_of_a_trainer_is_an_error(served: atta.ray.Served) -> None:
     def kill() -> None:
-        assert eventually(lambda: alive("launching.worker"), 120)
-        for process in alive("launching.worker"):
+        assert eventually(trainers, 120)
+        for process in trainers():
             process.kill()
 
     thread = threading.Thread(target=kill)
