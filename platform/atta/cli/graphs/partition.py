@@ -20,6 +20,7 @@ from atta.cli.output import (
     NAMES,
     RATE,
     SIZE,
+    echo,
     json_option,
     plot_option,
     printer,
@@ -140,7 +141,7 @@ def partition(
             made = partition_graph(src, dst, method=method, fallback=fallback, **given)
             if failed := made.get("failed"):
                 method = made["method"]
-                click.echo(f"note: {failed}; {method} took its place", err=True)
+                echo(f"note: {failed}; {method} took its place", err=True)
     say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 
