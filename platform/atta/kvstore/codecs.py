@@ -12,10 +12,20 @@ from __future__ import annotations
 import numpy as np
 
 from atta import _native
+from atta.errors import ConfigError
+from atta.kvstore.spec import MutableSpec
 
-__all__ = ["CODECS", "decode", "encode", "encoded_bytes"]
+__all__ = ["CODECS", "check_codec", "decode", "encode", "encoded_bytes"]
 
 CODECS = ("fp16", "bf16", "int8")
+
+
+def check_codec(spec: MutableSpec, codec: str) -> None:
+    """Raise ConfigError unless values of the table can travel in ``codec``; "" is none."""
+    if codec and codec not in CODECS:
+        raise ConfigError(f"table {spec.name}: codec {codec!r} is none of {', '.join(CODECS)}")
+    if codec and spec.dtype != "<f4":
+        raise ConfigError(f"table {spec.name}: codec {codec!r} is for float32, not for {np.dtype(spec.dtype)}")
 
 
 def encoded_bytes(codec: str, columns: int) -> int:

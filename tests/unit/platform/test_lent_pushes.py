@@ -35,6 +35,7 @@ from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, RemoteError
 from atta.kvstore.durable.store import TableStore
+from atta.kvstore.mutable import sequences
 from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
@@ -56,7 +57,7 @@ class Answered:
         self._found = found
 
     def result(self) -> Any:
-        if isinstance(self._found, grpc.RpcError):
+        if isinstance(self._found, BaseException):
             raise self._found
         return self._found
 
@@ -267,6 +268,39 @@ def test_a_push_that_cannot_be_sent_leaves_nothing_lent(owner: Owner, monkeypatc
     monkeypatch.setattr(owner, "begin", begin)
     table.push(ROWS, VALUES).wait()
     assert owner.lent_rows == len(ROWS)
+
+
+def test_a_push_that_is_refused_before_it_is_sent_changes_nothing(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "WINDOW", 3)
+    table = owner.opened(MutableSpec("t", 500, row_shape=(4,), versioned=True))
+    wrong: list[dict[str, Any]] = [{"version": version} for version in (-1, 1 << 63, 1.5, True)]
+    for options in (*wrong, {"codec": "zip"}):
+        with pytest.raises(ConfigError, match=r"version .* must be a whole number|codec 'zip' is none of fp16"):
+            table.push(ROWS, VALUES, **options)
+    assert not owner.sent
+    for version in range(5):  # none waits for the numbers of those that were refused
+        table.push(ROWS, VALUES, version=np.int64(version)).wait()
+    assert owner.lent_rows == 5 * len(ROWS)
+
+
+def test_no_push_waits_for_the_numbers_of_one_that_was_broken_off(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "WINDOW", 3)
+    monkeypatch.setattr(remote, "PIECE_BYTES", 400 * 16 // 2)
+    table, begin, lost = owner.opened(SPEC), owner.begin, iter([Answered(Lost())])
+    monkeypatch.setattr(owner, "begin", lambda *_: next(lost))  # the first piece never arrives
+    with pytest.raises(StopIteration):  # nor is the second one sent
+        table.push(ROWS, VALUES)
+    monkeypatch.setattr(owner, "begin", lambda *_: Answered(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        table.push(ROWS, VALUES).wait()
+    monkeypatch.setattr(owner, "begin", begin)
+    for _ in range(3):
+        table.push(ROWS, VALUES).wait()
+    assert owner.lent_rows == 3 * len(ROWS)
 
 
 def test_an_owner_that_cannot_open_the_memory_is_lent_none_again(owner: Owner) -> None:

@@ -163,6 +163,10 @@ class SentPush:
         future.add_done_callback(lambda done: loan.end(over=_is_read(done)))
         return cls(shard, bulk, future, lent=True)
 
+    def settle(self) -> None:
+        """It will not be sent again."""
+        self.shard.registration.settle(self.bulk.message.client, self.bulk.message.sequence)
+
 
 def _is_read(call: Any) -> bool:
     """Whether a call that has ended says that the owner has read the push, and needs its values no more."""
@@ -200,12 +204,16 @@ class Ticket:
             UnknownClientError: an owner has forgotten this client, so nobody knows whether a push was applied.
         """
         errors = []
-        for push in self._sent:
-            try:
-                self._outcome(push)
-            except AttaError as error:
-                errors.append(error)
-        self._sent = []
+        try:
+            for push in self._sent:
+                try:
+                    self._outcome(push)
+                except AttaError as error:
+                    errors.append(error)
+        finally:
+            for push in self._sent:  # after Ctrl-C those that nobody waits for any more
+                push.settle()
+            self._sent = []
         if errors:
             raise errors[0]
 

@@ -5,6 +5,7 @@ Requests and answers travel in pieces of a few megabytes. Each piece has the dea
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +21,7 @@ from atta.kvstore.mutable.requests import Pulled
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
+from atta.samplers.arguments import whole
 from atta.wire import rpc
 from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 
@@ -29,6 +31,8 @@ PIECE_BYTES = 4 << 20
 """Most bytes of values in one push."""
 PIECE_ROWS = 1 << 19
 """Most rows in one request."""
+MOST_VERSION = (1 << 63) - 1
+"""Versions are int64."""
 
 
 class RemoteTable:
@@ -167,9 +171,12 @@ class RemoteTable:
         ``self.step`` by one and use that. ``array``: of the optimiser's state, which "write" changes instead.
 
         Raises:
-            ConfigError: a row that does not exist; an unknown codec.
+            ConfigError: a row that does not exist; a version that there cannot be; an unknown codec. Nothing is sent.
             UnknownNameError: an owner does not have the table any more, or one that was created anew.
         """
+        codecs.check_codec(self.spec, codec)
+        if version is not None:
+            version = whole(f"table {self.spec.name}: version", version, 0, MOST_VERSION)
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         values = np.ascontiguousarray(values, dtype=self.spec.dtype).reshape(len(rows), *self.spec.row_shape)
         if op == "step":
@@ -181,24 +188,27 @@ class RemoteTable:
             self.noticed(shard.registration.load_id, shard.registration.step)
         number = self._numbered(step)
         sent = []
-        for shard, piece in pieces:
-            taken = shard.registration.take()
-            message = table_pb2.PushRowsRequest(
-                name=self.spec.name,
-                table_id=self.table_id,
-                op=op,
-                client=taken.client,
-                sequence=taken.sequence,
-                settled=taken.settled,
-                versioned=version is not None,
-                version=version or 0,
-                step=number.step,
-                codec=codec,
-                array=array,
-            )
-            loan, taken_values = self._taken(shard, values, piece, codec)
-            bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: taken_values})
-            sent.append(SentPush.begin(shard, bulk, loan))
+        with contextlib.ExitStack() as broken_off:  # then none is sent again, and no later push waits for their numbers
+            for shard, piece in pieces:
+                taken = shard.registration.take()
+                broken_off.callback(shard.registration.settle, taken.client, taken.sequence)
+                message = table_pb2.PushRowsRequest(
+                    name=self.spec.name,
+                    table_id=self.table_id,
+                    op=op,
+                    client=taken.client,
+                    sequence=taken.sequence,
+                    settled=taken.settled,
+                    versioned=version is not None,
+                    version=version or 0,
+                    step=number.step,
+                    codec=codec,
+                    array=array,
+                )
+                loan, taken_values = self._taken(shard, values, piece, codec)
+                bulk = rpc.Bulk(message, {PUSH_ROWS: rows[piece], PUSH_VALUES: taken_values})
+                sent.append(SentPush.begin(shard, bulk, loan))
+            broken_off.pop_all()
         return Ticket(sent, self, number)
 
     def _taken(

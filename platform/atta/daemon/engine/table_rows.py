@@ -18,18 +18,10 @@ from atta.wire import memfiles
 from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS, prefix
 from atta.wire.rpc import Bulk
 
-__all__ = ["LENT_STEP_BYTES", "check_codec", "lent_values", "message_of", "plain_values", "put"]
+__all__ = ["LENT_STEP_BYTES", "lent_values", "message_of", "plain_values", "put"]
 
 LENT_STEP_BYTES = 8 << 20
 """So many bytes of values are written before the reader is told. It takes them over while the next ones are written."""
-
-
-def check_codec(spec: MutableSpec, codec: str) -> None:
-    """Raise ConfigError unless values of the table can travel in ``codec``."""
-    if codec and (codec not in codecs.CODECS or spec.dtype != "<f4"):
-        raise ConfigError(
-            f"table {spec.name} ({spec.dtype}): codec {codec!r} is none of {', '.join(codecs.CODECS)} for float32"
-        )
 
 
 def message_of(table: MutableTable, first: int, rows: np.ndarray, request: table_pb2.PullRowsRequest) -> Bulk | bytes:
@@ -102,7 +94,7 @@ def plain_values(spec: MutableSpec, message: table_pb2.PushRowsRequest, rows: An
 
 
 def _decoded(spec: MutableSpec, rows: int, codec: str, values: Any) -> np.ndarray:
-    check_codec(spec, codec)
+    codecs.check_codec(spec, codec)
     columns = spec.row_bytes // 4
     encoded = np.frombuffer(values, dtype=np.uint8)
     if len(encoded) != rows * codecs.encoded_bytes(codec, columns):

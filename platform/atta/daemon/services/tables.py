@@ -20,7 +20,7 @@ import structlog
 
 from atta.daemon.durable.journal import Journal
 from atta.daemon.engine.lent import LentFiles, UnusableError
-from atta.daemon.engine.table_rows import LENT_STEP_BYTES, check_codec, lent_values, message_of, plain_values, put
+from atta.daemon.engine.table_rows import LENT_STEP_BYTES, lent_values, message_of, plain_values, put
 from atta.daemon.peers.chunks import CHUNK_BYTES
 from atta.daemon.peers.peers import as_array
 from atta.daemon.peers.turns import TurnPool
@@ -29,6 +29,7 @@ from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
+from atta.kvstore.codecs import check_codec
 from atta.kvstore.mutable.lent import LentLayout
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
 from atta.kvstore.mutable.requests import Pulled, Push
