@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -123,8 +124,10 @@ def test_content_does_not_depend_on_the_number_of_daemons(small_graph: SmallGrap
 def test_growth(cluster: atta.Cluster) -> None:
     table = atta.DistTensor(cluster, (10, 2), name="grows", init=Normal(0, 1, seed=1), max_rows=40)
     before = table[:]
+    others = [atta.DistTensor(cluster, (10, 2), name="grows", init=Normal(0, 1, seed=1), max_rows=40) for _ in range(3)]
     table.grow(40)
-    assert len(table) == 40
+    assert len(table) == len(others[0]) == len(others[1][:]) == 40
+    assert np.array_equal(others[2][[39]], table[[39]])
     whole = atta.DistTensor(cluster, (40, 2), name="whole", init=Normal(0, 1, seed=1))
     assert np.array_equal(table[:10], before)
     assert np.array_equal(table[:], whole[:])
@@ -374,6 +377,25 @@ def test_snapshot_goes_back_and_clients_go_on(cluster: atta.Cluster) -> None:
         other.tables.load("first")
     assert torch.equal(train(1), once)  # also for a client that did not load
     cluster.tables.delete("snap")
+
+
+def test_a_write_beyond_the_rows_of_a_snapshot_changes_nothing(cluster: atta.LocalCluster) -> None:
+    options: dict[str, Any] = {"name": "shrinks", "max_rows": 12, "versioned": True}
+    table = atta.DistTensor(cluster, (4, 1), **options)
+    table[:] = 1
+    cluster.tables.save("small")
+    table.grow(12)
+    with atta.connect(cluster.cluster_file) as client:
+        theirs = atta.DistTensor(client, (4, 1), **options)
+        theirs[:] = 2
+        cluster.tables.load("small")
+        with pytest.raises(atta.ConfigError, match=r"row 4 is outside the rows 0\.\.3"):
+            theirs[np.arange(12)] = 3  # the first daemons do have their rows of these
+        assert table[:].tolist() == [[1.0]] * 4
+        assert theirs.shape == (4, 1)
+        theirs[:] = 3
+    assert table[:].tolist() == [[3.0]] * 4
+    table.delete()
 
 
 def test_a_step_that_meets_a_load_is_counted_from_the_snapshot(cluster: atta.Cluster) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from atta.client.control import Connection
 from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import Registration, TableShard, Ticket, check_step
-from atta.client.tables.remote import RemoteTable, located
+from atta.client.tables.remote import RemoteTable, located, rows_told
 from atta.errors import AttaError, DataError, RemoteError, UnknownNameError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
@@ -216,10 +216,8 @@ class ClusterTables:
                 registration.renew(registration.client)
         for connection, info in zip(self._connections, infos, strict=True):
             check_step(connection.address, info)
-            if (last := info.first_row + info.rows) > spec.limit:
-                raise RemoteError(connection.address, f"has table {spec.name} up to row {last} of at most {spec.limit}")
         shards = [
-            TableShard(connection, info.first_row, info.rows, registration)
+            TableShard(connection, info.first_row, rows_told(spec, connection.address, info), registration)
             for connection, info, registration in zip(self._connections, infos, known, strict=True)
         ]
         return RemoteTable(spec, shards, self._dataset_id, table_id=table_id, infos=infos, lender=self._lender)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
+import numpy as np
 
 from atta.client.control import Connection
 from atta.client.tables.lending import Loan
@@ -29,7 +30,7 @@ from atta.protos.v1 import table_pb2
 from atta.wire import rpc
 from atta.wire.messages.bulk import PUSH_ROWS
 
-__all__ = ["PushNumber", "Registration", "SentPush", "StepNumber", "Steps", "TableShard", "Ticket", "check_step"]
+__all__ = ["PushNumber", "PushedTable", "Registration", "SentPush", "StepNumber", "TableShard", "Ticket", "check_step"]
 
 _ATTEMPTS = 3
 """How often a push is sent before a missed deadline is an error."""
@@ -177,8 +178,8 @@ def _is_read(call: Any) -> bool:
     return reply is not None and not reply.unread
 
 
-class Steps(Protocol):
-    """Numbers the steps of an optimiser."""
+class PushedTable(Protocol):
+    """The table that is pushed to. It knows its rows, and numbers the steps of an optimiser."""
 
     def noticed(self, load_id: int, step: int) -> None:
         """An owner has the table from this load, which left it at this step."""
@@ -186,13 +187,16 @@ class Steps(Protocol):
     def again(self, number: StepNumber) -> StepNumber:
         """The number of a step that is sent again: a new one if the table has been loaded since."""
 
+    def check(self, rows: np.ndarray) -> None:
+        """Raise ConfigError unless the table has these rows (int64 [n])."""
+
 
 class Ticket:
     """Pushes that are under way; ``wait`` ends when all owners have applied them."""
 
-    def __init__(self, sent: list[SentPush], steps: Steps, number: StepNumber) -> None:
+    def __init__(self, sent: list[SentPush], table: PushedTable, number: StepNumber) -> None:
         """``number``: of the step that all of them are part of; of pushes that are not steps it does not count."""
-        self._sent, self._steps, self._number = sent, steps, number
+        self._sent, self._table, self._number = sent, table, number
         self._sent_to = {id(push.shard): push.shard.registration.load_id for push in sent}
 
     def wait(self) -> None:
@@ -235,6 +239,8 @@ class Ticket:
                         if renewals == _RENEWALS:
                             raise error from failure
                         bulk, lost, renewals = self._as_new(shard, bulk), 0, renewals + 1
+                        for piece in self._sent:  # if one will be refused, so are all, before they change anything
+                            self._table.check(piece.bulk.payloads[PUSH_ROWS])
                     elif isinstance(error, UnavailableError) and patience.lasts():
                         lost += 1  # the push may have arrived all the same
                     elif isinstance(error, DeadlineError) and lost < _ATTEMPTS - 1:
@@ -264,9 +270,9 @@ class Ticket:
         taken = registration.take()
         message.client, message.sequence, message.settled = taken.client, taken.sequence, taken.settled
         self._sent_to[id(shard)] = registration.load_id
-        self._steps.noticed(registration.load_id, registration.step)
+        self._table.noticed(registration.load_id, registration.step)
         if message.step:
-            self._number = self._steps.again(self._number)
+            self._number = self._table.again(self._number)
             message.step = self._number.step
         return rpc.Bulk(message, bulk.payloads)
 

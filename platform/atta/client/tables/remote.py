@@ -15,17 +15,17 @@ from atta.client.control import Connection
 from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pulls import RowsPull
 from atta.client.tables.pushes import SentPush, StepNumber, TableShard, Ticket, check_step
-from atta.errors import ConfigError, RemoteError
+from atta.errors import ConfigError, RemoteError, UnknownNameError
 from atta.kvstore import codecs
 from atta.kvstore.mutable.requests import Pulled
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.spec import MAX_ROWS, MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.samplers.arguments import whole
 from atta.wire import rpc
 from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 
-__all__ = ["RemoteTable", "located"]
+__all__ = ["RemoteTable", "located", "rows_told"]
 
 PIECE_BYTES = 4 << 20
 """Most bytes of values in one push."""
@@ -55,17 +55,31 @@ class RemoteTable:
         """Number of the optimiser's steps so far, as this client knows it. Loading a snapshot sets it back."""
         self._shards, self._dataset_id, self._lender = list(shards), dataset_id, lender
         self._loads = {info.load_id for info in infos}
+        self._counted = len(self._loads)  # loads that were known when the rows were counted last
         self._counting = threading.Lock()
 
     @property
     def rows(self) -> int:
-        """Rows of the whole table."""
+        """Rows of the whole table, as this client knows it; see ``count``."""
         return sum(shard.rows for shard in self._shards)
 
     @property
     def first_rows(self) -> np.ndarray:
         """int64 [daemons]: the first row of each owner."""
         return np.array([shard.first_row for shard in self._shards], dtype=np.int64)
+
+    def count(self) -> int:
+        """Rows of the whole table now: another client may have let it grow, and a snapshot may have set it back.
+
+        Raises as ``refresh``.
+        """
+        if self._may_grow:
+            self.refresh()
+        return self.rows
+
+    @property
+    def _may_grow(self) -> bool:
+        return self.spec.limit > self.spec.rows
 
     def noticed(self, load_id: int, step: int) -> None:
         """An owner has the table from this load, which left it at this step."""
@@ -83,20 +97,28 @@ class RemoteTable:
             return StepNumber(self.step, len(self._loads))
 
     def refresh(self) -> None:
-        """Ask the owners whether a snapshot has been loaded since, and at which step the table is.
+        """Ask the owners whether a snapshot has been loaded since, at which step the table is, and how many rows it has.
 
         Raises:
-            UnknownNameError: an owner does not have the table any more.
+            UnknownNameError: an owner does not have the table any more, or one that was created anew.
         """
+        loads = len(self._loads)
         request = table_pb2.DescribeTableRequest(name=self.spec.name)
         infos = [shard.connection.call("TableService.Describe", request) for shard in self._shards]
         for shard, info in zip(self._shards, infos, strict=True):
             check_step(shard.connection.address, info)
+            if info.table_id != self.table_id and not info.load_id:
+                raise UnknownNameError(
+                    f"{shard.connection.address}: mutable table {self.spec.name!r} is not the one that was opened: it was "
+                    "created anew since"
+                )
+            shard.rows = rows_told(self.spec, shard.connection.address, info)
             if shard.registration.load_id != info.load_id:
                 shard.registration.renew(shard.registration.client)
         step = max(info.step for info in infos)
         for info in infos:
             self.noticed(info.load_id, step)
+        self._counted = loads
 
     def locate(self, ids: np.ndarray) -> np.ndarray:
         """int64 [n]: the rows of users' ``ids`` of vertices or edges. In a ``range`` table ids are rows.
@@ -186,6 +208,7 @@ class RemoteTable:
         for shard in {id(shard): shard for shard, _ in pieces}.values():
             shard.registration.ensure()
             self.noticed(shard.registration.load_id, shard.registration.step)
+        self.check(rows)  # a table that was loaded since may have fewer
         number = self._numbered(step)
         sent = []
         with contextlib.ExitStack() as broken_off:  # then none is sent again, and no later push waits for their numbers
@@ -238,12 +261,24 @@ class RemoteTable:
         """Let the whole table have ``rows`` rows.
 
         Raises:
-            ConfigError: the table may not become that large.
+            ConfigError: the table has more rows already, or may not become that large.
             QuotaExceededError: the owner has no room.
         """
-        last = self._shards[-1]
+        last, rows = self._shards[-1], whole(f"table {self.spec.name}: rows", rows, 0, MAX_ROWS)
         request = table_pb2.GrowTableRequest(name=self.spec.name, table_id=self.table_id, rows=rows)
-        last.rows = last.connection.call("TableService.Grow", request).rows
+        info = last.connection.call("TableService.Grow", request)
+        last.rows = rows_told(self.spec, last.connection.address, info)
+
+    def check(self, rows: np.ndarray) -> None:
+        """Raise ConfigError unless the table has these rows (int64 [n]). Counts them anew first if that may help."""
+        if not len(rows):
+            return
+        least, most = rows.min(), rows.max()
+        if self._may_grow and (most >= self.rows or len(self._loads) > self._counted):
+            self.refresh()
+        if least < 0 or most >= self.rows:
+            bad = rows[(rows < 0) | (rows >= self.rows)][0]
+            raise ConfigError(f"table {self.spec.name}: row {bad} is outside the rows 0..{self.rows - 1}")
 
     def _pieces(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
         """Owners with the positions of their rows, in pieces for one push each."""
@@ -254,9 +289,7 @@ class RemoteTable:
 
     def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
         """Owners with the positions of their rows."""
-        if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
-            bad = rows[(rows < 0) | (rows >= self.rows)][0]
-            raise ConfigError(f"table {self.spec.name}: row {bad} is outside the rows 0..{self.rows - 1}")
+        self.check(rows)
         firsts = self.first_rows
         owners = np.searchsorted(firsts, rows, side="right") - 1
         order = np.argsort(owners, kind="stable")
@@ -264,6 +297,13 @@ class RemoteTable:
         for shard, lo, hi in zip(self._shards, bounds[:-1], bounds[1:], strict=True):
             if hi > lo:
                 yield shard, order[lo:hi]
+
+
+def rows_told(spec: MutableSpec, address: str, info: table_pb2.TableInfo) -> int:
+    """How many rows the owner at ``address`` says that it has; RemoteError if there cannot be so many."""
+    if (last := info.first_row + info.rows) > spec.limit:
+        raise RemoteError(address, f"has table {spec.name} up to row {last} of at most {spec.limit}")
+    return int(info.rows)
 
 
 def _summed(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

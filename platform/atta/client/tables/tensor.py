@@ -84,7 +84,7 @@ class DistTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of rows, then the shape of a row."""
-        return (self._table.rows, *self._table.spec.row_shape)
+        return (len(self), *self._table.spec.row_shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -92,7 +92,7 @@ class DistTensor:
         return np.dtype(self._table.spec.dtype)
 
     def __len__(self) -> int:
-        return self._table.rows
+        return self._table.count()
 
     def __getitem__(self, ids: Any) -> np.ndarray:
         """Values [n, *row shape] of ``ids`` (integers [n], or a slice of row numbers); a copy."""
