@@ -692,9 +692,10 @@ def test_command_line(cluster: atta.LocalCluster, capsys: pytest.CaptureFixture[
 
     for name in cluster.tables.specs():
         cluster.tables.delete(name)
-    table = atta.DistTensor(cluster, (12, 2), name="shown")
+    table = atta.DistTensor(cluster, (5, 2), name="shown", max_rows=20)
+    table.grow(12)
     report = json.loads(run("list", "--cluster", target, "--json", "-"))
-    assert [t["name"] for t in report["tables"]] == ["shown"]
+    assert [(t["name"], t["rows"]) for t in report["tables"]] == [("shown", 12)]
     assert sum(report["used_bytes"]) == report["tables"][0]["bytes"] == 12 * 2 * 4
     assert "shown" in run("list", "--cluster", target)
     table[[7]] = 3.0

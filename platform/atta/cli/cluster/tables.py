@@ -26,7 +26,7 @@ def tables() -> None:
 @_cluster
 @json_option
 def list_(target: str, json_file: str | None) -> None:
-    """Show the tables and the memory that they take.
+    """Show the tables, with the rows that they have now, and the memory that they take.
 
     Example: atta tables list --cluster cluster.toml
     """
@@ -35,8 +35,10 @@ def list_(target: str, json_file: str | None) -> None:
     from atta.client.cluster import connect
 
     with connect(target, deadline_s=10.0) as cluster:
-        found, stats = cluster.tables.specs(), cluster.stats()
-    entries = [{**spec.to_dict(), "bytes": spec.nbytes(spec.rows)} for _, spec in sorted(found.items())]
+        found, stats = cluster.tables.listed(), cluster.stats()
+    entries = [
+        {**spec.to_dict(), "rows": rows, "bytes": spec.nbytes(rows)} for _, (spec, rows) in sorted(found.items())
+    ]
     used = [int(s.get("table_bytes", 0)) for s in stats]
     write_json(json_file, {"schema": 1, "tables": entries, "used_bytes": used})
     if json_file == "-":

@@ -83,11 +83,16 @@ class ClusterTables:
 
     def specs(self) -> dict[str, MutableSpec]:
         """Specifications of the tables, by name."""
-        found: dict[str, MutableSpec] = {}
+        return {name: spec for name, (spec, _) in self.listed().items()}
+
+    def listed(self) -> dict[str, tuple[MutableSpec, int]]:
+        """The tables by name: their specifications, and how many rows they have now."""
+        found: dict[str, tuple[MutableSpec, int]] = {}
         for connection in self._connections:
             for info in connection.call("TableService.List", table_pb2.ListMutableRequest()).tables:
                 spec = _spec(connection, info)
-                found.setdefault(spec.name, spec)
+                first, rows = found.get(spec.name, (spec, 0))
+                found[spec.name] = first, rows + int(info.rows)
         return found
 
     def delete(self, name: str) -> bool:
