@@ -207,6 +207,8 @@ def test_edges_are_counted_in_their_files(tmp_path: Path) -> None:
     ]  # fmt: skip
     dataset.quality = {}
     assert span_of(MutableSpec("t", 8, policy="edges:e"), dataset, 2) == range(3, 8)
+    with pytest.raises(ConfigError, match=r"9 rows, but there are 8 edges of type 'e' in version 0 of the dataset"):
+        span_of(MutableSpec("t", 9, policy="edges:e"), dataset, 2)
 
 
 def test_a_daemon_of_several_partitions_owns_their_rows() -> None:

@@ -328,7 +328,9 @@ def located(connections: Sequence[Connection], dataset_id: str, policy: str, ids
     for connection in connections:
         rows = np.maximum(rows, _ask_where(connection, dataset_id, policy, ids))
     if len(rows) and rows.min() < 0:
-        raise ConfigError(f"{ids[rows < 0][0]} is not an edge of {policy}")
+        raise ConfigError(
+            f"{ids[rows < 0][0]} is not an edge of {policy}: its rows are the edges of version 0 of the dataset"
+        )
     return rows
 
 

@@ -33,7 +33,10 @@ def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:
         return range(spec.rows * group.start // partitions, spec.rows * group.stop // partitions)
     offsets = node_offsets(dataset, name) if kind == "nodes" else edge_offsets(dataset, name)
     if spec.rows != offsets[-1]:
-        raise ConfigError(f"table {spec.name}: {spec.rows} rows, but there are {offsets[-1]} {kind} of type {name!r}")
+        first = " in version 0 of the dataset" if kind == "edges" else ""
+        raise ConfigError(
+            f"table {spec.name}: {spec.rows} rows, but there are {offsets[-1]} {kind} of type {name!r}{first}"
+        )
     return range(int(offsets[part]), int(offsets[part + 1]))
 
 
