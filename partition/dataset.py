@@ -242,7 +242,7 @@ class Dataset:
             ranks = np.searchsorted(maps.sorted_ids, wanted)
             known = np.zeros(wanted.shape, bool) if n == 0 else maps.sorted_ids[np.minimum(ranks, n - 1)] == wanted
         if not known.all():
-            raise ConfigError(f"seed {wanted[~known][0]} is not a vertex of node type {node_type!r}")
+            raise ConfigError(f"{wanted[~known][0]} is not a vertex of node type {node_type!r}")
         return maps.sorted_internal[ranks].astype(np.int64)
 
     def from_rank(self, node_type: str, ranks: npt.ArrayLike) -> Ids:

@@ -229,9 +229,9 @@ def test_unknown_names_and_ids(pristine):
     ):
         with pytest.raises(UnknownNameError):
             call()
-    with pytest.raises(ConfigError, match="seed 98 is not a vertex of node type 'node'"):
+    with pytest.raises(ConfigError, match="98 is not a vertex of node type 'node'"):
         dataset.to_internal("node", [5, 98, 4])
-    with pytest.raises(ConfigError, match="seed -1"):
+    with pytest.raises(ConfigError, match="-1 is not a vertex"):
         dataset.to_internal("node", [-1])
     with pytest.raises(ConfigError, match="integers"):
         dataset.to_internal("node", [1.5])
@@ -250,5 +250,5 @@ def test_plain_row_numbers_need_no_sorted_ids(tmp_path):
     dataset = Dataset.open(tmp_path / "data")
     assert dataset.ids("node")[dataset.to_internal("node", [4, 0])].tolist() == [4, 0]
     for bad in (5, -1):
-        with pytest.raises(ConfigError, match=f"seed {bad} "):
+        with pytest.raises(ConfigError, match=f"{bad} is not a vertex"):
             dataset.to_internal("node", [bad])
