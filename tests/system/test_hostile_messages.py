@@ -162,7 +162,7 @@ def test_a_push_and_a_pull_of_no_rows(
         ({"hold_s": -1.0}, "cannot be held for -1.0 s"),
         ({"hold_s": float("nan")}, "cannot be held for nan s"),
         ({"hold_s": float("inf")}, "cannot be held for inf s"),
-        ({"name": "../up"}, "table name '../up'"),
+        ({"name": "../up"}, "snapshot name '../up'"),
     ],
 )
 def test_snapshots_with_numbers_that_mean_nothing(

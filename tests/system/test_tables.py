@@ -63,6 +63,19 @@ def test_rows_by_number(cluster: atta.Cluster) -> None:
         table[[1]]
 
 
+def test_numbers_of_numpy_and_of_torch(cluster: atta.Cluster) -> None:
+    table = atta.DistTensor(
+        cluster, (np.int64(5), np.int32(2)), name="mixed", dtype=torch.float32, max_rows=np.int64(6)
+    )
+    assert (table.shape, table.dtype) == ((5, 2), np.float32)
+    table[[0, 1]] = torch.arange(4.0, requires_grad=True).reshape(2, 2)
+    table[[2]] = torch.tensor([0.5, -3.0], dtype=torch.bfloat16)
+    table[[3]] = [7, 8]
+    assert [row.tolist() for row in table] == [[0, 1], [2, 3], [0.5, -3], [7, 8], [0, 0]]
+    assert np.array_equal(np.asarray(table), table[:])
+    table.delete()
+
+
 def test_rows_by_the_ids_of_vertices_and_edges(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
     ids = small_graph.ids
     state = atta.DistTensor(cluster, (len(ids), 4), name="h", policy="nodes:node", versioned=True)
@@ -112,6 +125,10 @@ def test_creating_again_opens(cluster: atta.Cluster) -> None:
     assert "again" in cluster.tables.specs()
     first.delete()
     first.delete()  # deleting twice is the same as once
+    anew = atta.DistTensor(cluster, (50, 2), name="again")
+    with pytest.raises(atta.UnknownNameError, match="'again' is not the one that was opened: it was created anew"):
+        first._table.refresh()
+    anew.delete()
 
 
 def test_content_does_not_depend_on_the_number_of_daemons(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
@@ -152,11 +169,31 @@ def test_growth(cluster: atta.Cluster) -> None:
         (lambda c: atta.DistTensor(c, (10, 2), name="t", dtype="O"), (atta.ConfigError, TypeError), "dtype|object"),
         (lambda c: atta.DistEmbedding(c, 10, 2, name="t", optimizer="adan"), atta.ConfigError, "adan"),
         (lambda c: atta.DistEmbedding(c, 10, 2, name="t", push="sometimes"), atta.ConfigError, "sometimes"),
-        (lambda c: atta.DistTensor(c, (10, 2), name="t", codec="zip")[[1]], atta.ConfigError, "zip"),
+        (lambda c: atta.DistTensor(c, (10, 2), name="t", dtype=torch.bfloat16), atta.ConfigError, "bfloat16 is none"),
+        (lambda c: atta.DistTensor(c, 10, name="t"), atta.ConfigError, "shape 10: must be a number of rows"),
+        (lambda c: atta.DistTensor(c, (), name="t"), atta.ConfigError, "must be a number of rows"),
+        (lambda c: atta.DistTensor(c, (10, 2), name="t", init=5), atta.ConfigError, "init 5"),
+        (lambda c: atta.DistTensor(c, (10, 2), name="t", codec="zip"), atta.ConfigError, "zip"),
+        (
+            lambda c: atta.DistTensor(c, (9,), name="t", dtype="i1", codec="fp16"),
+            atta.ConfigError,
+            "'fp16' is for float32",
+        ),
+        (lambda c: atta.DistEmbedding(c, 10, 2, name="t", codec="zip"), atta.ConfigError, "zip"),
+        (lambda c: atta.DistTensor(c, (10, 2), name="t").grow(-1), atta.ConfigError, "rows -1: must be a whole number"),
+        (lambda c: atta.DistTensor(c, (10, 2), name="t").grow(14.5), atta.ConfigError, r"rows 14\.5"),
+        *(
+            (
+                lambda c, odd=odd: atta.DistTensor(c, (10,), name="t", dtype="i1").__setitem__([1], odd),
+                atta.ConfigError,
+                "table t: values are not int8: ",
+            )
+            for odd in (300, None, "x", 1j, np.nan, [[1], [2, 3]])
+        ),
         (lambda c: atta.DistTensor(c, (10, 2), name="t")[[-1]], atta.ConfigError, "row -1"),
         (lambda c: atta.DistTensor(c, (10, 2), name="t").__setitem__([1], np.zeros(3)), atta.ConfigError, "values"),
         (lambda c: c.tables.load("nothing"), atta.RemoteError, "nothing/part-0000: no such folder"),
-        (lambda c: c.tables.save("../up"), atta.ConfigError, "name"),
+        (lambda c: c.tables.save("../up"), atta.ConfigError, "snapshot name '../up'"),
     ],
 )
 def test_bad_requests(cluster: atta.Cluster, make, error, words) -> None:  # type: ignore[no-untyped-def]

@@ -138,6 +138,10 @@ class MutableSpec:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        for name in ("rows", "max_rows"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
+        if isinstance(self.row_shape, tuple):
+            object.__setattr__(self, "row_shape", tuple(map(_plain, self.row_shape)))
         self._check_sizes()
         self._check_lease()
         self._check_policy()
@@ -145,6 +149,8 @@ class MutableSpec:
             raise ConfigError(f"table {self.name}: versioned {self.versioned!r} is neither true nor false")
         if self.optimiser is not None and self.dtype != "<f4":
             raise ConfigError(f"table {self.name}: optimisers work on float32 ('<f4'), not on {self.dtype!r}")
+        if not isinstance(self.init, Initialiser):
+            raise ConfigError(f"table {self.name}: init {self.init!r} is none of atta.kvstore.initial")
         self.init.check(np.dtype(self.dtype))
 
     def _check_sizes(self) -> None:
@@ -232,11 +238,11 @@ class MutableSpec:
         return cls(**fields)
 
 
-def check_name(name: object) -> None:
-    """Raise ConfigError unless a table may have this name. Names become folders of a snapshot."""
+def check_name(name: object, what: str = "table") -> None:
+    """Raise ConfigError unless a table, or a snapshot of tables, may have this name. Names become folders."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"table name {name!r}: letters, digits, dots, dashes and single underscores, at most 100 characters"
+            f"{what} name {name!r}: letters, digits, dots, dashes and single underscores, at most 100 characters"
         )
 
 
@@ -250,6 +256,11 @@ def _fields(what: str, cls: type, value: object, *, required: tuple[str, ...]) -
     if unknown or missing:
         raise ConfigError(f"{what}: unknown {', '.join(unknown) or '-'}, missing {', '.join(missing) or '-'}")
     return dict(value)
+
+
+def _plain(value: object) -> object:
+    """An integer of numpy as one of Python, anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _check_number(name: str, value: object) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from atta.errors import ConfigError, DeadlineError
+from atta.kvstore.codecs import check_codec
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.samplers.arguments import integers
@@ -132,6 +133,7 @@ class DistEmbedding(nn.Module):
             policy=policy,
             lease_s=lease_s,
         )
+        check_codec(spec, codec)
         self._table = cluster.tables.create(spec)
         self._cluster = cluster  # daemons of ``atta.local`` end when nobody holds it
         self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atta.client.tables.remote import PIECE_BYTES
 from atta.errors import ConfigError
+from atta.kvstore.codecs import check_codec
 from atta.kvstore.initial import Zeros
 from atta.kvstore.spec import MutableSpec
 from atta.samplers.arguments import integers
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster
     from atta.kvstore.initial import Initialiser
 
-__all__ = ["DistTensor"]
+__all__ = ["DistTensor", "row_values"]
 
 
 class DistTensor:
@@ -48,7 +51,7 @@ class DistTensor:
             cluster: from ``atta.connect`` or ``atta.local``.
             shape: number of rows, then the shape of a row.
             name: of the table; letters, digits, dots, dashes, single underscores.
-            dtype: of its values: bool, integers or floats.
+            dtype: of its values, numpy's or torch's: bool, integers or floats.
             policy: ``"range"``: rows are numbers, spread evenly over the daemons; ``"nodes:TYPE"``, ``"edges:TYPE"``:
                 one row per vertex or edge, on the daemon that owns it, addressed by the users' ids.
             init: values of rows that have not been written (default: zeros); see ``atta.kvstore.initial``.
@@ -61,18 +64,23 @@ class DistTensor:
             UnknownNameError: a daemon has lost its rows of the table.
             QuotaExceededError: the daemons have no room for it.
         """
-        if not shape:
-            raise ConfigError(f"table {name}: a shape needs a number of rows")
+        try:
+            rows, *row_shape = shape
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"table {name}: shape {shape!r}: must be a number of rows, then the shape of a row"
+            ) from None
         spec = MutableSpec(
             name,
-            shape[0],
-            np.dtype(dtype).newbyteorder("<").str,
-            tuple(shape[1:]),
-            init=init or Zeros(),
+            rows,
+            _numpy_dtype(name, dtype).newbyteorder("<").str,
+            tuple(row_shape),
+            init=Zeros() if init is None else init,
             versioned=versioned,
             max_rows=max_rows,
             policy=policy,
         )
+        check_codec(spec, codec)
         self._cluster, self._codec = cluster, codec
         self._table = cluster.tables.create(spec)
 
@@ -94,6 +102,12 @@ class DistTensor:
     def __len__(self) -> int:
         return self._table.count()
 
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Rows [*row shape] by their numbers, pulled in pieces of a few megabytes."""
+        piece = max(1, PIECE_BYTES // self._table.spec.row_bytes)
+        for first in range(0, len(self), piece):
+            yield from self[first : first + piece]
+
     def __getitem__(self, ids: Any) -> np.ndarray:
         """Values [n, *row shape] of ``ids`` (integers [n], or a slice of row numbers); a copy."""
         return self._table.pull(self._rows(ids), codec=self._codec).values
@@ -105,8 +119,10 @@ class DistTensor:
     def write(self, ids: Any, values: Any, *, version: int | None = None) -> None:
         """Write rows, with their ``version`` if the table has versions. Rows with a higher version stay as they are.
 
+        ``values``: numbers, arrays or torch tensors. Arrays are cast to the table's dtype as numpy casts them.
+
         Raises:
-            ConfigError: the table does not take an id, a shape or a version.
+            ConfigError: the table does not take an id, a value, a shape or a version.
             UnknownNameError: a daemon does not have the table any more.
         """
         rows = self._rows(ids)
@@ -141,8 +157,31 @@ class DistTensor:
         return self._table.locate(integers(f"table {self.name}: ids", ids).reshape(-1))
 
     def _values(self, rows: np.ndarray, values: Any) -> np.ndarray:
-        wanted = (len(rows), *self._table.spec.row_shape)
-        try:
-            return np.broadcast_to(np.asarray(values, dtype=self.dtype), wanted)
-        except ValueError:
-            raise ConfigError(f"table {self.name}: values {list(np.shape(values))} for {list(wanted)}") from None
+        return row_values(self.name, values, self.dtype, (len(rows), *self._table.spec.row_shape))
+
+
+def row_values(name: str, values: Any, dtype: np.dtype[Any], wanted: tuple[int, ...]) -> np.ndarray:
+    """``values`` (numbers, arrays or torch tensors) as rows of the shape ``wanted``, for the table ``name``.
+
+    Raises:
+        ConfigError: they are no numbers of this dtype, or have a shape that cannot be ``wanted``.
+    """
+    try:
+        if hasattr(values, "detach"):
+            plain = values.detach().cpu()
+            values = (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()  # numpy has no bfloat16
+        given = np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise ConfigError(f"table {name}: values are not {dtype}: {error}") from None
+    try:
+        return np.broadcast_to(given, wanted)
+    except ValueError:
+        raise ConfigError(f"table {name}: values {list(given.shape)} for {list(wanted)}") from None
+
+
+def _numpy_dtype(name: str, dtype: Any) -> np.dtype[Any]:
+    """numpy's dtype for its own or torch's."""
+    try:
+        return np.dtype(str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype)
+    except (TypeError, ValueError):
+        raise ConfigError(f"table {name}: dtype {dtype!r} is none of numpy") from None

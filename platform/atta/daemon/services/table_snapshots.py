@@ -292,7 +292,7 @@ class TableSnapshots:
     def _parts_of(self, name: str) -> SnapshotParts:
         if self._folder is None:
             raise ConfigError(f"the daemon of part {self._part} keeps no snapshots; start it with --snapshots FOLDER")
-        check_name(name)
+        check_name(name, "snapshot")
         return SnapshotParts(self._folder / name / part_folder(self._part))
 
 

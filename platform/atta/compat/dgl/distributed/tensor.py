@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from atta.client.tables.remote import RemoteTable
+from atta.client.tables.tensor import row_values
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.job import Job, barrier, present
 from atta.errors import AttaError, ConfigError
@@ -99,13 +100,7 @@ class MutableRows(DistRows):
     def __setitem__(self, ids: Any, values: Any) -> None:
         """Write rows, and return when their owners have them. A single row is written to all ``ids``."""
         rows = self._where(ids)
-        given = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-        wanted = (len(rows), *self.shape[1:])
-        try:
-            whole = np.broadcast_to(given.astype(self._dtype, copy=False), wanted)
-        except ValueError:
-            raise ConfigError(f"{self.name}: values {list(given.shape)} for {list(wanted)}") from None
-        self._table.push(rows, whole).wait()
+        self._table.push(rows, row_values(self.name, values, self._dtype, (len(rows), *self.shape[1:]))).wait()
         self.part_policy.partition_book.job.changes += 1
 
     def _where(self, ids: Any) -> np.ndarray:
