@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,16 +62,16 @@ def save(of: list[Owner], snapshot_id: str) -> None:
         step()
 
 
-def common(of: list[Owner]) -> str:
+def common(of: list[Owner], name: str = "s") -> str:
     """The id that is loaded: the newest one that all owners have."""
-    ids = [owner.snapshots.ids("s") for owner in of]
+    ids = [owner.snapshots.ids(name) for owner in of]
     return next(one for one in ids[0] if all(one in others for others in ids))
 
 
-def load(of: list[Owner], load_id: int = 1) -> list[float]:
-    snapshot_id = common(of)
+def load(of: list[Owner], load_id: int = 1, name: str = "s") -> list[float]:
+    snapshot_id = common(of, name)
     for owner in of:
-        owner.snapshots.prepare_load("s", snapshot_id, load_id, 60.0)
+        owner.snapshots.prepare_load(name, snapshot_id, load_id, 60.0)
     for owner in of:
         owner.snapshots.commit_load(load_id, {})
     return [owner.value for owner in of]
@@ -232,6 +233,26 @@ def test_daemons_that_end_leave_parts_that_belong_together(tmp_path: Path) -> No
     assert later[1] == ids[1]  # so that the older one is there as a whole
     with pytest.raises(QuotaExceededError, match="stopping"):
         second[0].tables.create(MutableSpec("late", 1))
+
+
+def test_the_latest_end_is_loaded_though_the_clock_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are not loaded between have one id for all their snapshots: only the folders tell which is newer."""
+    for value, hour in ((1, 9), (2, 7), (3, 8)):
+        monkeypatch.setattr(time, "time_ns", lambda hour=hour: hour * 3600 * 10**9)
+        ended = owners(tmp_path, value)
+        for owner in ended:
+            owner.snapshots.finish()
+        assert load(owners(tmp_path), name="shutdown") == [value] * PARTS
+
+
+def test_a_save_that_is_broken_off_is_newer_than_the_one_in_use_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(owners(tmp_path, 1), OLD)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    for prepare in saving(owners(tmp_path, 2), NEW)[:PARTS]:
+        prepare()
+    assert [owner.snapshots.ids("s") for owner in owners(tmp_path)] == [[NEW, OLD]] * PARTS
 
 
 def test_snapshots_of_before_they_had_ids_are_read(tmp_path: Path) -> None:

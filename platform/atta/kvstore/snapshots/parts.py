@@ -85,6 +85,9 @@ class SnapshotParts:
     def complete(self) -> dict[str, Path]:
         """The folders of complete parts by their ids, the newest first.
 
+        The replaced part is older than the part in use, and parts that wait beside it are newer. So a clock that was
+        set back misleads nobody.
+
         Raises:
             DataError: no part is complete. Names what is wrong with the part in use.
         """
@@ -99,8 +102,10 @@ class SnapshotParts:
         if not found:
             assert damaged is not None
             raise damaged
-        oldest_first = sorted(found, key=lambda path: found[path].written_ns)
-        return dict(reversed({found[path].snapshot_id: path for path in oldest_first}.items()))
+        newest: dict[str, Path] = {}
+        for path in sorted(found, key=lambda path: (self._age(path), -found[path].written_ns)):
+            newest.setdefault(found[path].snapshot_id, path)
+        return newest
 
     def uses(self, snapshot_id: str) -> bool:
         """Whether the part in use has this id."""
@@ -170,6 +175,10 @@ class SnapshotParts:
         aside = self.place.with_name(f"{self.place.name}.{_REPLACED}")
         shutil.rmtree(aside, ignore_errors=True)
         return self.place.rename(aside)
+
+    def _age(self, path: Path) -> int:
+        """0: waits beside the part in use, 1: is in use, 2: was in use before."""
+        return 1 if path == self.place else 2 if path.name.endswith(f".{_REPLACED}") else 0
 
     def _others(self) -> list[Path]:
         """Folders of parts that are not in use. Folders with other names are left alone."""
