@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.train.launching.life import ENDED, Pulse, Silence, read_pulse, signs_of_life, watched
+from atta.train.launching.life import ENDED, Pulse, Silence, born, read_pulse, signs_of_life, watched
 
 LIMIT, START, PAUSE = 5.0, 20.0, 0.5
 
@@ -45,16 +46,14 @@ def test_signs_come_from_a_thread_and_end_with_the_block(tmp_path: Path) -> None
         while (first := read_pulse(tmp_path, 3)) is None or first.count < 2:
             assert time.monotonic() < until
             time.sleep(0.01)
-    process = psutil.Process()
-    assert read_pulse(tmp_path, 3) == Pulse(ENDED, process.pid, process.create_time())
+    assert read_pulse(tmp_path, 3) == Pulse(ENDED, os.getpid(), born(os.getpid()))
     (tmp_path / "pulse-3").write_bytes(b"cut")
     assert read_pulse(tmp_path, 3) is None
 
 
 def test_a_silent_process_is_killed_and_another_one_of_its_number_is_not(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        born = psutil.Process(child.pid).create_time()
-        for rank, created in enumerate((born - 1000.0, born)):
+        for rank, created in enumerate((born(child.pid) - 1000, born(child.pid))):
             with watched(tmp_path, [rank], 1.0) as silent:
                 _write(tmp_path, rank, child.pid, created)
                 until = time.monotonic() + 30
@@ -67,7 +66,23 @@ def test_a_silent_process_is_killed_and_another_one_of_its_number_is_not(tmp_pat
         assert child.wait(30) == -9
 
 
-def _write(folder: Path, rank: int, pid: int, born: float) -> None:
+def test_when_a_process_was_created_does_not_depend_on_its_name_nor_on_the_clock(tmp_path: Path) -> None:
+    """It counts from the start of the machine, not from 1970."""
+    own, odd = born(os.getpid()), tmp_path / "a) R (b 1"
+    odd.symlink_to(sys.executable)
+    with subprocess.Popen([odd, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        until = time.monotonic() + 30
+        while odd.name not in Path(f"/proc/{child.pid}/stat").read_text():  # before, it is a copy of this process
+            assert time.monotonic() < until
+        later = born(child.pid)
+        child.kill()
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert own < later < (up_s + 1) * os.sysconf("SC_CLK_TCK")
+    with pytest.raises(OSError, match="No such"):
+        born(child.pid)
+
+
+def _write(folder: Path, rank: int, pid: int, created: int) -> None:
     from atta.train.launching.life import _FORMAT
 
-    (folder / f"pulse-{rank}").write_bytes(_FORMAT.pack(4, pid, born))
+    (folder / f"pulse-{rank}").write_bytes(_FORMAT.pack(4, pid, created))

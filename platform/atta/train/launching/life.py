@@ -18,14 +18,14 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Pulse", "Silence", "read_pulse", "signs_of_life", "watched"]
+__all__ = ["Pulse", "Silence", "born", "read_pulse", "signs_of_life", "watched"]
 
 START_S = 120.0
 """How long a trainer may take from its start to its first sign of life: it imports modules meanwhile."""
 PULSES = 10
 """Signs of life within the limit."""
 LONGEST_PAUSE_S = 1.0
-_FORMAT = struct.Struct("=qqd")
+_FORMAT = struct.Struct("=qqq")
 ENDED = -1
 
 
@@ -35,12 +35,12 @@ class Pulse:
 
     Attributes:
         count: signs of life so far; ``ENDED``: there will be no more.
-        pid, born: the process, and when it was created, in seconds since the epoch: numbers of processes come again.
+        pid, born: the process, and when it was created (``born``): numbers of processes come again.
     """
 
     count: int
     pid: int
-    born: float
+    born: int
 
 
 @dataclass
@@ -73,6 +73,16 @@ class Silence:
         return {rank: s for rank, s in self._silent_s.items() if rank in limits and s >= limits[rank]}
 
 
+def born(pid: int) -> int:
+    """When a process was created, in the kernel's ticks since this machine started: no setting of the clock changes it.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    # The name of the command is in parentheses, and may hold some itself.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
 def _pause_s(limit_s: float) -> float:
     return min(LONGEST_PAUSE_S, limit_s / PULSES)
 
@@ -80,13 +90,13 @@ def _pause_s(limit_s: float) -> float:
 @contextlib.contextmanager
 def signs_of_life(folder: Path, rank: int, limit_s: float) -> Iterator[None]:
     """Give signs of life within the block, from a thread."""
-    process, ended = psutil.Process(), threading.Event()
-    path = _file(folder, rank)
+    ended, path, pid = threading.Event(), _file(folder, rank), os.getpid()
+    created = born(pid)
 
     def write(count: int) -> None:
         with contextlib.suppress(OSError):  # the launcher has gone, and the folder with it
             partial = path.with_suffix(".new")
-            partial.write_bytes(_FORMAT.pack(count, process.pid, process.create_time()))
+            partial.write_bytes(_FORMAT.pack(count, pid, created))
             partial.replace(path)
 
     def run() -> None:
@@ -144,10 +154,10 @@ def watched(folder: Path, ranks: Sequence[int], limit_s: float, start_s: float =
 
 def _kill(rank: int, pulse: Pulse | None) -> None:
     """SIGKILL, which a stopped process gets too. One that never gave a sign is found among this one's children."""
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):
         if pulse is not None:
             process = psutil.Process(pulse.pid)
-            if process.create_time() == pulse.born:
+            if born(pulse.pid) == pulse.born:
                 process.kill()
             return
         for child in psutil.Process(os.getpid()).children(recursive=True):
