@@ -25,7 +25,7 @@ from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release, release_of
 from atta.wire.retries import RetryBudget
-from atta.wire.security.credentials import Credentials, open_channels
+from atta.wire.security.credentials import Credentials, TokenHeader, open_channels
 
 __all__ = ["CLOSED", "Connection", "Description"]
 
@@ -85,7 +85,7 @@ class Connection:
     ) -> None:
         """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
-        self._token = credentials.headers() if credentials is not None else ()
+        self._token = TokenHeader(credentials)
         self._channel, self._read_by_callers = open_channels(address, credentials, rpc.client_options())
         self._stubs: dict[str, Any] = {}
         self._closed = threading.Event()
@@ -190,7 +190,7 @@ class Connection:
         return self._stubs[name]
 
     def _header(self, name: str) -> tuple[tuple[str, str], ...]:
-        return self._meant.header(rpc.METHODS[name].bound) + self._token
+        return self._meant.header(rpc.METHODS[name].bound) + self._token.now()
 
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
         """Ask the daemon for its description. Any daemon answers; see ``meet``.

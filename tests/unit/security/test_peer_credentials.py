@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,17 +18,21 @@ import numpy as np
 import pytest
 
 from atta.cli.security.openssl import make_certificate
+from atta.client.control import Connection
 from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.link import PeerLink
 from atta.daemon.peers.peers import Peer
+from atta.daemon.security import renewal
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
 from atta.wire.identity import Identity
+from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
+from atta.wire.security.tokens import TokenFile, read_tokens
 from tests.unit.security.authority import Authority
 
 
@@ -167,5 +172,49 @@ def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> No
             asyncio.run(run(tokens["reader"]))
         with pytest.raises(NotAuthenticatedError, match="neither a certificate nor a token"):
             asyncio.run(run(""))
+    finally:
+        authority.token_file.unlink()
+
+
+def test_a_new_token_is_brought_over_the_connections_that_exist(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers and clients look at the file once a second: here at each call."""
+    for module in (credentials_module, renewal):
+        monkeypatch.setattr(module, "LOOK_S", 0.0)
+    first, second = authority.tokens(), authority.tokens()
+    ca = authority.certificate("daemon", "peer", hosts=("127.0.0.1",)).ca
+    own = {name: Credentials(ca, token=str(tmp_path / name)) for name in ("peer", "all")}
+
+    def give(tokens: Mapping[str, str]) -> None:
+        for name, files in own.items():
+            (tmp_path / "new").write_text(tokens[name])
+            (tmp_path / "new").replace(files.token)
+
+    async def run() -> None:
+        give(first)
+        async with owner(authority, "token") as address:
+            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
+            client = Connection(address, 20.0, credentials=own["all"])
+            probe = partial(asyncio.to_thread, client.call, "GraphService.Probe", graph_pb2.ProbeRequest())
+            try:
+                usual = link.usual
+                assert await ask(link) == (await probe()).values == b"1234"
+                give(second)
+                known = [*read_tokens(authority.token_file).entries.values()]
+                authority.token_file.write_text(TokenFile.of(known[len(first) :]).text())
+                assert await ask(link) == (await probe()).values == b"1234"
+                Path(own["all"].token).unlink()
+                assert (await probe()).values == b"1234"
+                assert link.usual is usual
+                authority.token_file.write_text(TokenFile.of(known[: len(first)]).text())
+                with pytest.raises(NotAuthenticatedError, match="the token is unknown"):
+                    await probe()
+            finally:
+                client.close()
+                await link.close()
+
+    try:
+        asyncio.run(run())
     finally:
         authority.token_file.unlink()

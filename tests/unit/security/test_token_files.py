@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from atta.cli.security.token import token as command
+from atta.daemon.security.admission import Admitted, Proof, Refused
+from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import WatchedTokens
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.security.credentials import AUTHORIZATION, Credentials, TokenHeader
 from atta.wire.security.files import stamp_of
 from atta.wire.security.roles import Role
 from atta.wire.security.tokens import TokenEntry, TokenFile, issue, read_token, read_tokens
@@ -174,19 +177,26 @@ def test_a_running_daemon_sees_what_has_changed_and_keeps_what_was_good(tmp_path
     watched = WatchedTokens(str(path), clock=lambda: now)
     write(TokenFile.of(entries).text())
     assert len(watched.now().entries) == 1  # not looked at again yet
-    now = 1.0
+    assert len(watched.latest().entries) == 2
+    write(TokenFile.of(entries[:1]).text())
+    now = 0.9
     assert len(watched.now().entries) == 2
-    write("damaged")
+    now = 1.0
+    assert len(watched.now().entries) == 1
+    write(TokenFile.of(entries).text())
     now = 2.0
     assert len(watched.now().entries) == 2
-    path.unlink()
+    write("damaged")
     now = 3.0
     assert len(watched.now().entries) == 2
-    write(TokenFile.of(entries[:1]).text())
+    path.unlink()
     now = 4.0
+    assert len(watched.now().entries) == 2
+    write(TokenFile.of(entries[:1]).text())
+    now = 5.0
     assert [*watched.now().entries] == [entries[0].id]
     write("")
-    now = 5.0
+    now = 6.0
     assert not watched.now().entries
 
 
@@ -221,3 +231,40 @@ def test_a_new_owner_or_mode_is_a_change(tmp_path: Path) -> None:
     path.write_text(GOOD)
     before = stamp_of(str(path))
     assert eventually(lambda: path.chmod(0o600) or stamp_of(str(path)) != before)  # the kernel's clock has ticked
+
+
+def test_a_token_is_good_at_once_when_it_is_new(tmp_path: Path) -> None:
+    """Else its first calls would fail, and jobs with them: callers may see the new token before the daemon does."""
+    path = tmp_path / "t.toml"
+    path.write_text("")
+    watched = WatchedTokens(str(path), clock=lambda: 0.0)
+    guard = CallGuard(watched.now, watched.latest)
+    token, entry = issue("a", {Role.READER}, datetime.now(UTC) + timedelta(hours=1))
+    proof = Proof(authorization=[f"Bearer {token}"])
+    assert isinstance(guard.decide("atta.v1.SessionService/Open", "here", proof), Refused)
+    path.write_text(TokenFile.of([entry]).text())
+    assert isinstance(guard.decide("atta.v1.SessionService/Open", "here", proof), Admitted)
+
+
+def test_a_caller_looks_at_its_token_once_a_second_and_keeps_what_was_good(tmp_path: Path) -> None:
+    path, now = tmp_path / "token", 0.0
+    old, new = (issue("a", {Role.READER}, LATER)[0] for _ in range(2))
+    credentials = Credentials("ca.pem", token=str(path))
+    with pytest.raises(DataError, match="token: cannot be read"):
+        TokenHeader(credentials)
+    path.write_text(old)
+    header = TokenHeader(credentials, clock=lambda: now)
+    (tmp_path / "new").write_text(new)
+    (tmp_path / "new").replace(path)
+    now = 0.9
+    assert header.now() == ((AUTHORIZATION, f"Bearer {old}"),)
+    now = 1.0
+    assert header.now() == ((AUTHORIZATION, f"Bearer {new}"),)
+    for change in (lambda: path.write_text("damaged"), path.unlink):
+        change()
+        now += 1
+        assert header.now() == ((AUTHORIZATION, f"Bearer {new}"),)
+    path.write_text(old)
+    now += 1
+    assert header.now() == ((AUTHORIZATION, f"Bearer {old}"),)
+    assert TokenHeader(Credentials("ca.pem")).now() == TokenHeader(None).now() == ()

@@ -27,7 +27,7 @@ from atta.wire.contract import Contract, check_contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.release import check_release, release_of
-from atta.wire.security.credentials import Credentials, open_async_channel
+from atta.wire.security.credentials import Credentials, TokenHeader, open_async_channel
 from atta.wire.silence import patience_of
 
 __all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink"]
@@ -57,17 +57,18 @@ class Link:
 
     def __init__(self, address: str, meant: Identity, credentials: Credentials | None = None) -> None:
         """Begin to connect, over TLS with ``credentials``. Raises DataError for bad files."""
-        token = credentials.headers() if credentials is not None else ()
+        self._token = TokenHeader(credentials)
         self.channel = open_async_channel(address, credentials, rpc.client_options())
         self._meant = meant
         self._stubs: dict[str, Any] = {}
-        self._headers = {bound: meant.header(bound) + token for bound in Bound}
+        self._headers = {bound: meant.header(bound) for bound in Bound}
 
     def ask(self, method: str, request: Any, timeout: float) -> Any:
         """Begin a call."""
         if method not in self._stubs:
             self._stubs[method] = rpc.stub(self.channel, method)
-        return self._stubs[method](request, timeout=timeout, metadata=self._headers[rpc.METHODS[method].bound])
+        header = self._headers[rpc.METHODS[method].bound] + self._token.now()
+        return self._stubs[method](request, timeout=timeout, metadata=header)
 
 
 class PeerLink:

@@ -37,22 +37,31 @@ class CallGuard(_Interceptor):
     """Wraps the handler of each method once."""
 
     def __init__(
-        self, tokens: Callable[[], TokenFile | None], debts: Debts | None = None, most_waiting: int = 512
+        self,
+        tokens: Callable[[], TokenFile | None],
+        latest: Callable[[], TokenFile | None] | None = None,
+        debts: Debts | None = None,
+        most_waiting: int = 512,
     ) -> None:
         """Guard a daemon.
 
         Args:
             tokens: returns those that are good now; None: none are taken.
+            latest: the same with a look at the file, for tokens that are younger than the last one; None: there is none.
             debts: of connections. Refusals add to them, and wait until they are paid; None: there are none.
             most_waiting: so many refusals wait at a time. Further ones do not: all count as calls under way.
         """
-        self._tokens, self._debts, self._lines = tokens, debts, AuditLines()
+        self._tokens, self._latest = tokens, latest or tokens
+        self._debts, self._lines = debts, AuditLines()
         self._waiting, self._most_waiting = 0, most_waiting
         self._guarded: dict[str, Any] = {}
 
     def decide(self, method: str, address: str, proof: Proof) -> Admitted | Refused:
         """Admit or refuse a call, and write the line that it deserves."""
-        decision = admit(method, proof, self._tokens(), datetime.now(UTC))
+        now = datetime.now(UTC)
+        decision = admit(method, proof, self._tokens(), now)
+        if isinstance(decision, Refused) and decision.why is Refusal.UNKNOWN:
+            decision = admit(method, proof, self._latest(), now)
         self._lines.write(method, address, decision)
         return decision
 

@@ -115,8 +115,15 @@ class WatchedTokens:
 
     def now(self) -> TokenFile:
         """The tokens as the file had them at most ``LOOK_S`` ago."""
+        return self._known(LOOK_S)
+
+    def latest(self) -> TokenFile:
+        """The tokens as the file has them."""
+        return self._known(0.0)
+
+    def _known(self, seconds: float) -> TokenFile:
         with self._lock:
-            if self._clock() - self._looked >= LOOK_S:
+            if self._clock() - self._looked >= seconds:
                 self._looked = self._clock()
                 self._look()
             return self._tokens

@@ -6,9 +6,11 @@ never does.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,26 @@ from typing import Any
 import grpc
 from grpc.experimental import ChannelOptions
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.security.files import Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import read_token
 
-__all__ = ["AUTHORIZATION", "VARIABLES", "Credentials", "open_async_channel", "open_channels"]
+__all__ = [
+    "AUTHORIZATION",
+    "LOOK_S",
+    "VARIABLES",
+    "Credentials",
+    "TokenHeader",
+    "open_async_channel",
+    "open_channels",
+]
 
 AUTHORIZATION = "authorization"
 """The header with which a call brings a token: ``Bearer TOKEN``."""
 VARIABLES = {"ca": "ATTA_TLS_CA", "cert": "ATTA_TLS_CERT", "key": "ATTA_TLS_KEY", "token": "ATTA_TOKEN_FILE"}
 """Environment variables that name the files."""
+LOOK_S = 1.0
+"""How often a caller looks at the file of its token, at most, in seconds."""
 LOCAL_POOL = "grpc.use_local_subchannel_pool"
 """The option with which a channel shares its connection with no other."""
 
@@ -93,6 +105,35 @@ class Credentials:
         """As gRPC takes them. Reads the files; raises DataError where they do not fit together."""
         found, _ = self._files.read()
         return grpc.ssl_channel_credentials(found.ca, found.key or None, found.cert or None)
+
+
+class TokenHeader:
+    """The header that brings a token, which is read again when its file has changed: connections outlive tokens.
+
+    A file that has become unreadable or wrong changes nothing. The daemon refuses the token of before when it has ended.
+    """
+
+    def __init__(self, credentials: Credentials | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` counts seconds. Raises DataError where the file holds no token."""
+        self._credentials, self._clock, self._looked = credentials, clock, clock()
+        self._stamp: Stamp = ()
+        self._header: tuple[tuple[str, str], ...] = ()
+        self._look()
+
+    def now(self) -> tuple[tuple[str, str], ...]:
+        """gRPC metadata of a call: what the file held at most ``LOOK_S`` ago. Any thread may ask."""
+        if self._clock() - self._looked >= LOOK_S:
+            self._looked = self._clock()
+            with contextlib.suppress(DataError):
+                self._look()
+        return self._header
+
+    def _look(self) -> None:
+        if self._credentials is None or not self._credentials.token:
+            return
+        stamp = stamp_of(self._credentials.token)
+        if stamp != self._stamp:
+            self._header, self._stamp = self._credentials.headers(), stamp
 
 
 def open_channels(
