@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +163,53 @@ def test_closed_sessions_are_not_renewed(keeper: SessionKeeper) -> None:
     assert eventually(lambda: daemon.closed == ["first", "second"])
     keeper.close()
     assert daemon.closed == ["first", "second"]
+
+
+def test_the_thread_ends_when_all_is_closed_and_comes_again(
+    keeper: SessionKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that is dropped without ``close`` must not be held by it, nor its connections."""
+    monkeypatch.setattr("atta.client.sessions.keeper.IDLE_S", 0.01)
+    for number in range(3):
+        daemon = Daemon()
+        held, one = weakref.ref(daemon), state(daemon, f"s-{number}")
+        keeper.watch(one)
+        keeper.keep(one, 0.3)
+        thread = keeper._thread
+        assert thread is not None
+        assert eventually(lambda daemon=daemon: len(daemon.renewed) >= 2)
+        keeper.discard(one)
+        thread.join(30)
+        assert not thread.is_alive()
+        assert daemon.closed == [f"s-{number}"]
+        del daemon, one
+        gc.collect()
+        assert held() is None
+
+
+def test_no_session_is_forgotten_while_the_thread_ends(keeper: SessionKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.client.sessions.keeper.IDLE_S", 0.0)
+    daemon, opened = Daemon(), 300
+
+    def use(consumer: int) -> None:
+        for number in range(opened):
+            one = state(daemon, f"{consumer}-{number}")
+            keeper.watch(one)
+            weakref.finalize(one_stream := Stream(), keeper.discard, one)
+            keeper.keep(one, 60.0)
+            del one_stream, one
+
+    threads = [threading.Thread(target=use, args=(consumer,)) for consumer in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert eventually(lambda: len(daemon.closed) == 3 * opened)
+    assert eventually(lambda: keeper._thread is None)
+
+
+class Stream:
+    """What a finalizer can be attached to."""
 
 
 def test_what_was_released_is_told_until_a_request_that_says_so_is_answered() -> None:

@@ -31,6 +31,9 @@ __all__ = ["SessionKeeper", "SessionState"]
 
 ANSWER_S = 5.0
 """How long a renewal or a close may take."""
+IDLE_S = 1.0
+"""How long the keeper's thread waits for the next session when there is none. It then ends: while it runs, it holds the
+connections of a cluster that nobody else holds any more."""
 
 
 class SessionState:
@@ -179,7 +182,8 @@ class SessionKeeper:
     and closes sessions whose iterators were garbage-collected.
 
     It never waits for a daemon, so that a slow daemon delays no request to another. The garbage collector may run
-    anywhere, even inside gRPC with its locks held, so a finalizer only leaves a note here.
+    anywhere, even inside gRPC with its locks held, so a finalizer only leaves a note here. The thread runs as long as
+    there may be such notes: while a session is not closed. It is started again for the next one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -221,8 +225,8 @@ class SessionKeeper:
         """Close all sessions and end the thread."""
         with self._lock:
             states, thread, self._thread = list(self._open), self._thread, None
-        self._notes.put(None)
         if thread is not None:
+            self._notes.put(None)
             thread.join(timeout=10)
         calls = [*self._calls, *(state.begin_close() for state in states)]
         until = self._clock() + ANSWER_S
@@ -245,15 +249,32 @@ class SessionKeeper:
                     self._renew(connection)
                 self._question()
                 wait_s = self._renewals.wait_s(self._clock())
-                if self._open:
+                idle = self._is_idle()
+                if idle:
+                    wait_s = IDLE_S
+                elif self._open:
                     wait_s = min(wait_s, WATCH_S)
             try:
                 note = self._notes.get(timeout=None if math.isinf(wait_s) else wait_s)
             except queue.Empty:
+                if idle and self._ends():
+                    return
                 continue
             if note is None:
                 return
             note()
+
+    def _is_idle(self) -> bool:
+        """Whether all sessions are closed and nothing is under way, so that no finalizer has a note to leave."""
+        return not self._calls and all(state.closed for state in self._open)
+
+    def _ends(self) -> bool:
+        """Whether the thread ends; from then on ``_start`` starts another one."""
+        with self._lock:
+            if not self._is_idle() or not self._notes.empty():
+                return False
+            self._thread, self._renewals = None, Renewals()
+            return True
 
     def _renew(self, connection: Connection) -> None:
         sessions = [s.session for s in self._open if not s.closed and s.connection is connection]
