@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -55,3 +56,23 @@ def test_a_copy_is_made_when_it_is_time() -> None:
     assert not copies.made
     copies.keep(2, weights(2), last=True)
     assert seen(copies) == [(2, 2.0)]
+
+
+def test_time_goes_on_in_the_next_life_whatever_the_clock_on_the_wall_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, wall = 1000.0, 5e9
+    monkeypatch.setattr(time, "time", lambda: wall)
+    first = Copies(1.0, life(tmp_path), clock=lambda: now)
+    now, wall = 1002.0, 1.0  # set back
+    first.keep(1, weights(1))
+    again = Copies(1.0, life(tmp_path), clock=lambda: now)
+    now, wall = 1004.5, 9e9  # set forward
+    again.keep(2, weights(2))
+    assert [copy.seconds for copy in again.made] == [2.0, 4.5]
+    now = 10.0  # the machine was started anew
+    last = Copies(1.0, life(tmp_path), clock=lambda: now)
+    now = 13.0
+    last.keep(3, weights(3))
+    assert [copy.seconds for copy in last.made] == [2.0, 4.5, 7.5]
+    assert [copy.seconds for copy in Copies(1.0, life(tmp_path), clock=lambda: now).made] == [2.0, 4.5, 7.5]

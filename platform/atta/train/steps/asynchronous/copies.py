@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +33,13 @@ class Copies:
         made: the copies, in the order of time.
     """
 
-    def __init__(self, every_s: float, meeting: Meeting) -> None:
-        """``every_s``: seconds between copies. Files of copies are in the folder of the ``meeting``, if it has one."""
+    def __init__(self, every_s: float, meeting: Meeting, clock: Callable[[], float] = time.monotonic) -> None:
+        """``every_s``: seconds between copies. Files of copies are in the folder of the ``meeting``, if it has one.
+
+        ``clock`` counts seconds, which all processes of this machine share. Nobody sets it, as people set the time.
+        """
         self.made: list[SavedWeights] = []
-        self._every, self._began = every_s, time.time()
+        self._every, self._clock, self._began = every_s, clock, clock()
         self._folder = None if meeting.folder is None else meeting.folder / "copies"
         if self._folder is not None:
             self._folder.mkdir(exist_ok=True)
@@ -44,7 +48,7 @@ class Copies:
 
     def keep(self, version: int, values: np.ndarray, *, last: bool = False) -> None:
         """Keep weights [size] if it is time, or if they are the ``last`` ones."""
-        seconds = max(0.0, time.time() - self._began)
+        seconds = self._clock() - self._began
         if self.made and self.made[-1].version >= version:
             return
         if seconds < self._next and not last:
@@ -59,14 +63,15 @@ class Copies:
 
     def _take_up(self, folder: Path) -> None:
         """Go on with the files of a former life."""
-        began = folder / "began"
-        if began.exists():
-            self._began = float(began.read_text(encoding="utf-8"))
-        else:
-            _replace(began, str(self._began).encode())
         for path in sorted(folder.glob(f"*{_ENDING}")):
             version, millis = (int(number) for number in path.name.removesuffix(_ENDING).split("-"))
             self.made.append(SavedWeights(millis / 1000, version, np.load(path, allow_pickle=False)))
+        began, latest_s = folder / "began", self.made[-1].seconds if self.made else 0.0
+        if began.exists() and (former := float(began.read_text(encoding="utf-8"))) + latest_s <= self._began:
+            self._began = former
+        else:  # the first life; or the machine was started anew, and its clock with it
+            self._began -= latest_s
+            _replace(began, str(self._began).encode())
 
     def _write(self, copy: SavedWeights) -> None:
         if self._folder is None:
