@@ -25,7 +25,8 @@ from atta.wire.contract import NOTHING_KNOWN, Contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release, release_of
 from atta.wire.retries import RetryBudget
-from atta.wire.security.credentials import Credentials, TokenHeader, open_channels
+from atta.wire.security.channels import ClientChannels
+from atta.wire.security.credentials import Credentials, TokenHeader
 
 __all__ = ["CLOSED", "Connection", "Description"]
 
@@ -67,7 +68,8 @@ class Description:
 
 
 class Connection:
-    """A connection to one daemon. It reconnects by itself. Every call has a deadline and raises Atta's typed errors.
+    """A connection to one daemon. It reconnects by itself, with what the files of its credentials hold then. Every call has
+    a deadline and raises Atta's typed errors.
 
     Requests name the daemon that they are meant for, as far as it is known here: by ``part``, its first partition, or
     as ``meet`` has found it. Another daemon refuses them with WrongDatasetError. The same daemon, restarted, refuses
@@ -86,8 +88,7 @@ class Connection:
         """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
         self._token = TokenHeader(credentials)
-        self._channel, self._read_by_callers = open_channels(address, credentials, rpc.client_options())
-        self._stubs: dict[str, Any] = {}
+        self._channels = ClientChannels(address, credentials)
         self._closed = threading.Event()
         self._budget = RetryBudget()
         self._meant = Identity(part)
@@ -184,10 +185,7 @@ class Connection:
     def _stub(self, name: str) -> Any:
         if self._closed.is_set():
             raise ConfigError(CLOSED)
-        if name not in self._stubs:
-            streams = rpc.METHODS[name].streams
-            self._stubs[name] = rpc.stub(self._read_by_callers if streams else self._channel, name)
-        return self._stubs[name]
+        return self._channels.stub(name)
 
     def _header(self, name: str) -> tuple[tuple[str, str], ...]:
         return self._meant.header(rpc.METHODS[name].bound) + self._token.now()
@@ -282,8 +280,7 @@ class Connection:
         """Close the channels, after the latest report has arrived or failed."""
         self._finish_report()
         self._closed.set()
-        self._read_by_callers.close()
-        self._channel.close()
+        self._channels.close()
 
     def _finish_report(self) -> None:
         """Wait until the latest report has arrived or failed."""

@@ -460,7 +460,7 @@ def _unreached(peer: str, details: str) -> errors.RemoteError:
         return errors.NotAuthenticatedError(peer, f"no TLS connection comes about ({_brief(details)})")
     # A daemon with TLS accepts the connection of a caller that it does not trust, and closes it at once.
     closed = details.startswith("failed to connect") and details.endswith("Socket closed")
-    hint = "; does it ask for a certificate?" if closed else ""
+    hint = "; does it ask for a certificate, or has yours expired?" if closed else ""
     return errors.UnavailableError(peer, f"no daemon answers ({_brief(details)}{hint})")
 
 

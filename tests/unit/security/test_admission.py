@@ -461,7 +461,7 @@ def test_a_connection_waits_for_its_refusals_when_there_are_many(monkeypatch: py
         return grpc.unary_unary_rpc_method_handler(_handler("ControlService.Stop"))
 
     async def run() -> None:
-        guard = CallGuard(lambda: None, Debts(), most_waiting=7)
+        guard = CallGuard(lambda: None, debts=Debts(), most_waiting=7)
         handler = await guard.intercept_service(continuation, SimpleNamespace(method="/atta.v1.ControlService/Stop"))
 
         async def refused(connection: str) -> None:

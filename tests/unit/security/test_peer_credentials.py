@@ -1,4 +1,5 @@
-"""What a daemon brings to its peers: a certificate or a token, and new ones when the files have changed."""
+"""What daemons bring to their peers and clients to daemons: a certificate or a token, and new ones when the files have
+changed."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -29,6 +31,7 @@ from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
 from atta.wire.identity import Identity
+from atta.wire.security import channels
 from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
@@ -150,6 +153,66 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
                 await shipping.close()
 
     asyncio.run(run())
+
+
+def test_a_client_brings_a_renewed_certificate(
+    authority: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of a stranger stands for one that has expired: the daemon refuses both without a word."""
+    monkeypatch.setattr(channels, "LOOK_S", 0.0)
+    good, bad = authority.certificate("has-peer", "peer"), stranger.certificate("has-peer", "peer")
+    own = Credentials(good.ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+
+    async def run() -> None:
+        async with owner(authority, "certificate") as address:
+            shutil.copy(bad.cert, own.cert)
+            shutil.copy(bad.key, own.key)
+            client = Connection(address, 20.0, credentials=own)
+            probe = partial(asyncio.to_thread, client.pinned().call, "GraphService.Probe", graph_pb2.ProbeRequest())
+            try:
+                shutil.copy(good.cert, own.cert)  # its key comes later
+                with pytest.raises(UnavailableError, match="a certificate, or has yours expired"):
+                    await probe()
+                shutil.copy(good.key, own.key)
+                assert (await probe()).values == b"1234"
+            finally:
+                client.close()
+
+    asyncio.run(run())
+
+
+def test_channels_of_before_are_kept_for_calls_that_are_under_way(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[Mock, Mock]] = []
+
+    def opened(*_: Any) -> tuple[Mock, Mock]:
+        made.append((Mock(), Mock()))
+        return made[-1]
+
+    monkeypatch.setattr(channels, "open_channels", opened)
+    now, good, ca = 0.0, authority.certificate("has-peer", "peer"), tmp_path / "ca.pem"
+    shutil.copy(good.ca, ca)
+    client = channels.ClientChannels("a:1", replace(good, ca=str(ca)), clock=lambda: now)
+    first = client.stub("ControlService.Describe")
+    ca.unlink()
+    shutil.copy(good.ca, ca)
+    assert client.stub("ControlService.Describe") is first  # not looked at again yet
+    now = channels.LOOK_S
+    second = client.stub("ControlService.Describe")
+    now += channels.LOOK_S
+    assert first is not second is client.stub("ControlService.Describe")
+    assert len(made) == 2
+    for _ in range(2):
+        ca.touch()
+        now += channels.LONGEST_CALL_S
+        client.stub("ControlService.Describe")
+    assert [one.close.call_count for pair in made for one in pair] == [1, 1, 1, 1, 0, 0, 0, 0]
+    client.close()
+    ca.touch()
+    now += channels.LOOK_S
+    client.stub("ControlService.Describe")
+    assert [one.close.call_count for pair in made for one in pair] == [1] * 8
 
 
 def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ AUTHORIZATION = "authorization"
 VARIABLES = {"ca": "ATTA_TLS_CA", "cert": "ATTA_TLS_CERT", "key": "ATTA_TLS_KEY", "token": "ATTA_TOKEN_FILE"}
 """Environment variables that name the files."""
 LOOK_S = 1.0
-"""How often a caller looks at the file of its token, at most, in seconds."""
+"""How often a caller looks at the files of its credentials, at most, in seconds."""
 LOCAL_POOL = "grpc.use_local_subchannel_pool"
 """The option with which a channel shares its connection with no other."""
 
@@ -96,6 +96,10 @@ class Credentials:
     def stamp(self) -> Stamp:
         """Differs when a file has changed; raises DataError where one is missing."""
         return stamp_of(self.ca, self.cert, self.key, self.token)
+
+    def certificate_stamp(self) -> Stamp:
+        """As ``stamp``, without the token's file: new channels need the others only."""
+        return self._files.stamp()
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """gRPC metadata of every call: the token. Reads the file; raises DataError where it holds none."""
