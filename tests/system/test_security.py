@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,10 @@ from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
 from atta.wire.clusterfile import write_cluster
 from atta.wire.security.credentials import Credentials
+from atta.wire.security.roles import Role
+from atta.wire.security.tokens import TokenFile, issue, read_tokens
 from tests.system.conftest import SmallGraph, free_port
+from tests.system.test_failover import digest
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
@@ -280,6 +283,29 @@ def test_a_revoked_token_is_refused_soon(guarded: Guarded) -> None:
             return False
 
         assert eventually(refused)
+
+
+@pytest.mark.parametrize("nearby", [True, False])
+def test_a_new_token_takes_over_in_mid_epoch(guarded: Guarded, monkeypatch: pytest.MonkeyPatch, nearby: bool) -> None:
+    """The session that the old one has opened ends. The rest of the epoch comes from another one."""
+    if not nearby:
+        monkeypatch.setattr("atta.client.cluster.machine_id", lambda: "another machine")
+    file, later = guarded.authority.token_file, datetime.now(UTC) + timedelta(hours=1)
+    (old, entry), (new, other) = (issue(name, {Role.READER}, later) for name in ("old", "new"))
+    both = TokenFile.of([*read_tokens(file).entries.values(), entry, other])
+    file.write_text(both.text())
+    credentials = guarded.with_token(old)
+    with atta.connect(guarded.cluster.addresses, credentials=credentials) as cluster:
+        loader = atta.NeighborLoader(cluster, **{**LOADER, "batch_size": 4})
+        whole = [digest(batch) for batch in loader]
+        loader.set_epoch(0)
+        batches = iter(loader)
+        found = [digest(next(batches))]
+        Path(credentials.token).write_text(new)
+        ended = guarded.logs().count("session ended")
+        file.write_text(both.without(entry.id).text())
+        assert eventually(lambda: guarded.logs().count("session ended") > ended)
+        assert found + [digest(batch) for batch in batches] == whole
 
 
 @pytest.mark.slow

@@ -39,8 +39,12 @@ class DaemonSecurity:
         ask = config.tls_callers == "certificate"
         self._certificate = ServedCertificate(TlsFiles(config.tls_ca, config.tls_cert, config.tls_key), ask=ask)
         tokens = WatchedTokens(config.tokens) if config.tokens else None
-        looks = (tokens.now, tokens.latest) if tokens is not None else (lambda: None, None)
-        self.guard = CallGuard(*looks, debts=debts, most_waiting=config.max_calls // 8)
+        self.guard = CallGuard(
+            tokens.now if tokens is not None else lambda: None,
+            tokens.latest if tokens is not None else None,
+            debts=debts,
+            most_waiting=config.max_calls // 8,
+        )
         self.outgoing = Credentials(config.tls_ca, config.tls_cert, config.tls_key, config.peer_token)
         self.outgoing.headers()  # a bad file is refused now and not when a batch needs a peer
 

@@ -107,9 +107,7 @@ class SessionService:
         session = self._sessions[name]
         if session.digest != digest:
             raise taken(name)
-        session.last_seen = time.monotonic()
-        if self._guard is not None:
-            session.refused = self._guard.standing(OPEN, context)
+        self._seen(session, context)
         return session_pb2.OpenReply(
             session=own_name,
             batches=session.request.seeds.batches,
@@ -230,8 +228,14 @@ class SessionService:
             if session is None:
                 reply.unknown.append(name)
             else:
-                session.last_seen = time.monotonic()
+                self._seen(session, context)
         return reply
+
+    def _seen(self, session: Session, context: Context) -> None:
+        """Its client was admitted with what it brings now. The session ends when that does."""
+        session.last_seen = time.monotonic()
+        if self._guard is not None:
+            session.refused = self._guard.standing(OPEN, context)
 
     async def close(self, request: session_pb2.CloseRequest, context: Context) -> session_pb2.CloseReply:
         """``SessionService.Close``. An unknown session is not an error: it may be repeated or overtake its open."""
