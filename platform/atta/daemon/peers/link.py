@@ -276,9 +276,9 @@ class PeerLink:
                 raise error from failure
             self._say_lost(error)
         except UnavailableError as error:
+            self._say_lost(error)
             if time.monotonic() >= until:
                 raise
-            self._say_lost(error)
         return None
 
     def _checked(self, reply: control_pb2.DescribeReply) -> Identity:
