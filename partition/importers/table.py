@@ -268,9 +268,25 @@ def _with_fractions(folder: Path, entry: Mapping[str, Any], schema: Any, names: 
     whole = [name for name in names if pa.types.is_int64(schema.field(name).type)]
     if whole and not _fits(folder, entry, schema, whole):
         for name in whole:
-            if not _fits(folder, entry, schema, [name]):
+            if not _fits(folder, entry, schema, [name]) and _has_fractions(folder, entry, schema, name):
                 schema = _typed(schema, name, pa.float64())
     return schema
+
+
+def _has_fractions(folder: Path, entry: Mapping[str, Any], schema: Any, name: str) -> bool:
+    """Whether a column of CSV files has numbers that are written as fractions, with an exponent, or as NaN or infinite.
+
+    Without them its numbers are whole ones, of which some are beyond int64: as double they would be rounded.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    with _reading(folder / str(entry["files"])):
+        as_text = _dataset(folder, entry, _typed(schema, name, pa.string()))
+        return any(
+            pc.any(pc.match_substring_regex(batch.column(0), r"^[-+]?([0-9]*\.|[0-9]+[eE]|(?i:nan|inf))")).as_py()
+            for batch in as_text.to_batches(columns=[name])
+        )
 
 
 def _fits(folder: Path, entry: Mapping[str, Any], schema: Any, names: list[str]) -> bool:

@@ -392,15 +392,13 @@ def _connect_waiting(
 
 def _why_not(address: str, credentials: Credentials | None) -> str:
     """Why nobody answers at an address, as one more attempt finds it. Waiting calls are not told the reason."""
-    connection = Connection(address, WHY_S, credentials=credentials)
     try:
-        connection.describe(timeout=WHY_S)
+        with contextlib.closing(Connection(address, WHY_S, credentials=credentials)) as connection:
+            connection.describe(timeout=WHY_S)
     except UnavailableError as error:
         return f" ({str(error).removeprefix(f'{address}: ')})"
     except AttaError:
         pass
-    finally:
-        connection.close()
     return ""
 
 

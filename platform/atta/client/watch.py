@@ -13,7 +13,6 @@ from atta.client.cluster import credentials_for, resolve_target
 from atta.client.control import Connection
 from atta.client.every import each_daemon
 from atta.client.rates import DaemonRates, Sample, rates
-from atta.errors import AttaError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
@@ -22,41 +21,21 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Samples the daemons of a cluster. A context manager. It may last for weeks, so it connects anew when the files of its
-    credentials have changed.
+    """Samples the daemons of a cluster. A context manager.
 
     ``target``: as for ``atta.connect``. ``deadline_s``: how long a daemon may take before it counts as silent.
     """
 
     def __init__(self, target: str | Path | Sequence[str], *, deadline_s: float = 2.0) -> None:
-        self._places, self._deadline_s = each_daemon(resolve_target(target)), deadline_s
-        self._credentials = credentials_for(target)
-        self._stamp = self._credentials.stamp() if self._credentials is not None else ()
-        self._connections = self._connected()
-        self._latest: dict[tuple[int, str], Sample] = {}
-
-    def _connected(self) -> dict[tuple[int, str], Connection]:
-        return {
-            (part, address): Connection(address, self._deadline_s, part=part, credentials=self._credentials)
-            for part, address in self._places
+        credentials = credentials_for(target)
+        self._connections = {
+            (part, address): Connection(address, deadline_s, part=part, credentials=credentials)
+            for part, address in each_daemon(resolve_target(target))
         }
-
-    def _renew(self) -> None:
-        if self._credentials is None:
-            return
-        try:
-            stamp = self._credentials.stamp()
-            if stamp == self._stamp:
-                return
-            fresh = self._connected()
-        except AttaError:  # being replaced, or wrong: those of before may still do
-            return
-        self.close()
-        self._connections, self._stamp = fresh, stamp
+        self._latest: dict[tuple[int, str], Sample] = {}
 
     def look(self) -> list[DaemonRates]:
         """Every daemon now, with its rates since the last call."""
-        self._renew()
         asked = [(place, *self._ask(connection)) for place, connection in self._connections.items()]
         seen = []
         for place, counters, sessions in asked:

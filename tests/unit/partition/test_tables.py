@@ -249,6 +249,18 @@ def test_fractions_behind_whole_numbers(folder: Path, tmp_path: Path) -> None:
     assert graph.edges("user__knows__user").tables["years"].tolist() == [3, 0.5]
 
 
+def test_whole_numbers_beyond_int64_are_not_rounded(folder: Path, tmp_path: Path) -> None:
+    """They come behind the block from which Arrow guesses the type."""
+    items = [f"{name},1,{2**53 + 1},{'-' * 300}" for name in ("apple", "pear", "äpfel", *range(4000))]
+    (folder / "items.csv").write_text("\n".join(["sku,price,code,text", *items, f"last,1,{2**63},", ""]))
+    schema = json.loads(json.dumps(SCHEMA))
+    schema["nodes"]["item"] = {"files": "items.csv", "id": "sku", "tables": {"price": "price", "code": "code"}}
+    schema["nodes"]["item"]["ignore"] = ["text"]
+    (folder / "schema.json").write_text(json.dumps(schema))
+    with pytest.raises(DataError, match=str(2**63)):
+        import_graph("table", folder, tmp_path / "g")
+
+
 def test_a_first_file_with_a_heading_alone(folder: Path, tmp_path: Path) -> None:
     (folder / "buys-.csv").write_text("user,item,amount\n")
     import_graph("table", folder, tmp_path / "g")

@@ -38,5 +38,13 @@ def test_a_file_that_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
     assert addresses.now(SECOND) == "127.0.0.1:5"
 
 
+def test_a_change_while_the_daemon_was_loading_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    write_cluster(file, ["127.0.0.1:1", "127.0.0.1:2"])
+    read = read_cluster(file)
+    write_cluster(file, ["127.0.0.1:1", "127.0.0.1:3"])
+    assert PeerAddresses(read, str(file)).now(SECOND) == "127.0.0.1:3"
+
+
 def test_without_a_file_they_stay() -> None:
     assert PeerAddresses({0: "127.0.0.1:1"}).now(FIRST) == "127.0.0.1:1"

@@ -255,6 +255,28 @@ def test_a_save_that_is_broken_off_is_newer_than_the_one_in_use_whatever_the_clo
     assert [owner.snapshots.ids("s") for owner in owners(tmp_path)] == [[NEW, OLD]] * PARTS
 
 
+def test_a_save_that_was_never_committed_is_gone_when_a_later_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the daemon dies in the midst of the commit: what waits beside the part in use would be newer than it."""
+    save(owners(tmp_path, 1), OLD)
+    for prepare in saving(owners(tmp_path, 2), OTHER)[:PARTS]:
+        prepare()
+    steps = saving(owners(tmp_path, 3), NEW)
+    for prepare in steps[:PARTS]:
+        prepare()
+
+    def dies(_: Path) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr("atta.kvstore.snapshots.parts._sync", dies)
+        for commit in steps[PARTS:]:
+            with pytest.raises(Died):
+                commit()
+    assert [owner.snapshots.ids("s") for owner in owners(tmp_path)] == [[NEW, OLD]] * PARTS
+
+
 def test_snapshots_of_before_they_had_ids_are_read(tmp_path: Path) -> None:
     of = owners(tmp_path, 1)
     save(of, OLD)

@@ -15,9 +15,6 @@ from structlog.testing import capture_logs
 from atta.cli.security import openssl
 from atta.cli.security.cert import cert
 from atta.client.cluster import credentials_for
-from atta.client.control import Connection
-from atta.client.local import free_addresses
-from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security.renewal import ServedCertificate
 from atta.daemon.security.security import DaemonSecurity, check_exposure, is_loopback
@@ -153,36 +150,6 @@ def test_a_renewed_key_that_cannot_be_read_is_tried_again(
     assert lines[0]["error"] == f"{files.ca}: cannot be read: Permission denied"
     assert served._renewed() is not None
     assert served._found.cert == Path(second.cert).read_bytes()
-
-
-def test_a_watch_connects_anew_with_renewed_files(
-    authority: Authority, tmp_path: Path, clean: pytest.MonkeyPatch
-) -> None:
-    own = Credentials(authority.certificate("one").ca, str(tmp_path / "c.pem"), str(tmp_path / "c.key"))
-
-    def give(name: str) -> None:
-        found = authority.certificate(name)
-        shutil.copy(found.cert, own.cert)
-        shutil.copy(found.key, own.key)
-
-    give("one")
-    write_cluster(tmp_path / "cluster.toml", free_addresses(1), own)
-    with Watch(tmp_path / "cluster.toml", deadline_s=0.05) as watch:
-
-        def connection() -> Connection:
-            assert watch.look()[0].sample.error  # nobody is there
-            (found,) = watch._connections.values()
-            return found
-
-        first = connection()
-        assert connection() is first
-        Path(own.key).write_text("half of a key")
-        assert connection() is first
-        give("other")
-        second = connection()
-        assert second is not first
-        assert first._closed.is_set()
-        assert connection() is second
 
 
 def unreadable(_: Path) -> bytes:

@@ -22,7 +22,7 @@ class PeerAddresses:
     def __init__(self, known: Mapping[int, Addresses], file: str = "") -> None:
         """``known``: addresses by partition, as in ``file``; without a file they stay."""
         self._known, self._file = groups_of(known), file
-        self._stamp = self._stamp_now()
+        self._stamp: tuple[int, ...] | None = None  # it may have changed since it was read: loading takes minutes
 
     def now(self, parts: range) -> Addresses | None:
         """Where ``parts`` are served; None: nobody has said so.

@@ -255,13 +255,15 @@ class PeerLink:
         found = await asyncio.to_thread(self._moved, self._parts)
         if found is None:
             return False
-        self._replicas = replicas_of(found)
-        if self.address in self._replicas:
-            return False
-        before, self.address = self.address, self._replicas[0]
-        log.warning("peer has moved", part=self._meant.part, before=before, address=self.address)
-        self._replace(Link(self.address, self._meant, self._credentials))
-        return True
+        replicas = replicas_of(found)
+        if self.address not in replicas:
+            fresh = Link(replicas[0], self._meant, self._credentials)
+            log.warning("peer has moved", part=self._meant.part, before=self.address, address=replicas[0])
+            self._replicas, self.address = replicas, replicas[0]
+            self._replace(fresh)
+            return True
+        self._replicas = replicas
+        return False
 
     async def _described(self, until: float) -> Any:
         """What the peer at the present address says of itself; None: it does not answer, but there is time left."""

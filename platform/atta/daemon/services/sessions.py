@@ -24,7 +24,7 @@ from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
-from atta.errors import AttaError, ConfigError, DrainingError, QuotaExceededError
+from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.protos.v1 import session_pb2
 from atta.wire.messages.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
@@ -276,7 +276,7 @@ class SessionService:
             session.roomy_at = min(now, session.roomy_at + missed)
             if session.refused is not None and (cause := session.refused()):
                 log.warning("session ended", session=session.id, job=session.request.job, reason=cause)
-                session.fail(AttaError(f"the session has ended: {cause}"))  # for requests that wait for a batch
+                session.fail(UnknownNameError(f"the session has ended: {cause}"))  # for requests that wait for a batch
                 self._end(session.id)
             elif not session.busy and now - session.last_seen > self._config.lease_s:
                 self._expired += 1

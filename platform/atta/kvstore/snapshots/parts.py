@@ -132,11 +132,15 @@ class SnapshotParts:
         path, kept = self.folder(snapshot_id), None
         if path != self.place:
             with writing(self.place):
+                self._remove_others(path)  # or one that waits would be newer than the part in use, after a crash
                 kept = self._step_aside()
                 path.rename(self.place)
                 _sync(self.place.parent)
+        self._remove_others(kept if keep else None)
+
+    def _remove_others(self, kept: Path | None) -> None:
         for other in self._others():
-            if not keep or other != kept:
+            if other != kept:
                 shutil.rmtree(other, ignore_errors=True)
 
     def abort(self, snapshot_id: str) -> None:
