@@ -258,7 +258,7 @@ def three(small_graph: SmallGraph, tmp_path: Path) -> Iterator[Three]:
             found.kill(address)
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.slow)])
 def test_a_majority_lets_the_backup_take_over(three: Three, how: str) -> None:
     with three.connect() as cluster:
         table = table_of(cluster)

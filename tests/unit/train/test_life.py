@@ -69,7 +69,7 @@ def test_a_silent_process_is_killed_and_another_one_of_its_number_is_not(tmp_pat
 def test_when_a_process_was_created_does_not_depend_on_its_name_nor_on_the_clock(tmp_path: Path) -> None:
     """It counts from the start of the machine, not from 1970."""
     own, odd = born(os.getpid()), tmp_path / "a) R (b 1"
-    odd.symlink_to(sys.executable)
+    odd.symlink_to(Path("/proc/self/exe").resolve())  # sys.executable may be a program that starts the interpreter
     with subprocess.Popen([odd, "-c", "input()"], stdin=subprocess.PIPE) as child:
         until = time.monotonic() + 30
         while odd.name not in Path(f"/proc/{child.pid}/stat").read_text():  # before, it is a copy of this process
