@@ -671,7 +671,9 @@ class Daemons:
             process.wait()
 
 
-def test_daemons_that_end_and_come_back(small_graph: SmallGraph, tmp_path: Path) -> None:
+def test_daemons_that_end_and_come_back(
+    small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a kill, the saved rows come back; after a stop, all rows. Meanwhile no rows are made up."""
     data = small_graph.dataset(2, "random")
     options = ("--snapshots", str(tmp_path / "snapshots"))
@@ -686,8 +688,10 @@ def test_daemons_that_end_and_come_back(small_graph: SmallGraph, tmp_path: Path)
             embedding.flush()
             cluster.tables.save("kept")
             daemons.end(1, signal.SIGKILL)
-            with pytest.raises(atta.RemoteError):
-                table[[99]]
+            with monkeypatch.context() as patched:
+                patched.setattr(cluster._connections[1], "_patience_s", 1.0)
+                with pytest.raises(atta.RemoteError):
+                    table[[99]]
             assert table[[0]].tolist() == [[0.0, 1.0, 2.0]]  # the other part keeps serving
             daemons.start(1)
             with atta.connect(cluster.addresses, wait=True) as fresh:
