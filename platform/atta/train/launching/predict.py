@@ -22,7 +22,7 @@ from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
 from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages
 from atta.client.inference.task import INNER_PRODUCTS, InferenceTask, PairScore, TopTargets, feature_width, target_count
-from atta.client.loaders.dag import place_of
+from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress
@@ -82,8 +82,8 @@ def predict(
         num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
             computed (embeddings need the last one only of deep models), or one for all; None: exactly.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
-        rank, world_size: number of this process, and of all that run the same line (default: torchrun's RANK and
-            WORLD_SIZE). Each writes files of its own.
+        rank, world_size: number of this process, and of all that run the same line (default: those of torch's
+            process group, or torchrun's RANK and WORLD_SIZE). Each writes files of its own.
         progress: is told of what has been done.
         **options: ``features`` (node table with the input of the first layer, ``"x"``), ``format`` (of files:
             ``"parquet"`` or ``"npy"``), ``files`` (how many; default: one per process, or more with more partitions),
@@ -101,12 +101,12 @@ def predict(
         DataError: the checkpoint is missing or damaged, or of other features.
         RemoteError: a daemon does not answer.
     """
-    rank, world = place_of("RANK", rank, 0), place_of("WORLD_SIZE", world_size, 1)
-    if out is None and table is None and world > 1:
-        raise ConfigError(f"{world} processes: give out= or table=, for each has only a part of the result")
+    place = TrainerRank.of(rank, world_size)
+    if out is None and table is None and place.world > 1:
+        raise ConfigError(f"{place.world} processes: give out= or table=, for each has only a part of the result")
     job = PredictJob(
-        cluster, model, nodes, what, links=links, top=top, num_neighbors=num_neighbors, out=out, table=table, rank=rank,
-        world=world, **options,
+        cluster, model, nodes, what, links=links, top=top, num_neighbors=num_neighbors, out=out, table=table,
+        rank=place.rank, world=place.world, **options,
     )  # fmt: skip
     inference = job.inference(progress)
     try:
