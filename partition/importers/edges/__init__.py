@@ -210,21 +210,16 @@ def _write(
 ) -> None:
     """Write the graph folder from the staged edges."""
     where, (source, relation, target), konect = files[0].path, found.types, files[0].dialect.konect
-    rows = [found.ends[0].add_nodes(out, where, source)]
-    rows.append(rows[0] if source == target else found.ends[1].add_nodes(out, where, target))
+    src = found.ends[0].add_nodes(out, where, source)
+    rows = {"src": src, "dst": src if source == target else found.ends[1].add_nodes(out, where, target)}
     specs = edges.specs(files[0].roles.tables)
-    for name, positions in (
-        _by_relation(edges, found.relations) if "relation" in files[0].roles.places else [(relation, None)]
-    ):
+    several = "relation" in files[0].roles.places
+    both = konect is not None and konect[0] == "sym"
+    for name, positions in _by_relation(edges, found.relations) if several else [(relation, None)]:
         total = len(edges) if positions is None else len(positions)
-        undirected = konect is not None and konect[0] == "sym"
-        with EdgeStream(out, f"{source}__{name}__{target}", options, specs, total=total, both=undirected) as stream:
-            for piece in edges.pieces(positions):
-                ends = [
-                    piece[end] if row is None else row.take(piece[end])
-                    for end, row in zip(("src", "dst"), rows, strict=True)
-                ]
-                stream.append(*ends, **{table: piece[table] for table in specs})
+        with EdgeStream(out, f"{source}__{name}__{target}", options, specs, total=total, both=both) as stream:
+            for piece in edges.pieces(rows, positions):
+                stream.append(piece["src"], piece["dst"], **{table: piece[table] for table in specs})
 
 
 def _by_relation(edges: StagedEdges, relations: StringVertices) -> Iterator[tuple[str, Array]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
+from atta.partition.disk.files import check_regular
 from atta.partition.importers.reading.head import HEAD_BYTES, head_of
 
 __all__ = [
@@ -97,6 +98,7 @@ def dialect_of(path: Path, named: Iterable[str] = ()) -> Dialect:
     Raises:
         DataError: it cannot be read, is no text, or has no line with two columns.
     """
+    check_regular(path)
     comments, lines = _comments_and_lines(path, head_of(path))
     if not lines:
         raise DataError(path, "holds no edges, only empty lines and comments")
