@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,18 @@ def test_kinds_of_edge_lists(kind: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     assert guess(path) == "edges"
     assert lines_of(imported(path, tmp_path)) == edges
+
+
+def test_more_relations_than_files_may_be_open(tmp_path: Path) -> None:
+    path = written(tmp_path, "".join(f"a\tr{i % 90}\tb{i % 7}\n" for i in range(200)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 60, hard))
+    try:
+        graph = imported(path, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    edges = {f"node__r{r}__node": [("a", f"b{i % 7}") for i in range(r, 200, 90)] for r in range(90)}
+    assert lines_of(graph) == edges
 
 
 def test_files_that_networkx_writes(tmp_path: Path) -> None:
