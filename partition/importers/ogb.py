@@ -31,7 +31,7 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import distinct_ids
 from atta.partition.schema import TableSpec
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 _SPLITS = {"train": "train", "valid": "val", "test": "test"}
 _RAW = {
@@ -60,6 +60,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     for name, rows in _splits(source / "split", options).items():
         out.add_split(name, rows)
     _stream_edges(raw, out, options)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a folder with ``raw/edge.csv.gz``."""
+    return not head and (path / "raw" / "edge.csv.gz").is_file()
 
 
 def _stream_edges(raw: Path, out: GraphWriter, options: ImportOptions) -> None:

@@ -15,7 +15,7 @@ from atta.partition.importers.dgl.file import read_file
 from atta.partition.importers.dgl.parts import read_parts
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 """What files of ``dgl.save_graphs`` begin with."""
@@ -28,6 +28,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         read_file(source, out, options)
     else:
         read_parts(source, out, options)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a file of ``dgl.save_graphs``, or the description of DistDGL's partitions."""
+    return head.startswith(_GRAPHS) or all(key in head for key in (b'"part_method"', b'"part-0"'))
 
 
 def _holds_graphs(source: Path) -> bool:
