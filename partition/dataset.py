@@ -287,6 +287,8 @@ class Dataset:
         if node_type not in self._times:
             files = [self.path / name for name in self.time_files(node_type)]
             for path in files:
+                if not path.exists():
+                    raise DataError(path, "is missing: every machine needs the times of all vertices; deploy it again")
                 check_file(path, self.files[path.relative_to(self.path).as_posix()], verify=True)
             rows = [self.place.map(path) for path in files]
             self._times[node_type] = VertexTimes.joined(rows, self.sorted_internal(node_type))

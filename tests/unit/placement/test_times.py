@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -27,7 +28,7 @@ Edge = tuple[str, int]
 def seen(graph: Typed, edge_type: str, target: int, at: int) -> list[int]:
     """The in-edges of a vertex (user id) that exist at a time: by their time, their source and their position."""
     src, dst, tables = graph.edges[edge_type]
-    source = edge_type.split("__")[0]
+    source, _, _ = edge_type.split("__")
     of_edges = tables.get("time", np.full(len(src), -1)).tolist()
     rows = graph.rows(source, src)
     of_sources = graph.times.get(source, np.full(len(graph.ids[source]), -1))[rows].tolist()
@@ -125,11 +126,9 @@ def test_a_negative_end_exists_at_the_time_of_its_edge(data: st.DataObject) -> N
     ends = rng.integers(0, sizes[0], 6), rng.integers(0, sizes[1], 6)
     strategy, triplet = draw(st.sampled_from(NegativeStrategy)), draw(st.booleans())
     spec = NegativeLinks(triplet, draw(st.sampled_from([1.0, 3.0])), strategy)
-    try:
+    sources = targets = times = np.empty(0, int)
+    with contextlib.suppress(ConfigError):  # there may be no negatives to draw
         sources, targets, times = drawn(graph, (since[0], since[1]), ends, rng.integers(0, 25, 6), spec, 5)
-    except ConfigError as error:
-        assert "negative samples" in str(error)
-        return
     chosen = [(targets, 1)]
     if not triplet and strategy in (NegativeStrategy.UNIFORM, NegativeStrategy.EXACT):
         chosen.append((sources, 0))
@@ -147,7 +146,8 @@ def test_a_negative_end_exists_at_the_time_of_its_edge(data: st.DataObject) -> N
             else:
                 assert vertex == earliest
     if strategy is NegativeStrategy.EXACT:
-        assert not {*zip(sources.tolist(), targets.tolist(), strict=True)} & {*zip(src.tolist(), dst.tolist(), strict=True)}
+        pairs = {*zip(sources.tolist(), targets.tolist(), strict=True)}
+        assert not pairs & {*zip(src.tolist(), dst.tolist(), strict=True)}
 
 
 @pytest.mark.parametrize("strategy", [NegativeStrategy.UNIFORM, NegativeStrategy.DEGREE, NegativeStrategy.IN_BATCH])
