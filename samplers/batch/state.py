@@ -142,10 +142,9 @@ class BatchState:
         assert op.negatives is not None
         assert self._seeds.sources is not None
         by_rank = self.dataset.sorted_internal(source), self.dataset.sorted_internal(target)
-        times, since = self._seeds.times, (None, None)
-        if times is not None:
-            since = self.dataset.times(source), self.dataset.times(target)
-        given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target, times, since)
+        times, of = self._seeds.times, self.dataset.times
+        since = None if times is None else (of(source), of(target))
+        given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target, times, since or (None, None))
         return draw_negatives(op.negatives, given, self._key(0, f"negative:{op.edge_type}"))
 
     def accept_negatives(self, op_id: str, links: tuple[np.ndarray, np.ndarray]) -> None:
