@@ -83,15 +83,15 @@ class Positives:
     times: np.ndarray | None = None
     since: tuple[VertexTimes | None, VertexTimes | None] = (None, None)
 
-    def ends(self, end: int, of_pairs: np.ndarray) -> _Ends:
+    def ends(self, end: int, of_pairs: np.ndarray) -> _Candidates:
         """What sources (``end`` 0) or targets (1) of pairs are drawn from; ``of_pairs`` int64: their positives."""
         since = self.since[end]
         if since is None or self.times is None:
-            return _Ends(self.by_rank[end], np.full(len(of_pairs), len(self.by_rank[end])))
-        return _Ends(since.order, np.maximum(1, since.existing(self.times[of_pairs])))
+            return _Candidates(self.by_rank[end], np.full(len(of_pairs), len(self.by_rank[end])))
+        return _Candidates(since.order, np.maximum(1, since.existing(self.times[of_pairs])))
 
 
-class _Ends(NamedTuple):
+class _Candidates(NamedTuple):
     """For each pair the first ``counts`` (int64) of the internal ids ``order``. They are all vertices, or those that exist
     at the time of the pair. If none does, it is the earliest one."""
 
@@ -158,7 +158,7 @@ def _others(given: Positives, of_positive: np.ndarray, draws: _Draws) -> np.ndar
 
 
 def _exact(
-    sources: np.ndarray, given: Positives, draws: _Draws, ends: _Ends, free: _Ends | None
+    sources: np.ndarray, given: Positives, draws: _Draws, ends: _Candidates, free: _Candidates | None
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """Reject pairs that are edges. If this takes too long, try the targets of a source one after another. ``free``: what
     sources may be drawn from; None: they stay."""
@@ -206,7 +206,7 @@ class _Draws:
         """uint64 [count]: draw ``index`` of each pair."""
         return mix64(self._base + np.array([index], dtype=np.uint64) * _GOLDEN)
 
-    def vertices(self, index: int, ends: _Ends) -> np.ndarray:
+    def vertices(self, index: int, ends: _Candidates) -> np.ndarray:
         """int64 [count]: uniform vertices."""
         if not len(ends.order):
             raise ConfigError("negative samples: there are no vertices to draw from")
