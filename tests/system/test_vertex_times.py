@@ -311,7 +311,7 @@ def test_what_is_refused(clusters: dict[str, atta.LocalCluster], papers: Papers,
     cluster, links = clusters["two"], (WRITES, np.stack([papers.ids["author"][:3], papers.ids["paper"][:3]]))
     with pytest.raises(ConfigError, match=r"\(input_time\): vertices of type 'venue' have no table 'time'"):
         next(iter(atta.NeighborLoader(cluster, HOPS, ("venue", "train"), time_attr="time")))
-    with pytest.raises(ConfigError, match=r"times of seed edges \(edge_label_time\)"):
+    with pytest.raises(ConfigError, match=r"needs their times \(edge_label_time\)"):
         next(iter(atta.LinkNeighborLoader(cluster, HOPS, links, time_attr="time")))
     with pytest.raises(ConfigError, match="no other has a use for them"):
         next(iter(atta.NeighborLoader(cluster, HOPS, ("paper", papers.ids["paper"][:2]), input_time=[1, 2])))

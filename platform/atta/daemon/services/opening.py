@@ -213,7 +213,7 @@ def _check_seed_times(plan: Plan, chosen: ChosenSeeds, dataset: Dataset) -> None
     if chosen.times is not None:
         return
     if plan.links:
-        raise ConfigError("seeds: temporal sampling needs the times of seed edges (edge_label_time)")
+        raise ConfigError("seeds: temporal sampling needs their times (edge_label_time)")
     if plan.seed.node_type not in timed:
         raise ConfigError(
             f"seeds: temporal sampling needs their times (input_time): vertices of type {plan.seed.node_type!r} have no "
