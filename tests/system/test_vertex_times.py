@@ -148,6 +148,7 @@ def test_batches_do_not_depend_on_partitions(clusters: dict[str, atta.LocalClust
         assert [told(batch) for batch in loader_of(cluster, papers, kind)] == reference, name
     seed_type, looked = KINDS[kind]["input_nodes"][0], 0
     for batch in loader_of(clusters["two"], papers, kind):
+        assert batch.seed_time is None
         at = papers.since(seed_type, batch.n_id(seed_type)[: batch.batch_size])
         looked += check_times(batch, papers, at, {seed_type: batch.batch_size})
     assert looked > 100
@@ -165,6 +166,7 @@ def test_given_times_override_and_untimed_types_stay(clusters: dict[str, atta.Lo
         assert (papers.since("author", seeds) > at).any()
         venues += len(batch.n_id("venue"))
         check_times(batch, papers, at, {"author": 30})
+        assert batch.to_pyg()["author"].seed_time.tolist() == at.tolist()
         tree, e_id = batch.tree("author"), batch.e_id("paper__by__author")
         assert e_id is not None
         of_tree = tree[batch.edge_index("paper__by__author")[1]]

@@ -10,7 +10,7 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, numbered, tables_by_type, typed
 from atta.errors import ConfigError, UnknownNameError
-from atta.samplers.arguments import flag, names
+from atta.samplers.arguments import flag, integers, names
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
@@ -105,7 +105,8 @@ class NeighborLoader(DagLoader):
             drop_last=drop_last,
             **options,
         )
-        self._origin = dataclasses.replace(self._origin, tables=wanted)
+        times = None if input_time is None else integers("input_time", input_time)
+        self._origin = dataclasses.replace(self._origin, tables=wanted, input_time=times)
 
 
 def hops_of(
