@@ -210,11 +210,9 @@ def _check_seed_times(plan: Plan, chosen: ChosenSeeds, dataset: Dataset) -> None
         return
     dataset.schema.check_times()
     timed = [node_type for node_type in dataset.schema.node_types if dataset.times(node_type) is not None]
-    if chosen.times is not None:
-        return
-    if plan.links:
+    if chosen.times is None and plan.links:
         raise ConfigError("seeds: temporal sampling needs their times (edge_label_time)")
-    if plan.seed.node_type not in timed:
+    if chosen.times is None and plan.seed.node_type not in timed:
         raise ConfigError(
             f"seeds: temporal sampling needs their times (input_time): vertices of type {plan.seed.node_type!r} have no "
             "table 'time'"
