@@ -1,7 +1,8 @@
 """The partitioned dataset, opened read-only: the schema, the partition book, ids and the parts of one machine.
 
 ``docs/architecture.md`` describes the layout on disk, and ``writer.py`` writes it. A machine needs ``manifest.json``,
-``shared/`` and the ``part-NNNN`` folders of the partitions that it serves.
+``shared/`` and the ``part-NNNN`` folders of the partitions that it serves. Of other partitions it needs the node tables
+``time``: whether a vertex exists at a time is asked wherever one of its edges goes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from atta.partition.graph import check_layout, read_records
 from atta.partition.parts.book import PartitionBook
 from atta.partition.parts.joined import JoinedPart, Parts, joined_book
 from atta.partition.parts.part import CSC, Part, part_folder
+from atta.partition.parts.times import VertexTimes
 from atta.partition.schema import Schema, TableSpec
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "PartitionBook",
     "Schema",
     "TableSpec",
+    "VertexTimes",
     "part_folder",
 ]
 
@@ -118,6 +121,8 @@ class Dataset:
         self.quality: dict[str, Any] = dict(manifest.get("quality") or {})
         self.files = read_records(path / MANIFEST, manifest.get("files"))
         self._parts: dict[int, Part | JoinedPart] = {}
+        self._times: dict[str, VertexTimes] = {}
+        self._later_times: Mapping[str, VertexTimes] = {}
         self.place = place
 
     @classmethod
@@ -266,6 +271,40 @@ class Dataset:
         """Return the ascending internal ids (int64) of a split; raises UnknownNameError."""
         self.schema.check_split(node_type, name)
         return self.place.map(self.path / "shared" / node_type / f"split_{name}.npy")
+
+    def times(self, node_type: str) -> VertexTimes | None:
+        """When the vertices of a type begin to exist, those of all partitions; None: the type has no times.
+
+        They are read at the first use, and take 8 bytes per vertex if there are several partitions.
+
+        Raises:
+            DataError: a partition's file is missing or altered; the message names it.
+        """
+        if not self.schema.timed(node_type):
+            return None
+        if node_type in self._later_times:
+            return self._later_times[node_type]
+        if node_type not in self._times:
+            files = [self.path / name for name in self.time_files(node_type)]
+            for path in files:
+                if not path.exists():
+                    raise DataError(path, "is missing: every machine needs the times of all vertices; deploy it again")
+                check_file(path, self.files[path.relative_to(self.path).as_posix()], verify=True)
+            rows = [self.place.map(path) for path in files]
+            self._times[node_type] = VertexTimes.joined(rows, self.sorted_internal(node_type))
+        return self._times[node_type]
+
+    def time_files(self, node_type: str) -> list[str]:
+        """The files that ``times`` reads, by partition. Every machine has those of all partitions."""
+        if not self.schema.timed(node_type):
+            return []
+        return [f"{part_folder(part)}/nodes/{node_type}/time.npy" for part in range(self.partitions.num_parts)]
+
+    def with_times(self, times: Mapping[str, VertexTimes]) -> Dataset:
+        """The same dataset with other times of the vertices of some types."""
+        found = copy.copy(self)
+        found._later_times = {**self._later_times, **times}
+        return found
 
     def part(self, index: int) -> Part | JoinedPart:
         """Return a part; raises ConfigError if it does not exist."""

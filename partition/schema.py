@@ -163,6 +163,21 @@ class Schema:
             raise UnknownNameError.of(f"table of node type {node_type!r}:", name, tables)
         return tables[name]
 
+    def timed(self, node_type: str) -> bool:
+        """Whether the vertices of a type have times: a table ``time`` with one whole number for each."""
+        spec = self.node_tables[self.check_node_type(node_type)].get("time")
+        return spec is not None and np.dtype(spec.dtype).kind in "iu" and not spec.row_shape
+
+    def check_times(self) -> None:
+        """Raise ConfigError if a node table ``time`` cannot be the times of vertices."""
+        for node_type, tables in self.node_tables.items():
+            if "time" in tables and not self.timed(node_type):
+                spec = tables["time"]
+                raise ConfigError(
+                    f"node table 'time' of {node_type!r} is {spec.dtype}{list(spec.row_shape)}: times of vertices are "
+                    "one whole number each; give a table of something else another name"
+                )
+
     def check_split(self, node_type: str, name: str) -> str:
         """Return ``name`` if it is a split of ``node_type``, otherwise raise UnknownNameError."""
         splits = self.splits[self.check_node_type(node_type)]

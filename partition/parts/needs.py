@@ -20,7 +20,7 @@ class Needs:
 
     Attributes:
         partition: files of the partition.
-        shared: files that every daemon maps: ids and splits.
+        shared: files that every daemon maps: ids and splits, and the times of other partitions' vertices.
         halo_rows: table rows of vertices of other partitions with edges into this one.
         halo_edges: in-edges of those vertices, about; the cache keeps them beside the rows.
     """
@@ -38,13 +38,14 @@ class Needs:
 
 def needs_of(dataset: Dataset) -> list[Needs]:
     """What the daemon of each partition needs, from the manifest alone."""
-    shared = _bytes_in(dataset, "shared/")
-    return [
-        Needs(
-            _bytes_in(dataset, f"{part_folder(part)}/"), shared, _halo_bytes(dataset, part), _halo_edges(dataset, part)
-        )
-        for part in range(dataset.num_parts)
-    ]
+    shared, found = _bytes_in(dataset, "shared/"), []
+    times = [name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)]
+    for part in range(dataset.num_parts):
+        own = f"{part_folder(part)}/"
+        of_others = sum(dataset.files[name].size for name in times if not name.startswith(own))
+        halo = _halo_bytes(dataset, part), _halo_edges(dataset, part)
+        found.append(Needs(_bytes_in(dataset, own), shared + of_others, *halo))
+    return found
 
 
 def _bytes_in(dataset: Dataset, folder: str) -> int:

@@ -15,7 +15,7 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
 
-__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type"]
+__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type", "times_by_type"]
 
 _ROOM = 1 << 20
 """Number of edges for which room is made at once if fan-outs do not bound them."""
@@ -102,6 +102,7 @@ class EdgeType:
             weight=graph.weight,
             time=graph.time,
             source_keys=self.source_keys.ids,
+            source_time=graph.times_of_sources,
             threads=threads,
         )
 
@@ -226,6 +227,20 @@ def keys_by_type(edges: Iterable[EdgeType]) -> dict[str, Keys]:
             if found.setdefault(node_type, keys) != keys:
                 raise ConfigError(f"the graphs disagree about the vertices of node type {node_type!r}")
     return dict(sorted(found.items()))
+
+
+def times_by_type(edges: Iterable[EdgeType]) -> dict[str, np.ndarray]:
+    """Times of vertices by node type, of the types that have any. Raises ConfigError if edge types disagree about them."""
+    found: dict[str, np.ndarray] = {}
+    for edge in edges:
+        ends = (edge.target, edge.graph.node_time), (edge.source, edge.graph.times_of_sources)
+        for node_type, times in ends:
+            if times is None:
+                continue
+            known = found.setdefault(node_type, times)
+            if known is not times and not np.array_equal(known, times):
+                raise ConfigError(f"the graphs disagree about the times of node type {node_type!r}")
+    return found
 
 
 def _some(ids: np.ndarray | None) -> np.ndarray:

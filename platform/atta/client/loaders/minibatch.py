@@ -23,7 +23,8 @@ class MiniBatch(SampledBatch):
         """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
 
         It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
-        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``. Table rows share the batch's memory.
+        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, and ``seed_time`` if there was an ``input_time``. Table
+        rows share the batch's memory.
         ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
         Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``
         and ``pairs_<name>`` if a table has that name.

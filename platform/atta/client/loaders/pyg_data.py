@@ -29,7 +29,7 @@ def _homogeneous(batch: SampledBatch) -> Data:
     data, (node_type,), (edge_type,) = Data(), batch.schema.node_types, batch.schema.edge_types
     _fill_nodes(data, batch, node_type)
     _fill_edges(data, batch, edge_type)
-    data.input_id, data.batch_size = _tensor(batch.input_id), batch.batch_size
+    _fill_seeds(data, batch)
     for name, array in _links(batch).items():
         data[name] = _tensor(array)
     for name, tensor in _of_operators(batch, set(data.keys())).items():
@@ -46,7 +46,7 @@ def _typed(batch: SampledBatch) -> HeteroData:
         _fill_edges(data[_triple(edge_type)], batch, edge_type)
     labels = batch.origin.labels
     seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
-    seeds.input_id, seeds.batch_size = _tensor(batch.input_id), batch.batch_size
+    _fill_seeds(seeds, batch)
     for name, array in _links(batch).items():
         assert labels is not None
         store = data[_triple(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
@@ -56,6 +56,12 @@ def _typed(batch: SampledBatch) -> HeteroData:
     for name, tensor in _of_operators(batch, set()).items():
         setattr(data, name, tensor)
     return data
+
+
+def _fill_seeds(store: Any, batch: SampledBatch) -> None:
+    store.input_id, store.batch_size = _tensor(batch.input_id), batch.batch_size
+    if batch.seed_time is not None:
+        store.seed_time = _tensor(batch.seed_time)
 
 
 def _fill_nodes(store: Any, batch: SampledBatch, node_type: str) -> None:

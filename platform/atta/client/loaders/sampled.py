@@ -51,6 +51,7 @@ class Origin:
         edge_tables: (edge type, table) pairs that were asked for.
         tables: node tables that were asked for, by node type; None: all.
         labels: of seeds that are edges; None if the seeds are vertices.
+        input_time: int [seeds], of seeds that are vertices, by position in the input; None: no times were given.
     """
 
     seed_type: str = ""
@@ -60,6 +61,7 @@ class Origin:
     edge_tables: tuple[tuple[str, str], ...] = ()
     tables: Mapping[str, Sequence[str]] | None = None
     labels: LinkLabels | None = None
+    input_time: np.ndarray | None = None
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
@@ -140,6 +142,12 @@ class SampledBatch:
     def input_id(self) -> np.ndarray:
         """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
         return self._raw.arrays["input_id"]
+
+    @property
+    def seed_time(self) -> np.ndarray | None:
+        """int [batch_size]: the seeds' entries of ``input_time``; None if no times were given."""
+        times = self.origin.input_time
+        return None if times is None else times[self.input_id]
 
     def n_id(self, node_type: str | None = None) -> np.ndarray:
         """int64 [nodes]: user ids of the vertices; empty for a type that the DAG cannot reach."""
