@@ -118,9 +118,10 @@ def local(
     folder, held = OwnFolder("atta-local-"), HeldAddresses(len(served))
     addresses = held.addresses
     places = {parts: tuple(addresses[i * replicas : (i + 1) * replicas]) for i, parts in enumerate(groups)}
-    write_cluster(Path(folder.name) / "cluster.toml", [places[parts] for parts in groups for _ in parts], credentials)
     children: list[subprocess.Popen[bytes]] = []
     try:
+        of_parts = [places[parts] for parts in groups for _ in parts]
+        write_cluster(Path(folder.name) / "cluster.toml", of_parts, credentials)
         for number, (parts, address) in enumerate(zip(served, addresses, strict=True)):
             command = [
                 *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", parts_text(parts)),
