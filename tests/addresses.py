@@ -24,15 +24,15 @@ def held_addresses(count: int) -> list[str]:
     return _hold(count).addresses
 
 
-def held_port(host: str = "127.0.0.1") -> int:
-    """A port at ``host``; at 0.0.0.0, of all addresses of this machine."""
-    return _hold(1, host).ports[0]
+def held_port() -> int:
+    """A port, at all addresses of this machine."""
+    return _hold(1).ports[0]
 
 
-def _hold(count: int, host: str = "127.0.0.1") -> HeldAddresses:
+def _hold(count: int) -> HeldAddresses:
     from atta.observe.machine.addresses import HeldAddresses  # not before ``tests.conftest`` has chosen its build
 
-    _held.append(HeldAddresses(count, host))
+    _held.append(HeldAddresses(count))
     return _held[-1]
 
 

@@ -81,7 +81,7 @@ def losses(report: Path) -> list[float]:
 
 
 def plan(dataset: Path, data: str) -> DeploymentPlan:
-    numbers = (held_port("0.0.0.0") for _ in range(4))
+    numbers = (held_port() for _ in range(4))
     ports = dict(zip(("port", "link_port", "metrics_port", "meeting_port"), numbers, strict=True))
     needs = tuple(needs_of(Dataset.open(dataset)))
     return DeploymentPlan("run", data, needs, nodes=2, trainers=2, train=TRAIN, tls=False, buffer=1 << 28, **ports)

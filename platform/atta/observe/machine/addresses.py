@@ -11,9 +11,10 @@ __all__ = ["HeldAddresses"]
 class HeldAddresses:
     """Addresses whose ports the kernel gives to nobody else until ``close``.
 
-    A socket that is bound and does not listen holds each. Callers are refused, until a server listens there, and again
-    when it has ended. A server may listen there if it binds its socket with SO_REUSEADDR, as gRPC, the servers of
-    Python and the store of torch do.
+    A socket that is bound and does not listen holds each port at all addresses of this machine, for a server may listen
+    at all of them, as the store of torch does. Callers are refused, until a server listens there, and again when it has
+    ended. A server may listen there if it binds its socket with SO_REUSEADDR, as gRPC, that store and the servers of
+    Python do.
 
     Attributes:
         ports: of each address.
@@ -21,14 +22,14 @@ class HeldAddresses:
     """
 
     def __init__(self, count: int = 1, host: str = "127.0.0.1") -> None:
-        """Hold ``count`` addresses at ``host``. Raises OSError if it is not of this machine, or no port is free."""
+        """Hold ``count`` ports; ``host``: where callers reach this machine. Raises OSError if no port is free."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sockets: list[socket.socket] = []
         try:
             for _ in range(count):
                 self._sockets.append(socket.socket(family))
                 self._sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                self._sockets[-1].bind((host, 0))
+                self._sockets[-1].bind(("", 0))
         except OSError:
             self.close()
             raise
