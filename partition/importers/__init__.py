@@ -16,7 +16,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import dgl, dorylus, matrix, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
@@ -59,6 +59,7 @@ FORMATS = (
     Format("npz", npz, "it has edge_index in graph.npz or as .npy"),
     Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
+    Format("matrix", matrix, "MatrixMarket, or *.graph with the first line of METIS"),
     Format("networkx", networkx, "GraphML, or JSON with nodes and multigraph"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
