@@ -56,11 +56,11 @@ FORMATS = (
     Format("ogb", ogb, "a folder with raw/edge.csv.gz"),
     Format("table", table, "it has schema.json"),
     Format("dorylus", dorylus, "it has graph.bsnap"),
-    Format("npz", npz, "it has edge_index in graph.npz or as .npy"),
+    Format("npz", npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
     Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
     Format("matrix", matrix, "MatrixMarket, or *.graph with the first line of METIS"),
-    Format("networkx", networkx, "GraphML, or JSON with nodes and multigraph"),
+    Format("networkx", networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
 IMPORTERS = {fmt.name: fmt for fmt in FORMATS}

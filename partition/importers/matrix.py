@@ -29,7 +29,7 @@ from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.head import open_content
-from atta.partition.importers.reading.numbers import NumberLines, number_lines, quoted
+from atta.partition.importers.reading.numbers import NumberLines, check_count, number_lines, quoted
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 
@@ -40,8 +40,6 @@ _BANNER = b"%%matrixmarket"
 _KINDS = {"pattern": np.int64, "integer": np.int64, "real": np.float64}
 _MIRRORED = {"general": (), "symmetric": (1,), "skew-symmetric": (-1,)}  # the factors of the entries that follow
 _LONGEST_LINE = 1 << 16
-_SPARSEST = 64
-"""At most this number of vertices is believed for each byte of a file, beyond the first 2**24."""
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -62,9 +60,8 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _add_numbered(out: GraphWriter, where: Path, node_type: str, count: int) -> None:
-    """Declare vertices whose ids count from 1. The number comes from a header, which a broken file may have wrong."""
-    if count > max(1 << 24, _SPARSEST * where.stat().st_size):
-        raise DataError(where, f"states {count} vertices, which a file of this size does not describe")
+    """Declare vertices whose ids count from 1."""
+    check_count(where, count)
     out.add_nodes(node_type, count, ids=np.arange(1, count + 1))
 
 

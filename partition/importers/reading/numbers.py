@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 
-__all__ = ["NumberLines", "number_lines", "quoted"]
+__all__ = ["NumberLines", "check_count", "number_lines", "quoted"]
 
 Array = npt.NDArray[Any]
 _BLOCK_BYTES = 16 << 20
 _BLANK = np.isin(np.arange(256), list(b" \t\n\r\v\f"))  # what separates numbers, by byte
 _NEWLINE = 10
 _SHOWN = 40
+_MOST_VERTICES, _MOST_PER_BYTE = 1 << 22, 64
 _LARGEST = 2**63 - 1
 _NAMES: dict[type, str] = {np.int64: "whole number below 2**63", np.float64: "number"}
 
@@ -56,6 +57,12 @@ def number_lines(file: BinaryIO, where: Path, kind: type, *, line: int) -> Itera
             text, places = b"".join(lines[place] + b"\n" for place in kept), places[kept]
         yield _parsed(text, places, where, kind)
         line += ends
+
+
+def check_count(where: Path, count: int) -> None:
+    """Refuse a number of vertices that a header states and a file of this size cannot mean; raises DataError."""
+    if count > max(_MOST_VERTICES, _MOST_PER_BYTE * where.stat().st_size):
+        raise DataError(where, f"states {count} vertices, which a file of this size does not describe")
 
 
 def quoted(text: bytes) -> str:
