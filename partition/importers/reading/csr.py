@@ -34,6 +34,7 @@ __all__ = ["holds_csr", "read_csr"]
 
 Array = npt.NDArray[Any]
 _PARTS = ("data", "indices", "indptr", "shape")
+_OF_SCIPY = ("format", "_is_array")  # what its save_npz adds
 _EDGES = ("adj_", "adj_matrix.", "")
 _FEATURES = ("attr_", "attr_matrix.")
 _DESCRIBING = ("node_names", "attr_names", "class_names", "idx_to_node", "idx_to_attr", "idx_to_class", "metadata")
@@ -99,7 +100,7 @@ def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]
     """Take the first CSR matrix of these names out of ``arrays``; None if there is none."""
     for prefix in prefixes:
         if all(prefix + part in arrays for part in _PARTS):
-            taken = {part: arrays.pop(prefix + part) for part in (*_PARTS, "format") if prefix + part in arrays}
+            taken = {part: arrays.pop(prefix + part) for part in (*_PARTS, *_OF_SCIPY) if prefix + part in arrays}
             return as_csr(taken, path)
     return None
 
