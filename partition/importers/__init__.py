@@ -16,7 +16,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, matrix, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import dgl, dorylus, edges, matrix, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
@@ -61,6 +61,7 @@ FORMATS = (
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
     Format("matrix", matrix, "MatrixMarket, or *.graph with the first line of METIS"),
     Format("networkx", networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
+    Format("edges", edges, "lines with the same number of columns, two or more"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
 IMPORTERS = {fmt.name: fmt for fmt in FORMATS}
