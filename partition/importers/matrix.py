@@ -3,8 +3,8 @@
 **MatrixMarket** (``*.mtx``), ``coordinate``: the entry ``i j`` is the edge from vertex i to vertex j. The values of
 ``real`` (float64) and ``integer`` (int64) matrices are the edge table ``weight``. ``symmetric`` and ``skew-symmetric``
 matrices hold one triangle: the entries of the other follow all given ones, in their order, those of a skew-symmetric
-matrix with the opposite sign. A matrix that is not square has two node types, ``row`` and ``column``. Dense and complex
-matrices are refused.
+matrix with the opposite sign. The rows and columns of a matrix that is not square are the node types ``left`` and
+``right``. Dense and complex matrices are refused.
 
 **METIS** (``*.graph``): line i after the first lists the neighbours of vertex i. Each edge is in the lists of both its
 ends, and is stored in both directions. Weights of edges are the edge table ``weight``, weights and sizes of vertices
@@ -96,11 +96,11 @@ def _read_market(source: Path, out: GraphWriter, options: ImportOptions) -> None
     with open_content(source) as file:
         stated = _market(file, source)
     square = stated.shape[0] == stated.shape[1]
-    for node_type, count in zip((NODE_TYPE,) if square else ("row", "column"), stated.shape, strict=False):
+    for node_type, count in zip((NODE_TYPE,) if square else ("left", "right"), stated.shape, strict=False):
         _add_numbered(out, source, node_type, count)
     kind, factors = _KINDS[stated.field], (1, *_MIRRORED[stated.symmetry])
     tables = {} if stated.field == "pattern" else {"weight": TableSpec(np.dtype(kind).newbyteorder("<").str, ())}
-    edge_type = EDGE_TYPE if square else "row__to__column"
+    edge_type = EDGE_TYPE if square else "left__to__right"
     with EdgeStream(out, edge_type, options, tables, total=stated.entries * len(factors)) as stream:
         for place, factor in enumerate(factors):
             for src, dst, values in _entries(source, stated):

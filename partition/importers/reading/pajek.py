@@ -55,7 +55,8 @@ class _Network:
         self._positions: dict[int, list[float]] = {}
         self._drawn: dict[str, None] = {}  # names of what only draws
         self._pairs: list[tuple[int, int, float | None, int | None, bool]] = []  # the last: whether it is an arc
-        self._section, self._relation, self._row = "", None, 0
+        self._section, self._row = "", 0
+        self._relation: int | None = None
 
     def take(self, text: str) -> None:
         """Read a line that is neither blank nor a comment."""
