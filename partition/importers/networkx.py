@@ -112,8 +112,8 @@ def recognises(path: Path, head: bytes) -> bool:
     if kind == "gml":
         return re.search(rb"\bgraph\s*\[", head) is not None
     if kind == "pajek":
-        return re.search(rb"^\s*\*vertices\b", head, re.IGNORECASE | re.MULTILINE) is not None
-    return kind == "graphml" and b"<graphml" in head
+        return re.search(rb"(^|[\r\n])\s*\*vertices\b", begin, re.IGNORECASE) is not None
+    return kind == "graphml" and re.search(rb"<(\w+:)?graphml\b", head) is not None
 
 
 def _kind(path: Path) -> str | None:

@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 __all__ = ["read_gml", "read_text"]
 
 _SKIPPED = r'"[^"]*"|\#[^\n]*'  # texts and comments
-_SHORT_FRACTION = re.compile(rf"({_SKIPPED})|(?<![\w.])([+-]?\d+)([eE][+-]?\d+)\b")
+_VALUE = re.compile(rf"({_SKIPPED})|(?<![\w.])([+-]?\d+)([eE][+-]?\d+)\b|(?<=\s)([+-]?inf|nan)\b", re.IGNORECASE)
 _GRAPH = re.compile(rf"{_SKIPPED}|(\bgraph\s*\[)")
 
 
 def read_text(source: Path) -> str:
-    """The text of a file in UTF-8, or in Latin-1 if it is not UTF-8."""
+    """The text of a file in UTF-8, or in Latin-1 if it is not UTF-8, with any ends of lines."""
     with open_content(source) as file:
         content = file.read()
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return content.decode("latin-1")
+        text = content.decode("latin-1")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_gml(source: Path) -> nx.Graph[Any]:
     """The graph in the file ``source``: vertices are their ids, ``label`` is an attribute. Raises DataError."""
     import networkx as nx
 
-    # networkx reads 1e-05 as the number 1 and an attribute e of the value -5.
-    text = _SHORT_FRACTION.sub(_readable, read_text(source))
+    # networkx reads 1e-05 as the number 1 and an attribute e of the value -5, and only INF and NAN in capitals.
+    text = _VALUE.sub(_readable, read_text(source))
     begin = next((found.end() for found in _GRAPH.finditer(text) if found[1]), None)
     if begin is None:
         raise DataError(source, "not readable as GML: it holds no graph")
@@ -47,5 +48,7 @@ def read_gml(source: Path) -> nx.Graph[Any]:
 
 
 def _readable(found: re.Match[str]) -> str:
-    """A text in one line, or a fraction with a point."""
-    return found[1].replace("\n", " ") if found[1] else f"{found[2]}.0{found[3]}"
+    """A text in one line, a fraction with a point, or an infinity or NaN in capitals."""
+    if found[1]:
+        return found[1].replace("\n", " ")
+    return found[4].upper() if found[4] else f"{found[2]}.0{found[3]}"

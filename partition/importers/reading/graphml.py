@@ -38,6 +38,7 @@ def read_graphml(source: Path, options: ImportOptions) -> nx.Graph[Any]:
         space = f"{{{GraphMLReader.NS_GRAPHML}}}"
         for element in root.iter():
             element.tag = element.tag if element.tag.startswith("{") else space + element.tag
+            element.text = (element.text or "").strip() or None
         graphs = root.findall(f"{space}graph")
         if not graphs:
             raise DataError(source, "not readable as GraphML: it holds no graph")

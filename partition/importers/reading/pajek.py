@@ -21,6 +21,7 @@ __all__ = ["read_pajek"]
 
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 _INTERVAL = "["  # begins the times at which a vertex or an edge exists
+_COMMENTS = ("%", "#")  # Pajek's own, and Infomap's
 _MOST_COORDINATES = 3
 _TIES = ("arcs", "edges", "arcslist", "edgeslist", "matrix")
 _SECTIONS = ("", "network", "vertices", *_TIES)
@@ -35,7 +36,7 @@ def read_pajek(source: Path, options: ImportOptions) -> nx.Graph[Any]:
     """
     network = _Network(source, options)
     for place, text in enumerate(read_text(source).split("\n"), 1):
-        if (text := text.strip()) and not text.startswith("%"):
+        if (text := text.strip()) and not text.startswith(_COMMENTS):
             try:
                 network.take(text)
             except ValueError as error:
@@ -55,7 +56,7 @@ class _Network:
         self._positions: dict[int, list[float]] = {}
         self._drawn: dict[str, None] = {}  # names of what only draws
         self._pairs: list[tuple[int, int, float | None, int | None, bool]] = []  # the last: whether it is an arc
-        self._section, self._row = "", 0
+        self._section, self._row, self._preface = "", 0, False
         self._relation: int | None = None
 
     def take(self, text: str) -> None:
@@ -74,10 +75,10 @@ class _Network:
         elif self._section == "matrix":
             self._matrix_row(words)
         elif not self._section:
-            raise ValueError(f"{quoted(text.encode())} before the line *Vertices")
+            self._preface = True
 
     def _begin(self, text: str) -> None:
-        section, _, rest = text[1:].partition(" ")
+        section, rest = re.fullmatch(r"\*\s*(\w*)(.*)", text).groups()
         section, self._relation = section.lower(), None
         if section == "vertices" and self._section not in _SECTIONS:
             return  # of the partition or vector that is left out
@@ -174,6 +175,8 @@ class _Network:
             made.add_edges_from(back)
         if self._name:
             made.graph["name"] = self._name
+        if self._preface:
+            self._options.notes.append("left out: the text before *Vertices")
         if self._drawn:
             self._options.notes.append(f"left out, because it only draws: {', '.join(self._drawn)}")
         return made
