@@ -145,7 +145,7 @@ class _Network:
             if (value := _number(word)) is None:
                 raise ValueError(f"{quoted(word.encode())} is no number")
             if value:
-                self._pairs.append((source, column, value, self._relation, True))
+                self._pairs.append((source, column, value, self._relation, self._first_mode is None))
 
     def _without_intervals(self, words: list[str]) -> list[str]:
         if any(word.startswith(_INTERVAL) for word in words):

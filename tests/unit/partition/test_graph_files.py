@@ -156,7 +156,7 @@ def test_pajek_has_arcs_and_edges_in_one_network(tmp_path: Path) -> None:
         ('*vertices 3\n2 "b"\n*arcs\n1 2\n', ["1", "b", "3"], [("1", "b", 1)]),
         ('*vertices 2\n1 "7"\n2 "5"\n*arcs\n1 2\n', [7, 5], [(7, 5, 1)]),
         ("*Vertices 2\n*Matrix\n0 2.5\n1 0\n", [1, 2], [(1, 2, 2.5), (2, 1, 1)]),
-        ("*Vertices 5 2\n*Matrix\n0 1 0\n0 0 3\n", [1, 2, 3, 4, 5], [(1, 4, 1), (2, 5, 3)]),
+        ("*Vertices 5 2\n*Matrix\n0 1 0\n0 0 3\n", [1, 2, 3, 4, 5], [(1, 4, 1), (2, 5, 3), (4, 1, 1), (5, 2, 3)]),
         ("*Vertices 2\r\n*Arcs\r\n1 2\r\n", [1, 2], [(1, 2, 1)]),
         ("\ufeff*Vertices\t2\r*Edges\r1 2\r", [1, 2], [(1, 2, 1), (2, 1, 1)]),
         ("words before\n# and a comment\n*Vertices 2\n*Arcs\n1 2\n", [1, 2], [(1, 2, 1)]),
