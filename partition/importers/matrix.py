@@ -36,7 +36,7 @@ from atta.partition.schema import TableSpec
 __all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
-_BANNER = b"%%matrixmarket"
+_BANNER = re.compile(rb"%%?MatrixMarket\b", re.IGNORECASE)
 _KINDS = {"pattern": np.int64, "integer": np.int64, "real": np.float64}
 _MIRRORED = {"general": (), "symmetric": (1,), "skew-symmetric": (-1,)}  # the factors of the entries that follow
 _LONGEST_LINE = 1 << 16
@@ -45,13 +45,13 @@ _LONGEST_LINE = 1 << 16
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the file ``source``."""
     with open_content(source) as file:
-        market = file.read(len(_BANNER)).lower() == _BANNER
+        market = _BANNER.match(file.read(_LONGEST_LINE)) is not None
     (_read_market if market else _read_metis)(source, out, options)
 
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether this is a MatrixMarket file, or one called ``*.graph`` or ``*.metis`` that begins like those of METIS."""
-    if head[: len(_BANNER)].lower() == _BANNER:
+    if _BANNER.match(head):
         return True
     if not path.name.removesuffix(".gz").endswith((".graph", ".metis")):
         return False

@@ -30,6 +30,8 @@ _SECTIONS = ("", "network", "vertices", *_TIES)
 def read_pajek(source: Path, options: ImportOptions) -> nx.Graph[Any]:
     """The graph in the file ``source``. Raises DataError naming the line.
 
+    ``*Edges``, and entries of the matrix of a two-mode network, are stored in both directions.
+
     Vertices are their numbers. Attributes: ``label``, ``position`` if all vertices have coordinates, and in two-mode
     networks ``type``, which is true for the second mode. Of edges: ``weight`` if there are values (1 where one is left
     out), and ``relation`` if lines ``*Arcs :NUMBER`` or ``*Edges :NUMBER`` tell several apart.

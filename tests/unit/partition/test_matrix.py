@@ -83,7 +83,7 @@ def test_market_is_what_scipy_reads(field: str, symmetry: str, packed: bool, tmp
 
 
 def test_market_keeps_the_order_and_mirrors_after_it(tmp_path: Path) -> None:
-    (tmp_path / "m.mtx").write_text(f"{BANNER}integer symmetric\n% c\n\n3 3 4\n3 1 5\n2 2 7\n\n2 1 0\n3 1 5\n")
+    (tmp_path / "m.mtx").write_text(f"{BANNER[1:]}integer symmetric\n% c\n\n3 3 4\n3 1 5\n2 2 7\n\n2 1 0\n3 1 5\n")
     edges = imported(tmp_path / "m.mtx").edges(EDGES)
     assert list(zip(edges.src.tolist(), edges.dst.tolist(), edges.tables["weight"].tolist(), strict=True)) == [
         (2, 0, 5), (1, 1, 7), (1, 0, 0), (2, 0, 5), (0, 2, 5), (0, 1, 0), (0, 2, 5),
