@@ -87,9 +87,9 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 def _parsed(text: bytes, places: npt.NDArray[np.int64], where: Path, kind: type) -> NumberLines:
     raw = np.frombuffer(text, np.uint8)
     filled = ~_BLANK[raw]
-    begins = filled & np.concatenate([[True], ~filled[:-1]]) if len(raw) else filled
-    so_far = np.cumsum(begins)[raw == _NEWLINE]
-    total = int(so_far[-1]) if len(so_far) else 0
+    begins = np.flatnonzero(filled & np.concatenate([[True], ~filled[:-1]])) if len(raw) else np.zeros(0, np.int64)
+    so_far = np.searchsorted(begins, np.flatnonzero(raw == _NEWLINE))  # numbers up to the end of each line
+    total = len(begins)
     values = _numbers(text, kind) if total else np.zeros(0, kind)
     if len(values) < total or _may_be_cut(values):
         for token, word in enumerate(re.finditer(rb"\S+", text)):
