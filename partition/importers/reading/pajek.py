@@ -80,8 +80,9 @@ class _Network:
             self._preface = True
 
     def _begin(self, text: str) -> None:
-        section, rest = re.fullmatch(r"\*\s*(\w*)(.*)", text).groups()
-        section, self._relation = section.lower(), None
+        words = text[1:].lstrip()
+        section, self._relation = re.sub(r"\W.*", "", words).lower(), None
+        rest = words[len(section) :]
         if section == "vertices" and self._section not in _SECTIONS:
             return  # of the partition or vector that is left out
         if section == "vertices":
