@@ -51,7 +51,7 @@ _MASKS = ("train", "val", "test")
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.npz``), or one file with CSR matrices."""
-    if source.is_file() and holds_csr(source):
+    if source.is_file() and (holds_csr(source) or not recognises(source.parent, b"")):
         read_csr(source, out, options)
         return
     folder = source.parent if source.is_file() else source

@@ -45,7 +45,7 @@ def holds_csr(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except Exception:  # zipfile raises half a dozen unrelated types for what is no archive
         return False
     return any({prefix + part for part in _PARTS} <= names for prefix in _EDGES)
 
@@ -54,11 +54,10 @@ def read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the archive ``source``."""
     arrays, objects = _load(source)
     edges = _take_matrix(source, arrays, _EDGES)
-    if edges is None or edges.shape[0] != edges.shape[1]:
-        raise DataError(
-            source,
-            f"the edges are a matrix {list(edges.shape) if edges is not None else 'of objects'}, wanted is a square one",
-        )
+    if edges is None:
+        raise DataError(source, "holds no edges as numbers: wanted are adj_data, adj_indices, adj_indptr and adj_shape")
+    if edges.shape[0] != edges.shape[1]:
+        raise DataError(source, f"the edges are a matrix {list(edges.shape)}, wanted is a square one")
     count = edges.shape[0]
     out.add_nodes(NODE_TYPE, count)
     _add_features(source, arrays, count, out, options)

@@ -72,7 +72,7 @@ def _refuse_entities(source: Path) -> None:
         while not begun and (piece := file.read(_PIECE)):
             try:
                 parser.Parse(piece)
-            except expat.ExpatError as error:
+            except (expat.ExpatError, LookupError) as error:  # LookupError: the encoding is unknown
                 raise DataError(source, f"not readable as GraphML: {error}") from None
 
 

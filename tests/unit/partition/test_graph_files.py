@@ -265,6 +265,7 @@ def test_graphml_of_graph_tool(space: str, tmp_path: Path) -> None:
         (('"two"', '"x"'), None),
         (('id="e1"', 'id="x"'), "'keys' is not imported"),
         (('edgedefault="directed"', ""), None),
+        (("UTF-8", "UTF-88"), "not readable as GraphML: unknown encoding: UTF-88"),
         (("</graphml>", '<graph edgedefault="directed"/></graphml>'), "'graph' is not imported: the file holds 2"),
         (("</node>\n    <node", "</node\n    <node"), "not readable as GraphML: not well-formed"),
     ],

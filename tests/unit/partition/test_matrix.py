@@ -269,6 +269,16 @@ def test_objects_are_named_and_never_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "trace").exists()
 
 
+@pytest.mark.parametrize("whole", [b"PK\x05\x06", b"PK\x01\x02\x2d\x03\x2d", b"NUMPY"])
+def test_a_damaged_archive_is_named(whole: bytes, tmp_path: Path) -> None:
+    path = saved(tmp_path / "set.npz", {**csr("adj_", A), "labels": LABELS})
+    damaged = path.read_bytes().replace(whole, whole[:-1] + b"\xe8")
+    assert damaged != path.read_bytes()
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match=r"set\.npz: not a readable npz archive"):
+        import_graph("npz", path, tmp_path / "g")
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -281,7 +291,7 @@ def test_objects_are_named_and_never_loaded(tmp_path: Path) -> None:
         ({"attr_matrix": np.ones((3, 2))}, r"features has the shape \[3, 2\]"),
         ({"adj_indices": A.indices + 2}, "not a sparse matrix: indices must be < 4"),
         ({"adj_shape": (4, 5)}, r"the edges are a matrix \[4, 5\], wanted is a square one"),
-        ({"adj_data": np.array([{}], object)}, "the edges are a matrix of objects"),
+        ({"adj_data": np.array([{}], object)}, "holds no edges as numbers: wanted are adj_data"),
     ],
 )
 def test_errors_of_csr_sets(change: dict[str, Any], says: str, tmp_path: Path) -> None:
