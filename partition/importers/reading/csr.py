@@ -58,9 +58,18 @@ def read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         raise DataError(source, "holds no edges as numbers: wanted are adj_data, adj_indices, adj_indptr and adj_shape")
     if edges.shape[0] != edges.shape[1]:
         raise DataError(source, f"the edges are a matrix {list(edges.shape)}, wanted is a square one")
-    count = edges.shape[0]
-    out.add_nodes(NODE_TYPE, count)
-    _add_features(source, arrays, count, out, options)
+    out.add_nodes(NODE_TYPE, edges.shape[0])
+    _add_features(source, arrays, out, options)
+    _add_stated(source, arrays, out)
+    _leave_out(source, arrays, objects, options)
+    weights = {} if (edges.data == 1).all() else {"weight": edges.data}
+    src = np.repeat(np.arange(edges.shape[0]), np.diff(edges.indptr))
+    add_edges(out, EDGE_TYPE, (src, edges.indices), options, weights)
+
+
+def _add_stated(source: Path, arrays: dict[str, Array], out: GraphWriter) -> None:
+    """Take labels, splits and names of the vertices out of ``arrays``."""
+    count = out.count()
     if (labels := arrays.pop("labels", None)) is not None:
         out.add_labels(_one_each(source, "labels", labels, count))
     for name in [name for name in arrays if name.endswith("_mask")]:
@@ -72,10 +81,6 @@ def read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         out.add_table(NAME, name_bytes(source, _one_each(source, "node_names", names, count).tolist()))
     if "class_names" in arrays:
         state_classes(out, source, arrays["class_names"].size)
-    _leave_out(source, arrays, objects, options)
-    weights = {} if (edges.data == 1).all() else {"weight": edges.data}
-    src = np.repeat(np.arange(count), np.diff(edges.indptr))
-    add_edges(out, EDGE_TYPE, (src, edges.indices), options, weights)
 
 
 def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
@@ -104,12 +109,12 @@ def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]
     return None
 
 
-def _add_features(path: Path, arrays: dict[str, Array], count: int, out: GraphWriter, options: ImportOptions) -> None:
+def _add_features(path: Path, arrays: dict[str, Array], out: GraphWriter, options: ImportOptions) -> None:
     matrix = _take_matrix(path, arrays, _FEATURES)
     if matrix is None:
         matrix = arrays.pop("attr_matrix", None)
     if matrix is not None:
-        add_features(out, _one_each(path, "features", matrix, count), NODE_TYPE, options)
+        add_features(out, _one_each(path, "features", matrix, out.count()), NODE_TYPE, options)
 
 
 def _one_each(path: Path, what: str, rows: Any, count: int) -> Any:

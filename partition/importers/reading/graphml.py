@@ -23,39 +23,50 @@ if TYPE_CHECKING:
 
 __all__ = ["read_graphml"]
 
+_SPACE = "{http://graphml.graphdrawing.org/xmlns}"
 _PIECE = 64 << 10
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_graphml(source: Path, options: ImportOptions) -> nx.Graph[Any]:
     """The graph in the file ``source``; its labels are the strings of the file. Raises DataError."""
-    from networkx.readwrite.graphml import GraphMLReader
-
     _refuse_entities(source)
     try:
         with open_content(source) as file:
             root = ET.parse(file).getroot()
-        space = f"{{{GraphMLReader.NS_GRAPHML}}}"
         for element in root.iter():
-            element.tag = element.tag if element.tag.startswith("{") else space + element.tag
+            element.tag = element.tag if element.tag.startswith("{") else _SPACE + element.tag
             element.text = (element.text or "").strip() or None
-        graphs = root.findall(f"{space}graph")
-        if not graphs:
-            raise DataError(source, "not readable as GraphML: it holds no graph")
-        if len(graphs) > 1:
-            options.refuse(source, "graph", f"the file holds {len(graphs)}, and only the first would be read")
-        _strip_counted_ids(graphs[0].findall(f"{space}edge"), options)
-        reader = GraphMLReader()
-        reader.python_type |= _types()
+        graph = _only_graph(root, source, options)
+        _strip_counted_ids(graph.findall(f"{_SPACE}edge"), options)
         with warnings.catch_warnings(record=True) as caught:
-            keys, defaults = reader.find_graphml_keys(root)
-            graph: nx.Graph[Any] = reader.make_graph(graphs[0], keys, defaults)
-        options.notes.extend(dict.fromkeys(f"{source.name}: {warning.message}" for warning in caught))
-        return graph
+            made = _made(root, graph)
     except DataError:
         raise
     except Exception as error:  # the XML parser and networkx raise many unrelated types
         raise DataError(source, f"not readable as GraphML: {first_line(error)}") from None
+    options.notes.extend(dict.fromkeys(f"{source.name}: {warning.message}" for warning in caught))
+    return made
+
+
+def _only_graph(root: ET.Element, source: Path, options: ImportOptions) -> ET.Element:
+    graphs = root.findall(f"{_SPACE}graph")
+    if not graphs:
+        raise DataError(source, "not readable as GraphML: it holds no graph")
+    if len(graphs) > 1:
+        options.refuse(source, "graph", f"the file holds {len(graphs)}, and only the first would be read")
+    return graphs[0]
+
+
+def _made(root: ET.Element, graph: ET.Element) -> nx.Graph[Any]:
+    """What networkx makes of the element ``graph``."""
+    from networkx.readwrite.graphml import GraphMLReader
+
+    reader = GraphMLReader()
+    reader.python_type |= _types()
+    keys, defaults = reader.find_graphml_keys(root)
+    made: nx.Graph[Any] = reader.make_graph(graph, keys, defaults)
+    return made
 
 
 def _refuse_entities(source: Path) -> None:
