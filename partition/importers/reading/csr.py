@@ -23,6 +23,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
+from atta.partition.disk.files import open_regular
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME, as_strings
 from atta.partition.importers.reading.common import add_features, as_csr, first_line, name_bytes
@@ -87,7 +88,7 @@ def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
     """The arrays of an archive, and the names of those that are Python objects."""
     arrays, objects = {}, []
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
             for name in archive.files:
                 try:
                     arrays[name] = archive[name]
