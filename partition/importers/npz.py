@@ -12,7 +12,7 @@ train_mask.npy, split.npz splits of the target type: masks or vertex numbers; ma
 meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; other entries
                           only describe the data
 
-Other arrays are refused by name.
+Other arrays are refused by name. ``reading/csr.py`` describes the other layout: one ``.npz`` with CSR matrices.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features, as_csr, load_array, load_npz
+from atta.partition.importers.reading.csr import holds_csr, read_csr
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import (
@@ -49,7 +50,10 @@ _MASKS = ("train", "val", "test")
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the folder ``source`` (or its ``graph.npz``)."""
+    """Import the folder ``source`` (or its ``graph.npz``), or one file with CSR matrices."""
+    if source.is_file() and (holds_csr(source) or not recognises(source.parent, b"")):
+        read_csr(source, out, options)
+        return
     folder = source.parent if source.is_file() else source
     meta = _read_meta(folder / "meta.json")
     path, arrays = _edge_arrays(folder, options)
@@ -71,9 +75,9 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def recognises(path: Path, head: bytes) -> bool:
-    """Whether this is a folder with ``graph.npz`` or arrays ``edge_index*.npy``, or that file."""
+    """Whether this is a folder with ``graph.npz`` or arrays ``edge_index*.npy``, or that file, or one with a CSR matrix."""
     if head:
-        return path.name == "graph.npz"
+        return path.name == "graph.npz" or (head.startswith(b"PK") and holds_csr(path))
     return (path / "graph.npz").is_file() or any(path.glob("edge_index*.npy"))
 
 

@@ -21,11 +21,13 @@ __all__ = ["add_features", "as_csr", "first_line", "load_array", "load_npz", "na
 Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
 _MAX_NAME_BYTES = 256
+_MESSAGE = 300
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's message, which may be long or empty; then it is the name of the error's class."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The first line of a library's message, at most 300 printable characters, or the name of the error's class."""
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in line[:_MESSAGE])
 
 
 def load_array(path: Path) -> Array:

@@ -61,6 +61,17 @@ class EdgeStream:
             self._backward.append(dst, src, **tables)
         self._options.progress.advance(len(src))
 
+    @property
+    def count(self) -> int:
+        """Number of edges appended so far, without reverses that the options ask for."""
+        return self._forward.count
+
+    def one_way(self) -> tuple[int, int] | None:
+        """Source and destination of an edge appended so far whose reverse is not there; None if there is none."""
+        src, dst, _ = self._forward.written()
+        alone = np.flatnonzero(missing_reverses(src, dst))
+        return (int(src[alone[0]]), int(dst[alone[0]])) if len(alone) else None
+
     def _append_reverses(self) -> None:
         src, dst, tables = self._forward.written()
         self._options.progress.stage("reverse edges", len(src))

@@ -297,6 +297,15 @@ def networkx(folder: Path, things: set[str]) -> Path:
     return folder / "graph.json"
 
 
+def matrix(folder: Path, things: set[str]) -> Path:
+    weights = [f" {weight}" for weight in WEIGHT] if "weights" in things else [""] * M
+    lines = [f"{u + 1} {v + 1}{weight}\n" for u, v, weight in zip(SRC, DST, weights, strict=True)]
+    kind = "real" if "weights" in things else "pattern"
+    head = f"%%MatrixMarket matrix coordinate {kind} general\n{N} {N} {M}\n"
+    (folder / "graph.mtx").write_text(head + "".join(lines))
+    return folder / "graph.mtx"
+
+
 def edges(folder: Path, things: set[str]) -> Path:
     ends = IDS[np.stack([SRC, DST])] if "user ids" in things else np.stack([SRC, DST])
     given = {"weights": ("weight", WEIGHT), "times": ("time", TIME)}
@@ -327,5 +336,6 @@ FORMATS: dict[
     "`dorylus`": ("dorylus", dorylus, ""),
     "`table`": ("table", table, "pyarrow"),
     "`networkx`": ("networkx", networkx, ""),
+    "`matrix`": ("matrix", matrix, ""),
     "`edges`": ("edges", edges, "pyarrow"),
 }

@@ -151,7 +151,7 @@ def test_exports_name_the_extra_as_well(fmt: str, tmp_path: Path, monkeypatch: p
 
 
 def test_formats_that_need_nothing_more() -> None:
-    assert set(IMPORTERS) - NEEDS.keys() == {"dorylus", "networkx", "npz", "ogb", "planetoid"}
+    assert set(IMPORTERS) - NEEDS.keys() == {"dorylus", "matrix", "networkx", "npz", "ogb", "planetoid"}
 
 
 def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:
