@@ -213,6 +213,11 @@ class GraphWriter:
         )
         out.append(src, dst, **tables)
 
+    @property
+    def node_types(self) -> list[str]:
+        """The node types declared so far."""
+        return list(self._counts)
+
     def count(self, node_type: str = NODE_TYPE) -> int:
         """The number of vertices of a declared node type; raises ConfigError."""
         if node_type not in self._counts:

@@ -75,16 +75,22 @@ def _csv(path: Path, rows: np.ndarray, heading: str = "") -> None:
 
 def ogb(folder: Path, things: set[str]) -> Path:
     files = {
-        "features": ("node-feat", X), "labels": ("node-label", Y), "other node tables": ("node_species", AGE),
-        "edge features": ("edge-feat", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("edge_year", TIME),
-        "types": ("num-node-dict", np.array([N])),
+        "features": ("node-feat", X), "labels": ("node-label", Y), "other node tables": ("node_age", AGE),
+        "edge features": ("edge-feat", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("edge_time", TIME),
     }  # fmt: skip
+    nodes = edges = folder / "raw"
+    if "types" in things:
+        nodes, edges = folder / "raw/node-feat/node", folder / "raw/relations/node___to___node"
+        _csv(folder / "raw/num-node-dict.csv.gz", np.array([[N, 4]]), "node,item\n")
+        _csv(folder / "raw/triplet-type-list.csv.gz", np.array([["node", "to", "node"], ["node", "buys", "item"]]))
+        _csv(folder / "raw/relations/node___buys___item/edge.csv.gz", BUYS.T)
+    else:
+        _csv(folder / "raw/num-node-list.csv.gz", np.array([N]))
     for thing, (name, rows) in files.items():
         if thing in things:
-            _csv(folder / f"raw/{name}.csv.gz", rows)
-    _csv(folder / "raw/num-node-list.csv.gz", np.array([N]))
-    _csv(folder / "raw/num-edge-list.csv.gz", np.array([M]))
-    _csv(folder / "raw/edge.csv.gz", np.stack([SRC, DST], axis=1))
+            _csv((edges if "edge" in name else nodes) / f"{name}.csv.gz", rows)
+    _csv(edges / "num-edge-list.csv.gz", np.array([M]))
+    _csv(edges / "edge.csv.gz", np.stack([SRC, DST], axis=1))
     if "splits" in things:
         _csv(folder / "split/time/train.csv.gz", np.flatnonzero(TRAIN))
         _csv(folder / "split/time/valid.csv.gz", np.flatnonzero(VAL))
