@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["add_feature_blocks", "add_features", "as_csr", "first_line", "load_array", "load_npz", "name_bytes"]
+__all__ = ["add_features", "as_csr", "first_line", "load_array", "load_npz", "name_bytes"]
 
 Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
@@ -70,39 +70,24 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
 
     Raises ConfigError naming the table if its values are no real numbers, or too large for float32.
     """
+    what = f"table {name!r} of {node_type!r}"
+    if matrix.dtype.kind not in "biuf":
+        raise ConfigError(f"{what}: holds {matrix.dtype}, wanted are numbers")
     rows, columns = matrix.shape[0], int(np.prod(matrix.shape[1:], dtype=np.int64))
+    table = out.open_table(name, np.float32, matrix.shape[1:], node_type)
+    options.progress.stage(f"features {node_type}", rows)
     dense: Callable[[int, int], Array] = (
-        (lambda lo, hi: matrix[lo:hi]) if isinstance(matrix, np.ndarray) else (lambda lo, hi: matrix[lo:hi].toarray())
+        (lambda lo, hi: _float32(what, matrix[lo:hi]))
+        if isinstance(matrix, np.ndarray)
+        else (lambda lo, hi: _float32(what, matrix[lo:hi].toarray()))
     )
-    blocks = (dense(lo, hi) for lo, hi in chunks(rows, max(1, _CHUNK_VALUES // max(1, columns))))
-    add_feature_blocks(out, blocks, (matrix.dtype, matrix.shape[1:]), node_type, options, name=name)
-
-
-def add_feature_blocks(
-    out: GraphWriter,
-    blocks: Iterable[Array],
-    kind: tuple[np.dtype[Any], tuple[int, ...]],
-    node_type: str,
-    options: ImportOptions,
-    *,
-    name: str = "x",
-) -> None:
-    """Write blocks of rows as float32. ``kind``: dtype and shape of the rows that come.
-
-    Raises ConfigError as ``add_features`` does.
-    """
-    what, (dtype, row_shape) = f"table {name!r} of {node_type!r}", kind
-    if dtype.kind not in "biuf":
-        raise ConfigError(f"{what}: holds {dtype}, wanted are numbers")
-    table = out.open_table(name, np.float32, row_shape, node_type)
-    options.progress.stage(f"features {node_type}", out.count(node_type))
-    for block in blocks:
-        values = _float32(what, block)
+    for lo, hi in chunks(rows, max(1, _CHUNK_VALUES // max(1, columns))):
+        values = dense(lo, hi)
         if options.normalize_features and values.ndim == 2:
             total = np.abs(values).sum(axis=1, keepdims=True)
             values = values / np.where(total == 0, np.float32(1), total)
         table.append(values)
-        options.progress.advance(len(values))
+        options.progress.advance(hi - lo)
 
 
 def _float32(what: str, values: Array) -> npt.NDArray[np.float32]:

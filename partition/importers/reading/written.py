@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.reading.common import add_feature_blocks
+from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import Rows
@@ -31,7 +31,7 @@ def add_node_rows(  # noqa: PLR0917 - the table, and where it goes
     """
     _check_count(rows, f"{name!r} of {node_type!r}", out.count(node_type), "vertices")
     if table == "x":
-        add_feature_blocks(out, rows.blocks(), (rows.dtype, rows.row_shape), node_type, options)
+        add_features(out, _InTurn(rows, out.count(node_type)), node_type, options)
     elif table == "y":
         out.add_labels(as_labels(rows.whole()), node_type)
     elif table.endswith("_mask"):
@@ -44,6 +44,31 @@ def add_node_rows(  # noqa: PLR0917 - the table, and where it goes
         sink = out.open_table(table, rows.dtype, shape, node_type)
         for block in rows.blocks():
             sink.append(block.reshape(-1, *shape))
+
+
+class _InTurn:
+    """A matrix [n, ...] whose rows are asked for in turn. Its slices are dense; like scipy's they have ``toarray``."""
+
+    def __init__(self, rows: Rows, count: int) -> None:
+        self.dtype, self.shape = rows.dtype, (count, *rows.row_shape)
+        self._path, self._pieces, self._kept = rows.path, rows.pieces(), np.empty((0, *rows.row_shape), rows.dtype)
+        self._left = count
+
+    def __getitem__(self, span: slice) -> _Dense:
+        """The next rows; raises DataError if there are too few, or more behind the last."""
+        wanted, found = (span.stop or 0) - (span.start or 0), [self._kept]
+        while sum(map(len, found)) < wanted and (piece := next(self._pieces, None)) is not None:
+            found.append(piece)
+        rows = np.concatenate(found)
+        self._kept, self._left = rows[wanted:], self._left - wanted
+        if len(rows) < wanted or (not self._left and (len(self._kept) or next(self._pieces, None) is not None)):
+            raise DataError(self._path, f"has not one row for each of the {self.shape[0]} vertices")
+        return rows[:wanted].view(_Dense)
+
+
+class _Dense(np.ndarray[Any, np.dtype[Any]]):
+    def toarray(self) -> Array:
+        return np.asarray(self)
 
 
 def _check_count(rows: Rows, what: str, count: int, of: str) -> None:
