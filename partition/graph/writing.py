@@ -103,6 +103,7 @@ class GraphWriter:
         self.path = self._staging.path
         self.provenance = dict(provenance or {})
         self.num_classes: int | None = None
+        self.schema: Schema | None = None  # of the complete folder
         self._counts: dict[str, int] = {}
         self._tables: dict[str, dict[str, NpyAppender]] = {}
         self._splits: dict[str, dict[str, int]] = {}
@@ -256,7 +257,7 @@ class GraphWriter:
     def _finish(self) -> None:
         for out in self._files():
             out.close()
-        schema = self._schema()
+        self.schema = schema = self._schema()
         paths = sorted(self.path.rglob("*.npy"))
         files = {p.relative_to(self.path).as_posix(): describe_file(p).to_json() for p in paths}
         manifest = {"format": FORMAT, "version": VERSION, "schema": schema.to_json(), "provenance": self.provenance}

@@ -1,57 +1,107 @@
-"""Importers: one file per format, found by name.
+"""Importers: one module per format, found by name or by what a file or folder looks like.
 
-An importer is a function ``read(source, out, options)`` that fills an open ``GraphWriter``.
+An importer has a function ``read(source, out, options)`` that fills an open ``GraphWriter``, and a function
+``recognises(path, head)`` that says whether a file or folder is of its format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from atta.errors import DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
+from atta.partition.schema import Schema
 
-__all__ = ["IMPORTERS", "ImportOptions", "Importer", "import_graph"]
+__all__ = ["FORMATS", "IMPORTERS", "Format", "ImportOptions", "Importer", "guess", "import_graph"]
 
 
 class Importer(Protocol):
     """Reads one format."""
 
-    def __call__(self, source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    def read(self, source: Path, out: GraphWriter, options: ImportOptions) -> None:
         """Fill ``out`` from ``source``; raises DataError naming the file that is wrong."""
 
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Whether ``path`` is of this format. ``head``: its first 64 KiB, decompressed; ``b""`` for a folder."""
 
-IMPORTERS: dict[str, Importer] = {
-    "dgl": dgl.read,
-    "dorylus": dorylus.read,
-    "networkx": networkx.read,
-    "npz": npz.read,
-    "ogb": ogb.read,
-    "planetoid": planetoid.read,
-    "pyg": pyg.read,
-    "pyg-parts": pyg_parts.read,
-    "table": table.read,
-}
+
+@dataclass(frozen=True)
+class Format:
+    """A format that can be imported.
+
+    Attributes:
+        name: what the command line calls it.
+        importer: the module that reads it.
+        sign: by what it is recognised, for people.
+    """
+
+    name: str
+    importer: Importer
+    sign: str
+
+
+FORMATS = (
+    Format("pyg-parts", pyg_parts, "a folder with META.json and part_0"),
+    Format("planetoid", planetoid, "it has ind.NAME.graph"),
+    Format("ogb", ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
+    Format("table", table, "it has schema.json"),
+    Format("dorylus", dorylus, "it has graph.bsnap"),
+    Format("npz", npz, "it has edge_index in graph.npz or as .npy"),
+    Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
+    Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
+    Format("networkx", networkx, "GraphML, or JSON with nodes and multigraph"),
+)
+"""The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
+IMPORTERS = {fmt.name: fmt for fmt in FORMATS}
+
+
+def guess(path: str | Path) -> str:
+    """The name of the format of a file or folder, by what it holds.
+
+    Raises:
+        DataError: it does not exist, cannot be read, or is of no format that Atta knows.
+    """
+    source = _source(path)
+    head = head_of(source)
+    for fmt in FORMATS:
+        if fmt.importer.recognises(source, head):
+            return fmt.name
+    raise DataError(source, f"not recognised; --format names what it is: {', '.join(sorted(IMPORTERS))}")
+
+
+def _source(path: str | Path) -> Path:
+    """``path`` as one that can be read; raises DataError."""
+    source = path_here(path, "import")
+    if not source.exists():
+        raise DataError(source, "no such file or folder")
+    check_tree(source)
+    return source
 
 
 def import_graph(
     fmt: str,
-    src: str | Path,
+    src: str | Path | Sequence[str | Path],
     dst: str | Path,
     *,
     undirected: bool = False,
     reverse: bool = False,
     normalize_features: bool = False,
+    columns: Mapping[str, str] | None = None,
+    string_ids: bool = False,
     drop: Iterable[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
+    contents: Callable[[Schema], None] | None = None,
 ) -> list[str]:
     """Read ``src`` in the format ``fmt`` (a name in IMPORTERS) and write the graph folder ``dst``.
 
@@ -60,15 +110,19 @@ def import_graph(
 
     Args:
         fmt: name of the format.
-        src: file or folder to read.
+        src: file or folder to read; of ``edges`` also several files, which are read in this order.
         dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         undirected: add the missing reverse edges, once each (a reverse relation between different node types).
         reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``. Sampling
             out-neighbours needs them.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
+        columns: what is which column of ``edges`` (``src``, ``dst``, ``relation``, or the name of an edge table): the
+            column's name in the heading, or its number from 1.
+        string_ids: take the ids of ``edges`` as strings although they look like numbers.
         drop: names of data to leave out instead of refusing it.
         overwrite: replace an existing graph folder.
         progress: receives the stages.
+        contents: is called with the schema of the graph folder when it is complete.
 
     Returns:
         Sentences about the import that the user should read; usually none.
@@ -81,19 +135,30 @@ def import_graph(
     """
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
-    source = path_here(src, "import")
-    if not source.exists():
-        raise DataError(source, "no such file or folder")
-    check_tree(source)
-    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
+    files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
+    if fmt != "edges" and (columns or string_ids or len(files) > 1):
+        raise ConfigError(f"{fmt}: only the format edges has several files, --columns and --string-ids")
+    source = files[0]
+    options = ImportOptions(
+        undirected,
+        reverse,
+        normalize_features,
+        progress or Silent(),
+        frozenset(drop),
+        more=tuple(files[1:]),
+        columns=dict(columns or {}),
+        string_ids=string_ids,
+    )
     provenance = {
         "command": f"import {fmt}",
-        "source": source.name,
+        "source": ", ".join(file.name for file in files),
         "options": {"undirected": undirected, "reverse": reverse, "normalize_features": normalize_features},
         "dropped": sorted(options.drop),
         "notes": options.notes,
     }
     with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
-        IMPORTERS[fmt](source, out, options)
+        IMPORTERS[fmt].importer.read(source, out, options)
         options.check_dropped()
+    if contents is not None and out.schema is not None:
+        contents(out.schema)
     return options.notes

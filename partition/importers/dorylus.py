@@ -24,7 +24,7 @@ from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import state_classes
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 _HEADER = np.dtype([("vertex_bytes", "<i4"), ("vertices", "<u4"), ("edges", "<u8")])
@@ -49,6 +49,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
                     path, f"an edge has the end point {pairs.max()}, but there are only {vertices} vertices"
                 )
             stream.append(pairs[:, 0], pairs[:, 1])
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a folder with ``graph.bsnap``, or that file."""
+    return path.name == "graph.bsnap" if head else (path / "graph.bsnap").is_file()
 
 
 def _edges(path: Path) -> tuple[int, Array]:

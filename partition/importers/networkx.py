@@ -37,7 +37,7 @@ from atta.partition.schema import is_table_name
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["from_networkx", "read"]
+__all__ = ["from_networkx", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _MISSING = object()
@@ -84,6 +84,13 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         raise DataError(source, f"wanted is a file named {', '.join('*' + s for s in _SUFFIXES)}")
     graph = _node_link(source) if source.suffix == ".json" else _graphml(source)
     _write(graph, source, out, options)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a GraphML file, or JSON that has the keys of node-link data."""
+    if not path.name.endswith(_SUFFIXES):
+        return False
+    return b"<graphml" in head or (head.lstrip()[:1] == b"{" and b'"nodes"' in head and b'"multigraph"' in head)
 
 
 def _graphml(source: Path) -> nx.Graph[Any]:

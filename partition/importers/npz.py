@@ -39,7 +39,7 @@ from atta.partition.importers.reading.stated import (
 )
 from atta.partition.schema import split_edge_type
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "edge_index__"
@@ -68,6 +68,13 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     _add_splits(folder, out, target, options, known=(folder / "y.npy").exists() or "target_type" in meta)
     for edge_type, (index, tables) in relations.items():
         add_edges(out, edge_type, (index[0], index[1]), options, tables)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a folder with ``graph.npz`` or arrays ``edge_index*.npy``, or that file."""
+    if head:
+        return path.name == "graph.npz"
+    return (path / "graph.npz").is_file() or any(path.glob("edge_index*.npy"))
 
 
 def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOptions) -> None:

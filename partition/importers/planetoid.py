@@ -6,6 +6,7 @@ layout is accepted as well. Edges become undirected: both directions, each once,
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.inert_pickle import load_inert
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 # The public split: the 500 vertices after the training vertices are for validation.
 _VAL = 500
@@ -47,6 +48,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     out.add_split("val", np.arange(train, min(train + _VAL, len(parts["ally"]))))
     out.add_split("test", split_rows)
     add_edges(out, EDGE_TYPE, _edges(path, parts["graph"], count), options)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a folder with ``ind.NAME.graph``, or that file."""
+    return fnmatch(path.name, "ind.*.graph") if head else any(path.glob("ind.*.graph"))
 
 
 def _stem(source: Path) -> str:

@@ -24,7 +24,7 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
 from atta.partition.schema import is_table_name
 
-__all__ = ["edge_table", "node_table", "read"]
+__all__ = ["edge_table", "node_table", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
@@ -61,6 +61,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         add_edges(
             out, edge_type, (index[0], index[1]), options, whole.edge_tables(index.shape[1], store, shared=shared)
         )
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a file of ``torch.save`` with an object of PyG."""
+    return head.startswith(b"PK") and b"torch_geometric" in head
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 _DEFAULTDICT = b"ccollections\ndefaultdict\n"
@@ -55,6 +55,12 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
         add_edges(out, edge_type, ends, options, tables)
         offset += total
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a folder with ``META.json`` and ``part_0``, or that file."""
+    folder = path.parent if head else path
+    return (not head or path.name == "META.json") and (folder / "META.json").is_file() and (folder / "part_0").is_dir()
 
 
 def _meta(path: Path) -> dict[str, Any]:

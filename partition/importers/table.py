@@ -39,7 +39,7 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, distinct_ids, state_classes
 from atta.partition.schema import TableSpec, split_edge_type
 
-__all__ = ["read"]
+__all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 SCHEMA = "schema.json"
@@ -60,6 +60,11 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     state_classes(out, path, schema.get("num_classes"))
     for edge_type, entry in schema["edges"].items():
         _add_edges(path.parent, out, edge_type, entry, known=known, options=options)
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a folder with ``schema.json``, or that file."""
+    return path.name == SCHEMA if head else (path / SCHEMA).is_file()
 
 
 def _refuse_other_files(folder: Path, schema: Mapping[str, Any], options: ImportOptions) -> None:

@@ -18,7 +18,7 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_mask
 from atta.partition.schema import is_table_name
 
-__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "require_dgl", "table_names"]
+__all__ = ["TypeNames", "add_tensor", "arrays", "edge_table", "edge_tensor", "require_dgl", "table_names"]
 
 Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
@@ -91,11 +91,18 @@ def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
         options.refuse(where, name, _NO_NAME)
 
 
+def edge_table(where: Path, name: str, options: ImportOptions) -> bool:
+    """Whether the tensor ``name`` of edges becomes a table of this name. Refuse it if it cannot."""
+    if not is_table_name(name):
+        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
+        return False
+    return True
+
+
 def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
     """Return the rows of an edge table, None for a tensor that is left out. A weight or time in a column becomes a
     vector."""
-    if not is_table_name(name):
-        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
+    if not edge_table(where, name, options):
         return None
     return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
 

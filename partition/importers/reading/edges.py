@@ -38,11 +38,16 @@ class EdgeStream:
         tables: Mapping[str, TableSpec] | None = None,
         *,
         total: int | None = None,
+        both: bool = False,
     ) -> None:
-        """``tables``: the edge tables of every append. ``total``: number of edges if it is known, for the progress."""
+        """``tables``: the edge tables of every append. ``total``: number of edges if it is known, for the progress.
+
+        ``both``: the edges have no direction: the reverse of each but self-loops follows at the end, in their order.
+        """
         source, _, target = split_edge_type(edge_type)
         self._options = options
-        self._symmetric = options.undirected and source == target
+        self._both = both
+        self._symmetric = (both or options.undirected) and source == target
         self._forward = out.open_edges(edge_type, tables)
         self._backward: EdgeAppender | None = None
         if options.reverse or (options.undirected and source != target):
@@ -59,9 +64,9 @@ class EdgeStream:
     def _append_reverses(self) -> None:
         src, dst, tables = self._forward.written()
         self._options.progress.stage("reverse edges", len(src))
-        marked = missing_reverses(src, dst, tables.get("time"))
+        marked = None if self._both else missing_reverses(src, dst, tables.get("time"))
         for lo, hi in chunks(len(src), _CHUNK):
-            chosen = np.flatnonzero(marked[lo:hi]) + lo
+            chosen = np.flatnonzero(src[lo:hi] != dst[lo:hi] if marked is None else marked[lo:hi]) + lo
             self._forward.append(dst[chosen], src[chosen], **{name: rows[chosen] for name, rows in tables.items()})
             self._options.progress.advance(hi - lo)
 
@@ -79,11 +84,16 @@ def add_edges(
     ends: tuple[Array, Array],
     options: ImportOptions,
     tables: Mapping[str, Array] | None = None,
+    *,
+    both: bool = False,
 ) -> None:
-    """Write an edge type from its (sources, destinations) and edge tables, which may be memory-mapped."""
+    """Write an edge type from its (sources, destinations) and edge tables, which may be memory-mapped.
+
+    ``both``: the edges have no direction: the reverse of each but self-loops follows at the end, in their order.
+    """
     (src, dst), tables = ends, dict(tables or {})
     specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
-    with EdgeStream(out, edge_type, options, specs, total=len(src)) as stream:
+    with EdgeStream(out, edge_type, options, specs, total=len(src), both=both) as stream:
         for lo, hi in chunks(len(src), _CHUNK):
             stream.append(src[lo:hi], dst[lo:hi], **{name: rows[lo:hi] for name, rows in tables.items()})
 

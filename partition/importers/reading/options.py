@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,10 @@ class ImportOptions:
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         progress: receives the stages.
         drop: names of data to leave out if a graph folder cannot hold it.
+        more: further files that are read after the source.
+        columns: what is which column of an edge list: ``src``, ``dst``, ``relation`` or the name of an edge table ->
+            the column's name, or its number from 1.
+        string_ids: ids of an edge list are strings although they look like numbers.
         dropped: names in ``drop`` that were left out.
         notes: sentences that the user should read.
     """
@@ -31,6 +36,9 @@ class ImportOptions:
     normalize_features: bool = False
     progress: Progress = field(default_factory=Silent)
     drop: frozenset[str] = frozenset()
+    more: tuple[Path, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    string_ids: bool = False
     dropped: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 

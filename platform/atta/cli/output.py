@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --he
     from rich.progress import Progress
 
 __all__ = [
+    "COLUMNS",
     "DURATION",
     "INTS",
     "NAMES",
@@ -126,6 +127,25 @@ DURATION = _Quantity("duration", _DURATIONS, "2ms", whole=False)  # -> float, se
 RATE = _Quantity("rate", _RATES, "1gbit", whole=False)  # -> float, bytes per second
 INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
+
+
+class _Columns(click.ParamType[dict[str, str]]):
+    """Comma-separated pairs of a name and the column that has it."""
+
+    name = "columns"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        """Parse text such as ``src=a,dst=b``. Dictionaries, which are defaults, pass through unchanged."""
+        if isinstance(value, dict):
+            return value
+        pairs = [entry.partition("=") for entry in str(value).split(",")]
+        found = {name.strip(): column.strip() for name, _, column in pairs}
+        if len(found) < len(pairs) or not all(name and column for name, column in found.items()):
+            self.fail(f"{value!r} is not a list such as src=a,dst=b", param, ctx)
+        return found
+
+
+COLUMNS = _Columns()
 
 
 class _Partitions(click.ParamType[range]):

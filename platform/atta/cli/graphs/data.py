@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from atta.cli.output import INTS, echo, json_option, printer, quiet_option, write_json
+from atta.cli.output import COLUMNS, INTS, echo, json_option, printer, quiet_option, write_json
 from atta.cli.work import overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
 from atta.partition.describe import describe
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate
-from atta.partition.importers import IMPORTERS, import_graph
+from atta.partition.importers import IMPORTERS, guess, import_graph
+from atta.partition.schema import Schema
 from atta.samplers.local.predict import predict
 from atta.samplers.placement import placement
 
@@ -28,18 +31,32 @@ _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
-_IMPORT_HELP = f"""Turn a dataset in FORMAT at SRC into the graph folder DST.
+_FORMATS = textwrap.fill(", ".join(sorted(IMPORTERS)), 72, break_on_hyphens=False)
+_IMPORT_HELP = f"""Turn the dataset at SRC into the graph folder DST.
 
-FORMAT is one of {", ".join(sorted(IMPORTERS))}. Contents that a graph folder cannot hold are refused by name."""
+FORMAT says what SRC is. Without it, it is guessed from the content of SRC. Contents that a graph folder cannot hold are
+refused by name. An edge list may have several files SRC, which are read in this order. The formats are
+
+\b
+{_FORMATS}"""
 
 
 @click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
-@click.argument("format_", metavar="FORMAT", type=click.Choice(sorted(IMPORTERS)))
-@click.argument("src", type=click.Path())
-@click.argument("dst", type=click.Path())
+@click.argument("paths", metavar="[FORMAT] SRC... DST", nargs=-1, required=True)
+@click.option("--format", "format_", type=click.Choice(sorted(IMPORTERS)), help="What SRC is, if the guess is wrong.")
 @click.option("--undirected", is_flag=True, help="Add the missing reverse edges, once each.")
 @click.option("--reverse", is_flag=True, help="Add the reverse of every edge type as a type of its own, rev_RELATION.")
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
+@click.option(
+    "--columns",
+    type=COLUMNS,
+    default={},
+    metavar="NAME=COLUMN,...",
+    help="What is which column of an edge list, such as src=a,dst=b,weight=3: its name, or its number from 1.",
+)
+@click.option(
+    "--string-ids", is_flag=True, help="Take the ids of an edge list as strings although they look like numbers."
+)
 @click.option(
     "--drop",
     multiple=True,
@@ -49,32 +66,54 @@ FORMAT is one of {", ".join(sorted(IMPORTERS))}. Contents that a graph folder ca
 @overwrite_option
 @quiet_option
 def import_(
-    format_: str,
-    src: str,
-    dst: str,
+    paths: tuple[str, ...],
     *,
+    format_: str | None,
     undirected: bool,
     reverse: bool,
     normalize_features: bool,
+    columns: dict[str, str],
+    string_ids: bool,
     drop: tuple[str, ...],
     overwrite: bool,
     quiet: bool,
 ) -> None:
+    format_, sources, dst = _format_and_paths(paths, format_, quiet=quiet)
+    written: list[Schema] = []
     with work_progress(quiet) as progress:
         notes = import_graph(
             format_,
-            src,
+            sources,
             dst,
             undirected=undirected,
             reverse=reverse,
             normalize_features=normalize_features,
+            columns=columns,
+            string_ids=string_ids,
             drop=drop,
             overwrite=overwrite,
             progress=progress,
+            contents=written.append,
         )
     for note in notes:
         echo(f"note: {note}", err=True)
-    say(quiet, f"{dst}: imported from {src}")
+    if not quiet:
+        printer().print(*(_types_table(schema.to_json()) for schema in written))
+    say(quiet, f"{dst}: imported from {', '.join(sources)}")
+
+
+def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: bool) -> tuple[str, tuple[str, ...], str]:
+    """The format, what is read and what is written. A format that nobody named is guessed, and told."""
+    if format_ is None and len(paths) > 2 and (paths[0] in IMPORTERS or not Path(paths[0]).exists()):
+        format_, paths = click.Choice(sorted(IMPORTERS))(paths[0]), paths[1:]
+    if len(paths) < 2:
+        raise click.UsageError("Missing argument 'DST'.")
+    if format_ is None:
+        format_ = guess(paths[0])
+        if not quiet:
+            sign = IMPORTERS[format_].sign
+            echo(f"{paths[0]}: taken for {format_} ({sign}); --format corrects this", err=True)
+    return format_, tuple(paths[:-1]), paths[-1]
 
 
 def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,154 @@
+"""The chunked graph that DGL's distributed partitioning reads: a ``metadata.json`` and the files that it names.
+
+    {"node_type": ["user"], "num_nodes_per_type": [3], "edge_type": ["user:knows:user"], "num_edges_per_type": [4],
+     "edges": {"user:knows:user": {"format": {"name": "csv", "delimiter": " "}, "data": ["edges-0.txt", ...]}},
+     "node_data": {"user": {"feat": {"format": {"name": "numpy"}, "data": ["feat-0.npy", ...]}}}, "edge_data": {...}}
+
+Older files have ``num_nodes_per_chunk`` and ``num_edges_per_chunk``, a list for each type. Formats are ``csv``,
+``numpy`` and ``parquet``. Chunks are read one after another, in pieces. A path that is absolute and leads nowhere, as in
+a folder that was moved, is looked for in the folder of ``metadata.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.errors import DataError
+from atta.partition.disk.files import check_regular
+from atta.partition.graph import GraphWriter
+from atta.partition.importers.dgl.tensors import TypeNames, edge_table, table_names
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.rows import Rows, csv_rows, joined, npy_rows, parquet_rows
+from atta.partition.importers.reading.written import add_edge_rows, add_node_rows
+from atta.partition.schema import is_table_name
+
+__all__ = ["CHUNKS", "describes_chunks", "read_chunks"]
+
+CHUNKS = "metadata.json"
+"""The file that describes the chunks."""
+_KNOWN = {
+    "graph_name", "node_type", "num_nodes_per_type", "num_nodes_per_chunk", "edge_type", "num_edges_per_type",
+    "num_edges_per_chunk", "edges", "node_data", "edge_data",
+}  # fmt: skip
+
+
+def describes_chunks(content: bytes) -> bool:
+    """Whether a file that begins so describes a chunked graph."""
+    return all(key in content for key in (b'"node_type"', b'"edge_type"', b'"edges"'))
+
+
+def read_chunks(path: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the graph that the ``metadata.json`` ``path`` describes."""
+    graph = _Chunked.open(path)
+    for name in sorted(graph.said.keys() - _KNOWN):
+        options.refuse(path, name, "a chunked graph has no such entry")
+    for theirs, count in graph.counts("node").items():
+        node_type = graph.names.nodes[theirs]
+        out.add_nodes(node_type, count)
+        rows = graph.data("node_data", theirs)
+        tables = table_names({name: each.dtype for name, each in rows.items()})
+        for name, each in rows.items():
+            table = tables.get(name, name)
+            if is_table_name(table) or name.endswith("_mask"):
+                add_node_rows(out, node_type, name, each, table, options)
+            else:
+                options.refuse(path, name, "tables cannot have this name")
+    for key, count in graph.counts("edge").items():
+        tables = {name: r for name, r in graph.data("edge_data", key).items() if edge_table(path, name, options)}
+        total = add_edge_rows(out, graph.names.edges[key], graph.files("edges", key), options, tables)
+        if total != count:
+            raise DataError(path, f"states {count} edges {key!r}, its files have {total}")
+
+
+@dataclass(frozen=True)
+class _Chunked:
+    """A ``metadata.json``.
+
+    Attributes:
+        path: the file.
+        said: its content.
+        names: names of its types.
+    """
+
+    path: Path
+    said: Mapping[str, Any]
+    names: TypeNames
+
+    @classmethod
+    def open(cls, path: Path) -> _Chunked:
+        try:
+            said = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise DataError(path, "the file is missing") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(path, f"not valid JSON: {error}") from None
+        for key in ("node_type", "edge_type"):
+            if not isinstance(said, dict) or not isinstance(said.get(key), list) or not all(map(_is_name, said[key])):
+                raise DataError(path, f"{key!r} is no list of names: it describes no chunked graph")
+        orders = [{name: place for place, name in enumerate(said[key])} for key in ("node_type", "edge_type")]
+        return cls(path, said, TypeNames(path, orders[0], orders[1]))
+
+    def counts(self, of: str) -> dict[str, int]:
+        """Number of vertices (``node``) or edges (``edge``) by type; raises DataError."""
+        types, key = self.said[f"{of}_type"], f"num_{of}s_per_type"
+        if key not in self.said:
+            key = f"num_{of}s_per_chunk"
+        said = self.said.get(key)
+        numbers = [sum(n) if isinstance(n, list) and all(map(_is_count, n)) else n for n in said or ()]
+        if len(numbers) != len(types) or not all(map(_is_count, numbers)):
+            raise DataError(self.path, f"{key!r} is {said!r}, wanted are numbers for each of {', '.join(types)}")
+        return dict(zip(types, numbers, strict=True))
+
+    def data(self, kind: str, of_type: str) -> dict[str, Rows]:
+        """The tensors of a type in ``node_data`` or ``edge_data``."""
+        found = (self.said.get(kind) or {}).get(of_type) or {}
+        return {str(name): self._rows(f"{name!r} of {of_type!r}", spec) for name, spec in found.items()}
+
+    def files(self, kind: str, of_type: str) -> Rows:
+        """The rows of the files under a key."""
+        return self._rows(f"{kind!r} of {of_type!r}", (self.said.get(kind) or {}).get(of_type))
+
+    def _rows(self, what: str, spec: Any) -> Rows:
+        try:
+            reader, paths = _reader(spec["format"]), [str(name) for name in spec["data"]]
+        except (KeyError, TypeError, ValueError):
+            raise DataError(
+                self.path, f"{what}: {spec!r} has not the 'format' csv, numpy or parquet and a list of files 'data'"
+            ) from None
+        if not paths:
+            raise DataError(self.path, f"{what}: 'data' names no files")
+        return joined([reader(self._here(name)) for name in paths])
+
+    def _here(self, name: str) -> Path:
+        """The file that a path means; raises DataError if there is none."""
+        folder, parts = self.path.parent, Path(name).parts
+        for path in (folder / name, *(folder.joinpath(*parts[at:]) for at in range(1, len(parts)))):
+            if path.exists():
+                check_regular(path)
+                return path
+        raise DataError(folder / name, "the file is missing")
+
+
+def _reader(said: Mapping[str, Any]) -> Callable[[Path], Rows]:
+    """Who reads files of a format; raises ValueError."""
+    if said["name"] == "csv":
+        delimiter = str(said.get("delimiter", ","))
+        return lambda path: csv_rows(path, delimiter=delimiter)
+    readers = {"numpy": npy_rows, "parquet": parquet_rows}
+    if said["name"] not in readers:
+        raise ValueError
+    return readers[said["name"]]
+
+
+def _is_name(said: object) -> bool:
+    return isinstance(said, str)
+
+
+def _is_count(said: object) -> bool:
+    return isinstance(said, int) and not isinstance(said, bool) and said >= 0
