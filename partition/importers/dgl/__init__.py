@@ -15,13 +15,14 @@ from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.chunks import CHUNKS, describes_chunks, read_chunks
 from atta.partition.importers.dgl.file import read_file
 from atta.partition.importers.dgl.parts import read_parts
-from atta.partition.importers.reading.head import HEAD_BYTES
 from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = ["read", "recognises"]
 
 _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 """What files of ``dgl.save_graphs`` begin with."""
+_LOOKED_AT = 4 << 20
+"""How much of a file is looked at to find out what it is."""
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -48,4 +49,4 @@ def recognises(path: Path, head: bytes) -> bool:
 
 def _beginning(source: Path) -> bytes:
     with open_regular(source) as file:
-        return file.read(HEAD_BYTES)
+        return file.read(_LOOKED_AT)

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atta.errors import DataError
 from atta.partition.disk.files import check_regular
 from atta.partition.graph import GraphWriter
@@ -51,16 +49,16 @@ def read_chunks(path: Path, out: GraphWriter, options: ImportOptions) -> None:
     for theirs, count in graph.counts("node").items():
         node_type = graph.names.nodes[theirs]
         out.add_nodes(node_type, count)
-        rows = graph.data("node_data", theirs)
-        tables = table_names({name: each.dtype for name, each in rows.items()})
-        for name, each in rows.items():
-            table = tables.get(name, name)
+        found = graph.data("node_data", theirs)
+        named = table_names({name: rows.dtype for name, rows in found.items()})
+        for name, rows in found.items():
+            table = named.get(name, name)
             if is_table_name(table) or name.endswith("_mask"):
-                add_node_rows(out, node_type, name, each, table, options)
+                add_node_rows(out, node_type, name, rows, table, options)
             else:
                 options.refuse(path, name, "tables cannot have this name")
     for key, count in graph.counts("edge").items():
-        tables = {name: r for name, r in graph.data("edge_data", key).items() if edge_table(path, name, options)}
+        tables = {name: rows for name, rows in graph.data("edge_data", key).items() if edge_table(path, name, options)}
         total = add_edge_rows(out, graph.names.edges[key], graph.files("edges", key), options, tables)
         if total != count:
             raise DataError(path, f"states {count} edges {key!r}, its files have {total}")

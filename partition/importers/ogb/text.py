@@ -37,7 +37,7 @@ _END = ".csv.gz"
 _MOST = 1 << 20
 """Most bytes of a file that lists types."""
 _NAMES = {"node-feat": "node_feat", "edge-feat": "edge_feat", "species": "node_species"}
-_DTYPES = {"node-feat": np.float32, "edge-feat": np.float32, "node_year": np.int64}
+_DTYPES: dict[str, npt.DTypeLike] = {"node-feat": np.float32, "edge-feat": np.float32, "node_year": np.int64}
 
 
 def homogeneous(raw: Path, options: ImportOptions) -> Layout:
@@ -59,7 +59,9 @@ def typed(raw: Path, options: ImportOptions) -> Layout:
     types, *counts = _lines(raw / "num-node-dict.csv.gz")
     if len(counts) != 1 or len(counts[0]) != len(types) or not all(text.strip().isdecimal() for text in counts[0]):
         raise DataError(raw / "num-node-dict.csv.gz", "wanted are a line of node types and one of their vertices")
-    tables, labels, relations = {}, {}, {}
+    tables: dict[str, dict[str, Rows]] = {}
+    labels: dict[str, Rows] = {}
+    relations = {}
     for node_type in sorted(types):
         here = raw / "node-feat" / node_type
         found = _tables(here, "node", options)

@@ -155,7 +155,7 @@ def npy_edges(path: Path) -> Rows:
     return _of_array(path, index.T)
 
 
-def csv_rows(path: Path, dtype: npt.DTypeLike = None, *, delimiter: str = ",", skip: int = 0) -> Rows:
+def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str = ",", skip: int = 0) -> Rows:
     """The rows [columns] of a file of numbers without a heading, gzipped if its name says so; raises DataError.
 
     ``dtype``: of the values; by default int64, or float64 if the file has fractions. ``skip``: number of lines before
