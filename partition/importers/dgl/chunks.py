@@ -11,38 +11,46 @@ a folder that was moved, is looked for in the folder of ``metadata.json``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atta.errors import DataError
-from atta.partition.disk.files import check_regular
+from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.tensors import TypeNames, edge_table, table_names
+from atta.partition.importers.reading.described import named_file, read_description
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import Rows, csv_rows, joined, npy_rows, parquet_rows
 from atta.partition.importers.reading.written import add_edge_rows, add_node_rows
 from atta.partition.schema import is_table_name
 
-__all__ = ["CHUNKS", "describes_chunks", "read_chunks"]
+__all__ = ["describes_chunks", "read_chunks"]
 
-CHUNKS = "metadata.json"
+_CHUNKS = "metadata.json"
 """The file that describes the chunks."""
+_LOOKED_AT = 4 << 20
+"""How much of a file is looked at to find out what it is."""
 _KNOWN = {
     "graph_name", "node_type", "num_nodes_per_type", "num_nodes_per_chunk", "edge_type", "num_edges_per_type",
     "num_edges_per_chunk", "edges", "node_data", "edge_data",
 }  # fmt: skip
 
 
-def describes_chunks(content: bytes) -> bool:
-    """Whether a file that begins so describes a chunked graph."""
+def describes_chunks(source: Path) -> bool:
+    """Whether a file or folder is a chunked graph."""
+    path = source / _CHUNKS if source.is_dir() else source
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with open_regular(path) as file:
+        content = file.read(_LOOKED_AT)
     return all(key in content for key in (b'"node_type"', b'"edge_type"', b'"edges"'))
 
 
-def read_chunks(path: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the graph that the ``metadata.json`` ``path`` describes."""
+def read_chunks(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the graph of the folder or the ``metadata.json`` ``source``."""
+    path = source / _CHUNKS if source.is_dir() else source
     graph = _Chunked.open(path)
     for name in sorted(graph.said.keys() - _KNOWN):
         options.refuse(path, name, "a chunked graph has no such entry")
@@ -80,14 +88,9 @@ class _Chunked:
 
     @classmethod
     def open(cls, path: Path) -> _Chunked:
-        try:
-            said = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise DataError(path, "the file is missing") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise DataError(path, f"not valid JSON: {error}") from None
+        said = read_description(path, "a chunked graph")
         for key in ("node_type", "edge_type"):
-            if not isinstance(said, dict) or not isinstance(said.get(key), list) or not all(map(_is_name, said[key])):
+            if not isinstance(said.get(key), list) or not all(map(_is_name, said[key])):
                 raise DataError(path, f"{key!r} is no list of names: it describes no chunked graph")
         orders = [{name: place for place, name in enumerate(said[key])} for key in ("node_type", "edge_type")]
         return cls(path, said, TypeNames(path, orders[0], orders[1]))
@@ -121,16 +124,7 @@ class _Chunked:
             ) from None
         if not paths:
             raise DataError(self.path, f"{what}: 'data' names no files")
-        return joined([reader(self._here(name)) for name in paths])
-
-    def _here(self, name: str) -> Path:
-        """The file that a path means; raises DataError if there is none."""
-        folder, parts = self.path.parent, Path(name).parts
-        for path in (folder / name, *(folder.joinpath(*parts[at:]) for at in range(1, len(parts)))):
-            if path.exists():
-                check_regular(path)
-                return path
-        raise DataError(folder / name, "the file is missing")
+        return joined([reader(named_file(self.path.parent, name)) for name in paths])
 
 
 def _reader(said: Mapping[str, Any]) -> Callable[[Path], Rows]:

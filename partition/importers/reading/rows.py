@@ -23,6 +23,7 @@ from atta.partition.importers.reading.common import first_line, load_array
 __all__ = [
     "BLOCK_BYTES",
     "Rows",
+    "array_rows",
     "check_index",
     "csv_rows",
     "joined",
@@ -114,10 +115,11 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 def npy_rows(path: Path) -> Rows:
     """The rows of an ``.npy`` file, memory-mapped."""
-    return _of_array(path, load_array(path))
+    return array_rows(path, load_array(path))
 
 
-def _of_array(path: Path, array: Array) -> Rows:
+def array_rows(path: Path, array: Array) -> Rows:
+    """The rows of an array that ``path`` holds; raises DataError if it is a single number."""
     if not array.ndim:
         raise DataError(path, "holds a single number instead of a table")
     rows = max(1, BLOCK_BYTES // max(1, array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))))
@@ -135,7 +137,7 @@ def torch_rows(path: Path) -> Rows:
     torch = load("reading tensors", "torch")
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
-        return _of_array(path, tensor.detach().numpy())
+        return array_rows(path, tensor.detach().numpy())
     except DataError:
         raise
     except Exception as error:  # torch raises half a dozen types for damaged or refused files
@@ -152,7 +154,7 @@ def npy_edges(path: Path) -> Rows:
     """The edges [E, 2] of an edge index [2, E] in an ``.npy`` file, memory-mapped; raises DataError."""
     index = load_array(path)
     check_index(path, index.shape)
-    return _of_array(path, index.T)
+    return array_rows(path, index.T)
 
 
 def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str = ",", skip: int = 0) -> Rows:
