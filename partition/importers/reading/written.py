@@ -107,22 +107,26 @@ def add_edge_rows(
     """
     if edges.row_shape != (2,) and edges.count != 0:
         raise DataError(edges.path, f"{int(np.prod(edges.row_shape))} columns instead of 2")
-    shapes = {name: _edge_shape(name, rows) for name, rows in (tables or {}).items()}
-    specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, shapes[name]) for name, rows in (tables or {}).items()}
-    size = min([edges.block_rows, *(rows.block_rows for rows in (tables or {}).values())])
-    beside = {name: rows.blocks(size) for name, rows in (tables or {}).items()}
+    tables = tables or {}
+    shapes = {name: _edge_shape(name, rows) for name, rows in tables.items()}
+    specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, shapes[name]) for name, rows in tables.items()}
+    size = min([edges.block_rows, *(rows.block_rows for rows in tables.values())])
+    beside = {name: rows.blocks(size) for name, rows in tables.items()}
     total = 0
     with EdgeStream(out, edge_type, options, specs, total=edges.count) as stream:
         for block in edges.blocks(size):
+            total += len(block)
             columns = {}
             for name, blocks in beside.items():
-                columns[name] = next(blocks, np.empty((0, *shapes[name]))).reshape(-1, *shapes[name])
-                if len(columns[name]) != len(block):
-                    ended = total + len(columns[name])
-                    raise DataError((tables or {})[name].path, f"ends before the edges: {ended} rows")
+                rows = next(blocks, np.empty((0, *shapes[name])))
+                if len(rows) < len(block):
+                    ended = total - len(block) + len(rows)
+                    raise DataError(tables[name].path, f"ends before the edges: {ended} rows")
+                if len(rows) > len(block):
+                    raise DataError(tables[name].path, f"has more rows than the {total} edges")
+                columns[name] = rows.reshape(-1, *shapes[name])
             stream.append(block[:, 0], block[:, 1], **columns)
-            total += len(block)
         for name, blocks in beside.items():
             if next(blocks, None) is not None:
-                raise DataError((tables or {})[name].path, f"has more rows than the {total} edges")
+                raise DataError(tables[name].path, f"has more rows than the {total} edges")
     return total
