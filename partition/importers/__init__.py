@@ -16,7 +16,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import dgl, dorylus, edges, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
@@ -60,6 +60,7 @@ FORMATS = (
     Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
     Format("networkx", networkx, "GraphML, or JSON with nodes and multigraph"),
+    Format("edges", edges, "lines with the same number of columns, two or more"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
 IMPORTERS = {fmt.name: fmt for fmt in FORMATS}

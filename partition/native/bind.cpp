@@ -6,6 +6,7 @@
 #include "arrays.hpp"
 #include "blocks.hpp"
 #include "csr.hpp"
+#include "numbering.hpp"
 #include "planted.hpp"
 #include "streaming.hpp"
 
@@ -283,6 +284,28 @@ nb::object deal_blocks(Longs indptr, Vector indices, Longs block, std::size_t bl
   });
 }
 
+// ---- ids of files
+
+nb::object numbers_of(Numbering& numbering, Longs ids) {
+  Buffer<std::int32_t> out(ids.size());
+  {
+    nb::gil_scoped_release unlocked;
+    numbering.number({ids.data(), ids.size()}, out.data);
+  }
+  return out.release();
+}
+
+bool padded_number_in(nb::bytes text) {
+  nb::gil_scoped_release unlocked;
+  return has_padded_number({text.c_str(), text.size()});
+}
+
+nb::object numbered_ids(const Numbering& numbering) {
+  Buffer<std::int64_t> out(numbering.ids().size());
+  std::copy(numbering.ids().begin(), numbering.ids().end(), out.data);
+  return out.release();
+}
+
 // ---- generated graphs
 
 constexpr std::int64_t kMostVertices = 3037000499;  // the number of their pairs fits into 63 bits
@@ -350,6 +373,8 @@ void bind_partition(nb::module_& m) {
   m.def("grow_blocks", &blocks_around, "indptr"_a, "indices"_a, "centres"_a, "hops"_a);
   m.def("assign_blocks", &deal_blocks, "indptr"_a, "indices"_a, "block"_a, "blocks"_a, "labels"_a, "parts"_a, "share"_a,
         "smooth"_a);
+  m.def("has_padded_number", &padded_number_in, "text"_a);
+  nb::class_<Numbering>(m, "Numbering").def(nb::init<>()).def("number", &numbers_of, "ids"_a).def("ids", &numbered_ids);
   nb::class_<Wheel>(m, "Wheel")
       .def(
           "__init__",

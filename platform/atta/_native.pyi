@@ -155,6 +155,16 @@ def admit(
     scores: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]: ...
 
+def has_padded_number(text: bytes) -> bool:
+    """Whether some number in ``text`` begins with a zero that another digit follows."""
+
+class Numbering:
+    """Numbers ids from 0 in the order in which they first come; one thread at a time."""
+
+    def __init__(self) -> None: ...
+    def number(self, ids: np.ndarray) -> np.ndarray: ...
+    def ids(self) -> np.ndarray: ...
+
 class Wheel:
     """Draws vertices in proportion to positive weights."""
 

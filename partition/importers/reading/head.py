@@ -36,9 +36,7 @@ def open_content(path: Path) -> Iterator[BinaryIO]:
                     yield cast(BinaryIO, content)
             else:
                 yield file
-        except (EOFError, OSError, zlib.error) as error:
-            if not packed:
-                raise
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(path, f"not readable as gzip: {first_line(error)}") from None
 
 

@@ -129,7 +129,7 @@ INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 
-class _Columns(click.ParamType[dict[str, str]]):
+class _NamedColumns(click.ParamType[dict[str, str]]):
     """Comma-separated pairs of a name and the column that has it."""
 
     name = "columns"
@@ -145,7 +145,7 @@ class _Columns(click.ParamType[dict[str, str]]):
         return found
 
 
-COLUMNS = _Columns()
+COLUMNS = _NamedColumns()
 
 
 class _Partitions(click.ParamType[range]):

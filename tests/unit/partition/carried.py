@@ -303,6 +303,23 @@ def networkx(folder: Path, things: set[str]) -> Path:
     return folder / "graph.json"
 
 
+def edges(folder: Path, things: set[str]) -> Path:
+    ends = IDS[np.stack([SRC, DST])] if "user ids" in things else np.stack([SRC, DST])
+    given = {"weights": ("weight", WEIGHT), "times": ("time", TIME)}
+    given |= {"edge features": ("colour", ATTR[:, 0]), "edge ids": ("number", ORDER)}
+    columns = {
+        "source": ends[0],
+        "target": ends[1],
+        **{name: rows for thing, (name, rows) in given.items() if thing in things},
+    }
+    lines = [
+        ",".join(columns),
+        *(",".join(map(str, row)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)),
+    ]
+    (folder / "edges.csv").write_text("\n".join(lines))
+    return folder / "edges.csv"
+
+
 FORMATS: dict[
     str, tuple[str, Write, str]
 ] = {  # the row of the document: the format, its writer, and the package that it needs
@@ -316,4 +333,5 @@ FORMATS: dict[
     "`dorylus`": ("dorylus", dorylus, ""),
     "`table`": ("table", table, "pyarrow"),
     "`networkx`": ("networkx", networkx, ""),
+    "`edges`": ("edges", edges, "pyarrow"),
 }
