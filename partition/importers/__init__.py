@@ -16,7 +16,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, edges, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import dgl, dorylus, edges, networkx, npz, ogb, planetoid, pyg, pyg_parts, table, tgb
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
@@ -57,9 +57,10 @@ FORMATS = (
     Format("table", table, "it has schema.json"),
     Format("dorylus", dorylus, "it has graph.bsnap"),
     Format("npz", npz, "it has edge_index in graph.npz or as .npy"),
-    Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
+    Format("dgl", dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"),
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
     Format("networkx", networkx, "GraphML, or JSON with nodes and multigraph"),
+    Format("tgb", tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
     Format("edges", edges, "lines with the same number of columns, two or more"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""

@@ -15,7 +15,18 @@ from pathlib import Path
 from atta.errors import ConfigError, DataError
 from atta.partition.importers.reading.head import HEAD_BYTES, head_of
 
-__all__ = ["BLANKS", "INTEGER", "Dialect", "Roles", "dialect_of", "fields_of", "roles_of", "splits_into_columns"]
+__all__ = [
+    "BLANKS",
+    "INTEGER",
+    "KNOWN_NAMES",
+    "Dialect",
+    "Roles",
+    "dialect_of",
+    "fields_of",
+    "known_role",
+    "roles_of",
+    "splits_into_columns",
+]
 
 BLANKS = " "
 """The separator of files whose columns are apart by any number of blanks and tabs."""
@@ -122,6 +133,11 @@ def fields_of(line: str, separator: str) -> list[str]:
     if separator in (BLANKS, "\t"):
         return line.split() if separator == BLANKS else [field.strip() for field in line.split("\t")]
     return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
+
+
+def known_role(name: str) -> str | None:
+    """What a column of this name is without ``--columns``; None: its name does not say."""
+    return _ROLE_OF.get(name.lower())
 
 
 def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:
