@@ -15,6 +15,7 @@ from atta.observe.extras import need
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.chunks import describes_chunks, read_chunks
+from atta.partition.importers.dgl.csv_set import describes_csv_set, read_csv_set
 from atta.partition.importers.dgl.file import read_file
 from atta.partition.importers.dgl.graphbolt import describes_graphbolt, read_graphbolt
 from atta.partition.importers.dgl.parts import read_parts
@@ -26,6 +27,7 @@ _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 """What files of ``dgl.save_graphs`` begin with."""
 _DESCRIBED: dict[Callable[[Path, GraphWriter, ImportOptions], None], Callable[[Path], bool]] = {
     read_chunks: describes_chunks,
+    read_csv_set: describes_csv_set,
     read_graphbolt: describes_graphbolt,
 }
 """Who reads descriptions of graphs, and whether one is of its kind. None of them needs DGL."""

@@ -19,12 +19,11 @@ from typing import Any
 from atta.errors import DataError
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.dgl.tensors import TypeNames, edge_table, table_names
+from atta.partition.importers.dgl.tensors import TypeNames, add_node_tables, edge_table
 from atta.partition.importers.reading.described import named_file, read_description
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import Rows, csv_rows, joined, npy_rows, parquet_rows
-from atta.partition.importers.reading.written import add_edge_rows, add_node_rows
-from atta.partition.schema import is_table_name
+from atta.partition.importers.reading.written import add_edge_rows
 
 __all__ = ["describes_chunks", "read_chunks"]
 
@@ -57,14 +56,7 @@ def read_chunks(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     for theirs, count in graph.counts("node").items():
         node_type = graph.names.nodes[theirs]
         out.add_nodes(node_type, count)
-        found = graph.data("node_data", theirs)
-        named = table_names({name: rows.dtype for name, rows in found.items()})
-        for name, rows in found.items():
-            table = named.get(name, name)
-            if is_table_name(table) or name.endswith("_mask"):
-                add_node_rows(out, node_type, name, rows, table, options)
-            else:
-                options.refuse(path, name, "tables cannot have this name")
+        add_node_tables(path, out, node_type, graph.data("node_data", theirs), options)
     for key, count in graph.counts("edge").items():
         tables = {name: rows for name, rows in graph.data("edge_data", key).items() if edge_table(path, name, options)}
         total = add_edge_rows(out, graph.names.edges[key], graph.files("edges", key), options, tables)

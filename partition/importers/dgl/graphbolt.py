@@ -28,13 +28,12 @@ import numpy as np
 from atta.errors import DataError
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.tasks import add_tasks, rows_of
-from atta.partition.importers.dgl.tensors import TypeNames, edge_table, table_names
+from atta.partition.importers.dgl.tensors import TypeNames, add_node_tables, edge_table
 from atta.partition.importers.dgl.topology import Topology, read_topology
 from atta.partition.importers.reading.described import entries, named_file, read_description
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import Rows, csv_rows, npy_edges
-from atta.partition.importers.reading.written import add_edge_rows, add_node_rows
-from atta.partition.schema import is_table_name
+from atta.partition.importers.reading.written import add_edge_rows
 
 __all__ = ["describes_graphbolt", "read_graphbolt"]
 
@@ -70,7 +69,7 @@ def read_graphbolt(source: Path, out: GraphWriter, options: ImportOptions) -> No
             raise DataError(data.path, f"'num' of {theirs!r} is {count!r}, wanted is a number of vertices")
         out.add_nodes(names.nodes[theirs], count)
         tables = graph.node_tables[theirs] | data.tables("node", theirs, len(graph.counts), options)
-        _add_node_tables(out, names.nodes[theirs], tables, options)
+        add_node_tables(data.path, out, names.nodes[theirs], tables, options)
     add_tasks(data.path, data.folder, data.said, names, out, options)
     for key, edges in graph.edges.items():
         tables = graph.edge_tables[key] | data.tables("edge", key, len(graph.edges), options)
@@ -79,16 +78,6 @@ def read_graphbolt(source: Path, out: GraphWriter, options: ImportOptions) -> No
             options.refuse(data.path, name, "which edge a row is of, only the original edge ids would tell")
             del tables[name]
         add_edge_rows(out, names.edges[key], edges, options, tables)
-
-
-def _add_node_tables(out: GraphWriter, node_type: str, tables: Mapping[str, Rows], options: ImportOptions) -> None:
-    named = table_names({name: rows.dtype for name, rows in tables.items()})
-    for name, rows in tables.items():
-        table = named.get(name, name)
-        if is_table_name(table) or name.endswith("_mask"):
-            add_node_rows(out, node_type, name, rows, table, options)
-        else:
-            options.refuse(rows.path, name, "tables cannot have this name")
 
 
 @dataclass(frozen=True)

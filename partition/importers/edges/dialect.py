@@ -18,7 +18,6 @@ from atta.partition.importers.reading.head import HEAD_BYTES, head_of
 __all__ = [
     "BLANKS",
     "INTEGER",
-    "KNOWN_NAMES",
     "Dialect",
     "Roles",
     "dialect_of",
