@@ -122,6 +122,8 @@ python -m bench.record "$results/partition-245k.json" --command "$bench"
 bench="atta bench partition --graph $products --parts 4 --methods $methods --runs 1"
 $bench --json "$results/partition-2m.json"
 python -m bench.record "$results/partition-2m.json" --command "$bench"
+say "an edge list of 100 million lines, Arrow's reader of CSV beside it"
+python -m bench.partitioning.import_edges --rounds "$runs"
 say "table rows: gathered, pulled, pushed"
 link=
 [ "$(id -u)" -ne 0 ] || link=" --link 1gbit"

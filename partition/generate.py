@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ import numpy.typing as npt
 
 from atta import _native
 from atta.errors import ConfigError
+from atta.observe.machine.threads import in_order
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
@@ -133,7 +133,7 @@ def generate(
             topics, labels = _write_rmat(out, options, row_of, progress)
         else:
             model = _Communities.plant(kind, options)
-            drawn = _in_order(model.jobs(options, row_of), threads)
+            drawn = in_order(model.jobs(options, row_of), threads)
             deque(_write_edges(out, drawn, options, progress), maxlen=0)
             topics = labels = np.empty(options.nodes, np.int64)
             labels[row_of] = model.labels(options)
@@ -158,22 +158,6 @@ def _write_edges(
         appender.append(src, dst)
         progress.advance(len(src))
         yield src, dst
-
-
-def _in_order(jobs: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
-    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs. A bounded number runs
-    ahead."""
-    pending: deque[Future[_T]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for job in jobs:
-                pending.append(pool.submit(job))
-                if len(pending) > threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -308,7 +292,7 @@ def _write_features(
         return rows
 
     spans = enumerate(chunks(options.nodes, max(1, _CHUNK_VALUES // options.features)))
-    for rows in _in_order((partial(draw, number, *span) for number, span in spans), threads):
+    for rows in in_order((partial(draw, number, *span) for number, span in spans), threads):
         table.append(rows)
         progress.advance(len(rows))
 

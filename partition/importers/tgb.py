@@ -31,7 +31,7 @@ from atta.partition.importers.reading.common import add_features, load_array
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows, csv_rows
+from atta.partition.importers.reading.rows import FileRows, csv_rows
 from atta.partition.schema import TableSpec
 
 __all__ = ["read", "recognises"]
@@ -111,7 +111,7 @@ class _Interactions:
         of_vertices: file and features of vertices by their numbers; None: there are none.
     """
 
-    rows: Rows
+    rows: FileRows
     places: tuple[int, int, int, int]
     one_type: bool | None
     width: int

@@ -154,7 +154,6 @@ def admit(
     stream_key: int,
     scores: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]: ...
-
 def has_padded_number(text: bytes) -> bool:
     """Whether some number in ``text`` begins with a zero that another digit follows."""
 

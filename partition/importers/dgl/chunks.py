@@ -22,7 +22,7 @@ from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.tensors import TypeNames, add_node_tables, edge_table
 from atta.partition.importers.reading.described import named_file, read_description
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows, csv_rows, joined, npy_rows, parquet_rows
+from atta.partition.importers.reading.rows import FileRows, csv_rows, joined, npy_rows, parquet_rows
 from atta.partition.importers.reading.written import add_edge_rows
 
 __all__ = ["describes_chunks", "read_chunks"]
@@ -98,16 +98,16 @@ class _Chunked:
             raise DataError(self.path, f"{key!r} is {said!r}, wanted are numbers for each of {', '.join(types)}")
         return dict(zip(types, numbers, strict=True))
 
-    def data(self, kind: str, of_type: str) -> dict[str, Rows]:
+    def data(self, kind: str, of_type: str) -> dict[str, FileRows]:
         """The tensors of a type in ``node_data`` or ``edge_data``."""
         found = (self.said.get(kind) or {}).get(of_type) or {}
         return {str(name): self._rows(f"{name!r} of {of_type!r}", spec) for name, spec in found.items()}
 
-    def files(self, kind: str, of_type: str) -> Rows:
+    def files(self, kind: str, of_type: str) -> FileRows:
         """The rows of the files under a key."""
         return self._rows(f"{kind!r} of {of_type!r}", (self.said.get(kind) or {}).get(of_type))
 
-    def _rows(self, what: str, spec: Any) -> Rows:
+    def _rows(self, what: str, spec: Any) -> FileRows:
         try:
             reader, paths = _reader(spec["format"]), [str(name) for name in spec["data"]]
         except (KeyError, TypeError, ValueError):
@@ -119,7 +119,7 @@ class _Chunked:
         return joined([reader(named_file(self.path.parent, name)) for name in paths])
 
 
-def _reader(said: Mapping[str, Any]) -> Callable[[Path], Rows]:
+def _reader(said: Mapping[str, Any]) -> Callable[[Path], FileRows]:
     """Who reads files of a format; raises ValueError."""
     if said["name"] == "csv":
         delimiter = str(said.get("delimiter", ","))

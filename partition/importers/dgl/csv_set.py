@@ -28,7 +28,7 @@ from atta.partition.importers.reading.cells import CsvFile
 from atta.partition.importers.reading.common import name_bytes
 from atta.partition.importers.reading.described import entries, named_file, read_description
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows
+from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.stated import distinct_ids
 from atta.partition.importers.reading.written import add_edge_rows
 
@@ -110,7 +110,7 @@ def _add_nodes(
     return ids
 
 
-def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: ImportOptions) -> dict[str, Rows]:
+def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: ImportOptions) -> dict[str, FileRows]:
     """The columns of a file that hold numbers."""
     graph, found = str(entry.get("graph_id_field") or _GRAPH), {}
     for name in file.names:
@@ -126,7 +126,7 @@ def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: Imp
     return found
 
 
-def _edges(file: CsvFile, ends: Mapping[str, Any]) -> Rows:
+def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:
     """The edges [E, 2] of a file. ``ends``: the ids of vertices by the columns of source and target."""
 
     def pieces() -> Iterator[Array]:
@@ -134,7 +134,7 @@ def _edges(file: CsvFile, ends: Mapping[str, Any]) -> Rows:
             sides = zip(ends.items(), cells, strict=True)
             yield np.stack([_positions(file.path, name, texts, ids) for (name, ids), texts in sides], axis=1)
 
-    return Rows(file.path, np.dtype(np.int64), (2,), pieces)
+    return FileRows(file.path, np.dtype(np.int64), (2,), pieces)
 
 
 def _positions(path: Path, name: str, texts: Any, ids: Any) -> Array:

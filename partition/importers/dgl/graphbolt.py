@@ -32,7 +32,7 @@ from atta.partition.importers.dgl.tensors import TypeNames, add_node_tables, edg
 from atta.partition.importers.dgl.topology import Topology, read_topology
 from atta.partition.importers.reading.described import entries, named_file, read_description
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows, csv_rows, npy_edges
+from atta.partition.importers.reading.rows import FileRows, csv_rows, npy_edges
 from atta.partition.importers.reading.written import add_edge_rows
 
 __all__ = ["describes_graphbolt", "read_graphbolt"]
@@ -41,7 +41,7 @@ _METADATA = "metadata.yaml"
 _KNOWN = {"dataset_name", "graph", "graph_topology", "feature_data", "tasks", "include_original_edge_id"}
 _NODE, _EDGE = "_N", "_N:_E:_N"
 """DGL's names of the only types."""
-_EDGES: dict[str, Callable[[Path], Rows]] = {"csv": lambda path: csv_rows(path, np.int64), "numpy": npy_edges}
+_EDGES: dict[str, Callable[[Path], FileRows]] = {"csv": lambda path: csv_rows(path, np.int64), "numpy": npy_edges}
 """Who reads the edges [E, 2] of a format."""
 
 
@@ -93,9 +93,9 @@ class _Graph:
     """
 
     counts: Mapping[str, Any]
-    edges: Mapping[str, Rows]
-    node_tables: Mapping[str, dict[str, Rows]]
-    edge_tables: Mapping[str, dict[str, Rows]]
+    edges: Mapping[str, FileRows]
+    node_tables: Mapping[str, dict[str, FileRows]]
+    edge_tables: Mapping[str, dict[str, FileRows]]
     ordered: bool = True
 
 
@@ -160,7 +160,7 @@ class _DataSet:
         nodes = {t: found.node_tables(t) for t in found.counts}
         return _Graph(found.counts, edges, nodes, {key: {} for key in edges}, found.ordered)
 
-    def tables(self, domain: str, of_type: str, types: int, options: ImportOptions) -> dict[str, Rows]:
+    def tables(self, domain: str, of_type: str, types: int, options: ImportOptions) -> dict[str, FileRows]:
         """The tables of a type under ``feature_data``. ``types``: number of types of the domain."""
         features = _features(self.path, self.said)
         for entry in features:
@@ -168,7 +168,7 @@ class _DataSet:
                 options.refuse(self.path, entry["name"], f"it is of the domain {entry['domain']!r}")
         return self._tables(features, domain, of_type, types)
 
-    def _tables(self, features: list[dict[str, Any]], domain: str, of_type: str, types: int) -> dict[str, Rows]:
+    def _tables(self, features: list[dict[str, Any]], domain: str, of_type: str, types: int) -> dict[str, FileRows]:
         """The tables of a type. Where there is only one type, entries need not name it."""
         named = [entry for entry in features if entry["domain"] == domain]
         mine = [e for e in named if e.get("type") == of_type or (types == 1 and not e.get("type"))]
@@ -179,6 +179,6 @@ def _features(path: Path, said: Any) -> list[dict[str, Any]]:
     return entries(path, said, "feature_data", "name", "domain", "format", "path")
 
 
-def _edges(topology: Topology, key: str) -> Rows:
+def _edges(topology: Topology, key: str) -> FileRows:
     """The edges [E, 2] of a type."""
-    return Rows(topology.path, np.dtype(np.int64), (2,), lambda: iter([topology.edges(key)]))
+    return FileRows(topology.path, np.dtype(np.int64), (2,), lambda: iter([topology.edges(key)]))

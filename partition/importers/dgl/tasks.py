@@ -14,7 +14,7 @@ from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.tensors import TypeNames
 from atta.partition.importers.reading.described import entries, named_file
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows, npy_rows, torch_rows
+from atta.partition.importers.reading.rows import FileRows, npy_rows, torch_rows
 from atta.partition.importers.reading.stated import as_ids, state_classes
 from atta.partition.importers.reading.written import as_labels
 
@@ -27,7 +27,7 @@ _OF_EDGES = {"node_pairs", "negative_srcs", "negative_dsts"}
 _READERS = {"numpy": npy_rows, "torch": torch_rows}
 
 
-def rows_of(path: Path, folder: Path, entry: Mapping[str, Any]) -> Rows:
+def rows_of(path: Path, folder: Path, entry: Mapping[str, Any]) -> FileRows:
     """The rows of the file that an entry of the description ``path`` names; raises DataError."""
     if entry["format"] not in _READERS:
         raise DataError(path, f"the format {entry['format']!r} is neither numpy nor torch: {dict(entry)}")
@@ -96,7 +96,7 @@ class _Task:
         for name in sorted(parts.keys() & _LABELS):
             self._keep(parts[name], rows, node_type)
 
-    def _keep(self, given: Rows, rows: Array, node_type: str) -> None:
+    def _keep(self, given: FileRows, rows: Array, node_type: str) -> None:
         """Put the labels of a set's vertices in their places."""
         values = as_labels(given.whole())
         if len(values) != len(rows):

@@ -15,7 +15,7 @@ from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows
+from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.stated import as_mask
 from atta.partition.importers.reading.written import add_node_rows
 from atta.partition.schema import is_table_name
@@ -86,7 +86,7 @@ def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> di
 
 
 def add_node_tables(
-    where: Path, out: GraphWriter, node_type: str, tables: Mapping[str, Rows], options: ImportOptions
+    where: Path, out: GraphWriter, node_type: str, tables: Mapping[str, FileRows], options: ImportOptions
 ) -> None:
     """Write the tensors of a node type that are read block by block. Refuse those whose name no table can have."""
     named = table_names({name: rows.dtype for name, rows in tables.items()})

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.importers.reading.common import first_line
-from atta.partition.importers.reading.rows import Rows, array_rows
+from atta.partition.importers.reading.rows import FileRows, array_rows
 
 __all__ = ["Topology", "read_topology"]
 
@@ -28,7 +28,7 @@ _ORIGINAL = "_ORIGINAL_EDGE_ID"
 _NODE, _EDGE = "_N", "_N:_E:_N"
 
 
-class _Kept:
+class _Pickled:
     """Stands in for an object: keeps what was pickled of it."""
 
     kept: Any = None
@@ -81,7 +81,7 @@ class Topology:
             ends = [rows[np.argsort(places)] for rows in ends]
         return np.stack(ends, axis=1)
 
-    def node_tables(self, node_type: str) -> dict[str, Rows]:
+    def node_tables(self, node_type: str) -> dict[str, FileRows]:
         """The tables of a node type."""
         lo = self._first(node_type)
         hi = lo + self.counts[node_type]
@@ -121,15 +121,15 @@ def read_topology(path: Path) -> Topology:
 def _parts(path: Path) -> Mapping[str, Mapping[str, Any]]:
     """The pickled fields of the graph, by their kind."""
     torch = load("reading GraphBolt's graphs", "torch")
-    admitted: list[Any] = [(_Kept, f"{place}.{name}") for place in _PLACES for name in _CLASSES]
+    admitted: list[Any] = [(_Pickled, f"{place}.{name}") for place in _PLACES for name in _CLASSES]
     try:
-        with torch.serialization.safe_globals([*admitted, (_Kept, "torch.ScriptObject"), _Kept]):
+        with torch.serialization.safe_globals([*admitted, (_Pickled, "torch.ScriptObject"), _Pickled]):
             value = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen types for damaged or refused files
         raise DataError(path, f"refused by torch.load(weights_only=True): {first_line(error)}") from None
-    fields = value.kept if isinstance(value, _Kept) else {}
+    fields = value.kept if isinstance(value, _Pickled) else {}
     script = fields.get("_c_csc_graph") if isinstance(fields, dict) else None
-    state = script.kept[0] if isinstance(script, _Kept) and isinstance(script.kept, tuple) and script.kept else None
+    state = script.kept[0] if isinstance(script, _Pickled) and isinstance(script.kept, tuple) and script.kept else None
     if not isinstance(state, Mapping) or not all(isinstance(part, Mapping) for part in state.values()):
         raise DataError(path, "not a graph of GraphBolt: it holds no FusedCSCSamplingGraph")
     return state

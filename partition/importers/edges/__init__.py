@@ -31,6 +31,7 @@ from atta.observe.extras import load
 from atta.partition.graph import NODE_TYPE, GraphWriter
 from atta.partition.importers.edges.dialect import (
     INTEGER,
+    UNWEIGHTED,
     Dialect,
     Roles,
     dialect_of,
@@ -91,7 +92,7 @@ def _opened(path: Path, options: ImportOptions) -> _EdgeFile:
     roles = roles_of(path, dialect, options.columns)
     weights = dialect.konect[1] if dialect.konect else ""
     for place, name in enumerate(dialect.columns):
-        if place not in roles.places.values() and not (weights == "unweighted" and place == 2):
+        if place not in roles.places.values() and not (weights == UNWEIGHTED and place == 2):
             options.refuse(
                 path, name, f"nothing says what the column is; --columns weight={name}, or time={name}, does"
             )
@@ -179,15 +180,29 @@ def _numbered(where: Path, columns: Mapping[str, Any], found: _FoundTypes) -> di
 
 
 def _note(files: Sequence[_EdgeFile], found: _FoundTypes, options: ImportOptions) -> None:
-    """Note where comments say something else than the lines."""
+    """Note what the user may want otherwise, and where comments say something else than the lines."""
+    for file in files:
+        _note_doubts(file, options)
     counts = [("edges", file, lines) for file, lines in zip(files, found.lines, strict=True)]
     if len(files) == 1 and found.ends[0] is found.ends[1]:
         counts.append(("nodes", files[0], len(found.ends[0])))
     for what, file, count in counts:
         if (stated := file.dialect.stated.get(what, count)) != count:
             options.notes.append(f"{file.path.name}: its comments say {stated} {what}, its lines have {count}")
-    if any(file.dialect.called_undirected for file in files) and not options.undirected:
-        options.notes.append("comments call the graph undirected; --undirected adds the reverses that it lacks")
+
+
+def _note_doubts(file: _EdgeFile, options: ImportOptions) -> None:
+    """Note what the beginning of a file was taken for where it may be something else."""
+    dialect, name = file.dialect, file.path.name
+    ends = [row[place] for row in dialect.rows for place in (file.roles.src, file.roles.dst)]
+    words = [field for field in ends if not INTEGER.fullmatch(field)]
+    if words and len(words) < len(ends):
+        options.notes.append(f"{name}: ids are taken as strings, because {words[0]!r} is no integer")
+    if words and not dialect.heading and dialect.separator in ",;|":
+        columns = ",".join(f"{end}={dialect.rows[0][getattr(file.roles, end)]}" for end in ("src", "dst"))
+        options.notes.append(f"{name}: the first line is taken for an edge; --columns {columns} makes it a heading")
+    if dialect.called_undirected and not options.undirected:
+        options.notes.append(f"{name}: a comment calls the graph undirected; --undirected adds reverses that it lacks")
 
 
 def _write(
@@ -195,21 +210,16 @@ def _write(
 ) -> None:
     """Write the graph folder from the staged edges."""
     where, (source, relation, target), konect = files[0].path, found.types, files[0].dialect.konect
-    rows = [found.ends[0].add_nodes(out, where, source)]
-    rows.append(rows[0] if source == target else found.ends[1].add_nodes(out, where, target))
+    src = found.ends[0].add_nodes(out, where, source)
+    rows = {"src": src, "dst": src if source == target else found.ends[1].add_nodes(out, where, target)}
     specs = edges.specs(files[0].roles.tables)
-    for name, positions in (
-        _by_relation(edges, found.relations) if "relation" in files[0].roles.places else [(relation, None)]
-    ):
+    several = "relation" in files[0].roles.places
+    both = konect is not None and konect[0] == "sym"
+    for name, positions in _by_relation(edges, found.relations) if several else [(relation, None)]:
         total = len(edges) if positions is None else len(positions)
-        undirected = konect is not None and konect[0] == "sym"
-        with EdgeStream(out, f"{source}__{name}__{target}", options, specs, total=total, both=undirected) as stream:
-            for piece in edges.pieces(positions):
-                ends = [
-                    piece[end] if row is None else row.take(piece[end])
-                    for end, row in zip(("src", "dst"), rows, strict=True)
-                ]
-                stream.append(*ends, **{table: piece[table] for table in specs})
+        with EdgeStream(out, f"{source}__{name}__{target}", options, specs, total=total, both=both) as stream:
+            for piece in edges.pieces(rows, positions):
+                stream.append(piece["src"], piece["dst"], **{table: piece[table] for table in specs})
 
 
 def _by_relation(edges: StagedEdges, relations: StringVertices) -> Iterator[tuple[str, Array]]:

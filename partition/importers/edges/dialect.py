@@ -5,6 +5,7 @@ A line that begins with ``#`` or ``%`` is a comment.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections import Counter
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
+from atta.partition.disk.files import check_regular
 from atta.partition.importers.reading.head import HEAD_BYTES, head_of
 
 __all__ = [
     "BLANKS",
     "INTEGER",
+    "UNWEIGHTED",
     "Dialect",
     "Roles",
     "dialect_of",
@@ -31,6 +34,8 @@ BLANKS = " "
 """The separator of files whose columns are apart by any number of blanks and tabs."""
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 """How an integer is written. ``007`` is a string, because the number 7 would not give it back."""
+UNWEIGHTED = "unweighted"
+"""KONECT's files of this kind have ones for weights where times follow."""
 _SEPARATORS = ("\t", ",", ";", "|", BLANKS)
 _SAMPLE = 100
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+(\w+)")
@@ -94,6 +99,7 @@ def dialect_of(path: Path, named: Iterable[str] = ()) -> Dialect:
     Raises:
         DataError: it cannot be read, is no text, or has no line with two columns.
     """
+    check_regular(path)
     comments, lines = _comments_and_lines(path, head_of(path))
     if not lines:
         raise DataError(path, "holds no edges, only empty lines and comments")
@@ -156,7 +162,8 @@ def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:
         if role is not None and role not in found and place not in taken:
             found[role] = place
     if not said and dialect.konect:
-        found |= {role: place for role, place in (("weight", 2), ("time", 3)) if place < len(columns)}
+        tables = [("weight", 2)] * (dialect.konect[1] != UNWEIGHTED) + [("time", 3)]
+        found |= {role: place for role, place in tables if place < len(columns)}
     elif not found and dialect.rows and _are_triples(dialect):
         found = {"src": 0, "relation": 1, "dst": 2}
     free = iter(place for place in range(len(columns)) if place not in found.values())
@@ -171,14 +178,18 @@ def _comments_and_lines(path: Path, head: bytes) -> tuple[list[str], list[str]]:
     """The comments and the first other lines at the beginning of a file."""
     if b"\0" in head:
         raise DataError(path, "not a text of UTF-8: it has zero bytes")
-    whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1]
-    try:
-        lines = [line.strip("\r\n ") for line in whole.decode("utf-8-sig").split("\n")]
-    except UnicodeDecodeError as error:
-        raise DataError(path, f"not a text of UTF-8: {error.reason} at byte {error.start}") from None
-    lines = [line for line in lines if line.strip()]
+    whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1] or head
+    whole = whole.removeprefix(codecs.BOM_UTF8)
+    lines = [text for number, line in enumerate(whole.split(b"\n"), 1) if (text := _text(path, number, line)).strip()]
     comments = [line for line in lines if line[0] in "#%"]
     return comments, [line for line in lines if line[0] not in "#%"][:_SAMPLE]
+
+
+def _text(path: Path, number: int, line: bytes) -> str:
+    try:
+        return line.decode().strip("\r ")
+    except UnicodeDecodeError as error:
+        raise DataError(path, f"line {number}: not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _widths(lines: Sequence[str], separator: str) -> Counter[int]:

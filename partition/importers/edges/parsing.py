@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from atta import _native
 from atta.errors import DataError
+from atta.observe.machine.threads import in_order
 from atta.partition.importers.edges.dialect import BLANKS, INTEGER, Dialect, fields_of
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.head import open_content
@@ -66,24 +66,16 @@ def parsed(path: Path, layout: LineLayout) -> Iterator[tuple[int, dict[str, Any]
     """
     import pyarrow as pa
 
-    waiting: deque[tuple[int, int, Future[dict[str, Any]]]] = deque()
-    threads = pa.cpu_count()
-    with ThreadPoolExecutor(threads) as pool, open_content(path) as file:
-        try:
-            for start, block in _blocks(path, file, heading=layout.dialect.heading):
-                waiting.append((start, len(block), pool.submit(_columns, block, layout)))
-                if len(waiting) > threads:
-                    yield _taken(path, *waiting.popleft())
-            while waiting:
-                yield _taken(path, *waiting.popleft())
-        finally:
-            for _, _, future in waiting:
-                future.cancel()
+    with open_content(path) as file:
+        blocks = _blocks(path, file, heading=layout.dialect.heading)
+        jobs = (partial(_columns_at, path, start, block, layout) for start, block in blocks)
+        yield from in_order(jobs, pa.cpu_count())
 
 
-def _taken(path: Path, start: int, size: int, future: Future[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+def _columns_at(path: Path, start: int, block: bytes, layout: LineLayout) -> tuple[int, dict[str, Any]]:
+    """The size and the columns of a block that begins at the byte ``start``; raises DataError or FractionError."""
     try:
-        return size, future.result()
+        return len(block), _columns(block, layout)
     except _BadLineError as error:
         raise DataError(path, f"line {_lines_before(path, start) + error.position + 1}: {error.why}") from None
 

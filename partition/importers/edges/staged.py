@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from atta.observe.machine.threads import in_order
 from atta.partition.disk.files import NpyAppender, chunks
 from atta.partition.schema import TableSpec
 
 __all__ = ["StagedEdges"]
 
 Array = npt.NDArray[Any]
-_CHUNK = 4 << 20
+_CHUNK, _THREADS = 2 << 20, 2
 
 
 class StagedEdges:
@@ -46,11 +48,23 @@ class StagedEdges:
         """The columns ``names`` as edge tables."""
         return {name: TableSpec(self._files[name].dtype.str) for name in names}
 
-    def pieces(self, positions: Array | None = None) -> Iterator[dict[str, Array]]:
-        """The edges at ``positions`` (None: all), piece by piece. No piece keeps a file mapped."""
-        for lo, hi in chunks(len(self) if positions is None else len(positions), _CHUNK):
+    def pieces(self, rows: Mapping[str, Array | None], positions: Array | None = None) -> Iterator[dict[str, Array]]:
+        """The edges at ``positions`` (None: all), piece by piece, in their order.
+
+        ``rows``: what stands in place of each number of a column; None: the numbers themselves.
+        """
+
+        def piece(lo: int, hi: int) -> dict[str, Array]:
             chosen = slice(lo, hi) if positions is None else positions[lo:hi]
-            yield {name: np.array(out.written()[chosen]) for name, out in self._files.items()}
+            # Nothing keeps a file mapped, which would count as memory of the process.
+            columns = {name: out.written()[chosen] for name, out in self._files.items()}
+            return {
+                name: np.array(values) if (row := rows.get(name)) is None else row.take(values)
+                for name, values in columns.items()
+            }
+
+        total = len(self) if positions is None else len(positions)
+        return in_order((partial(piece, *span) for span in chunks(total, _CHUNK)), _THREADS)
 
     def __enter__(self) -> StagedEdges:
         return self

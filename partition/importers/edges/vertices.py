@@ -68,7 +68,7 @@ class StringVertices:
     def __init__(self) -> None:
         import pyarrow as pa
 
-        self.known = pa.array([], pa.string())
+        self.known = pa.array([], pa.large_string())
 
     def __len__(self) -> int:
         return len(self.known)
@@ -81,7 +81,7 @@ class StringVertices:
         count, width = len(columns[0]), len(columns)
         by_line = np.arange(count * width).reshape(width, count).T.reshape(-1)
         coded = pa.concat_arrays(columns).take(pa.array(by_line)).dictionary_encode()
-        here = coded.dictionary
+        here = coded.dictionary.cast(pa.large_string())
         found = pc.index_in(here, value_set=self.known)
         fresh = here.filter(pc.is_null(found))
         number = found.fill_null(-1).to_numpy().copy()

@@ -20,7 +20,7 @@ from pathlib import Path
 from atta.errors import DataError
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.ogb import archives, text
-from atta.partition.importers.ogb.layout import Layout, Relation
+from atta.partition.importers.ogb.layout import OgbGraph, Relation
 from atta.partition.importers.ogb.splits import add_splits, read_meta
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import state_classes
@@ -76,7 +76,7 @@ def _folder(path: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _add_tables(graph: Layout, out: GraphWriter, options: ImportOptions) -> None:
+def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> None:
     for node_type, tables in graph.tables.items():
         for name, rows in tables.items():
             table = _TABLES.get(name, name)

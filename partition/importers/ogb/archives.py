@@ -15,10 +15,10 @@ from pathlib import Path
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.importers.ogb.layout import Layout, Relation
+from atta.partition.importers.ogb.layout import OgbGraph, Relation
 from atta.partition.importers.reading.archive import npz_edges, npz_rows
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows
+from atta.partition.importers.reading.rows import FileRows
 
 __all__ = ["homogeneous", "typed"]
 
@@ -27,7 +27,7 @@ _COUNTED = {"num_nodes_list", "num_edges_list", "edge_index"}
 _TYPED = {"num_nodes_dict.npz", "num_edges_dict.npz", "edge_index_dict.npz", _LABELS}
 
 
-def homogeneous(raw: Path, options: ImportOptions) -> Layout:
+def homogeneous(raw: Path, options: ImportOptions) -> OgbGraph:
     """The graph in ``data.npz``."""
     path = raw / "data.npz"
     found = npz_rows(path)
@@ -48,15 +48,15 @@ def homogeneous(raw: Path, options: ImportOptions) -> Layout:
     relation = Relation(npz_edges(path, "edge_index"), edges, stated)
     labels = _labels(raw, {"node_label": NODE_TYPE}, options)
     counts = {NODE_TYPE: _number(found["num_nodes_list"], "num_nodes_list")}
-    return Layout(counts, {NODE_TYPE: nodes}, {EDGE_TYPE: relation}, labels)
+    return OgbGraph(counts, {NODE_TYPE: nodes}, {EDGE_TYPE: relation}, labels)
 
 
-def typed(raw: Path, options: ImportOptions) -> Layout:
+def typed(raw: Path, options: ImportOptions) -> OgbGraph:
     """The typed graph in ``edge_index_dict.npz`` and the archives beside it."""
     counts = {t: _number(rows, t) for t, rows in sorted(npz_rows(raw / "num_nodes_dict.npz").items())}
     stated, path = npz_rows(raw / "num_edges_dict.npz"), raw / "edge_index_dict.npz"
-    nodes: dict[str, dict[str, Rows]] = {t: {} for t in counts}
-    edges: dict[str, dict[str, Rows]] = {key: {} for key in sorted(npz_rows(path))}
+    nodes: dict[str, dict[str, FileRows]] = {t: {} for t in counts}
+    edges: dict[str, dict[str, FileRows]] = {key: {} for key in sorted(npz_rows(path))}
     for file in sorted(raw.glob("*.npz")):
         name = file.stem.removesuffix("_dict")
         into = nodes if name.startswith("node_") else edges if name.startswith("edge_") else None
@@ -72,10 +72,10 @@ def typed(raw: Path, options: ImportOptions) -> Layout:
     for key, tables in edges.items():
         number = (raw / "num_edges_dict.npz", _number(stated[key], key)) if key in stated else None
         relations["__".join(key.split("___"))] = Relation(npz_edges(path, key), tables, number)
-    return Layout(counts, nodes, relations, _labels(raw, {t: t for t in counts}, options))
+    return OgbGraph(counts, nodes, relations, _labels(raw, {t: t for t in counts}, options))
 
 
-def _labels(raw: Path, types: dict[str, str], options: ImportOptions) -> dict[str, Rows]:
+def _labels(raw: Path, types: dict[str, str], options: ImportOptions) -> dict[str, FileRows]:
     """The labels by node type. ``types``: node types by the names of the arrays."""
     path, found = raw / _LABELS, {}
     for name, rows in (npz_rows(path) if path.exists() else {}).items():
@@ -86,7 +86,7 @@ def _labels(raw: Path, types: dict[str, str], options: ImportOptions) -> dict[st
     return found
 
 
-def _number(rows: Rows, name: str) -> int:
+def _number(rows: FileRows, name: str) -> int:
     """The only number of a list with one for each graph; raises DataError."""
     if rows.count != 1 or rows.dtype.kind not in "iu" or rows.row_shape:
         raise DataError(rows.path, f"{name!r} holds {rows.count} graphs; only single graphs are imported")

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.partition.importers.reading.rows import Rows
+from atta.partition.importers.reading.rows import FileRows
 from atta.partition.schema import split_edge_type
 
-__all__ = ["Layout", "Relation"]
+__all__ = ["OgbGraph", "Relation"]
 
 Array = npt.NDArray[Any]
 
@@ -29,8 +29,8 @@ class Relation:
         stated: the file that states the number of edges, and the number; None: there is no such file.
     """
 
-    edges: Rows
-    tables: Mapping[str, Rows]
+    edges: FileRows
+    tables: Mapping[str, FileRows]
     stated: tuple[Path, int] | None = None
 
     def check(self, count: int) -> None:
@@ -49,7 +49,7 @@ class Relation:
         return Relation(_doubled(self.edges, swap=True), tables, stated)
 
 
-def _doubled(rows: Rows, *, swap: bool) -> Rows:
+def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
     """Each row twice. ``swap``: the second one with its two columns exchanged."""
 
     def pieces() -> Iterator[Array]:
@@ -63,7 +63,7 @@ def _doubled(rows: Rows, *, swap: bool) -> Rows:
 
 
 @dataclass(frozen=True)
-class Layout:
+class OgbGraph:
     """A graph.
 
     Attributes:
@@ -74,6 +74,6 @@ class Layout:
     """
 
     counts: dict[str, int]
-    tables: dict[str, dict[str, Rows]]
+    tables: dict[str, dict[str, FileRows]]
     relations: dict[str, Relation]
-    labels: dict[str, Rows] = field(default_factory=dict)
+    labels: dict[str, FileRows] = field(default_factory=dict)

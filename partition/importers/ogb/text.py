@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.importers.ogb.layout import Layout, Relation
+from atta.partition.importers.ogb.layout import OgbGraph, Relation
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows, csv_rows
+from atta.partition.importers.reading.rows import FileRows, csv_rows
 from atta.partition.importers.reading.stated import distinct_ids
 
 __all__ = ["homogeneous", "marked_types", "typed", "user_ids"]
@@ -40,7 +40,7 @@ _NAMES = {"node-feat": "node_feat", "edge-feat": "edge_feat", "species": "node_s
 _DTYPES: dict[str, npt.DTypeLike] = {"node-feat": np.float32, "edge-feat": np.float32, "node_year": np.int64}
 
 
-def homogeneous(raw: Path, options: ImportOptions) -> Layout:
+def homogeneous(raw: Path, options: ImportOptions) -> OgbGraph:
     """The graph in ``edge.csv.gz``."""
     path = raw / "num-node-list.csv.gz"
     counts = csv_rows(path, np.int64).whole().reshape(-1)
@@ -49,18 +49,18 @@ def homogeneous(raw: Path, options: ImportOptions) -> Layout:
     nodes, edges = _tables(raw, "node", options), _tables(raw, "edge", options)
     _refuse_other_files(raw, {*nodes, *edges, "edge", "num-node-list", "num-edge-list", "node-label"}, options)
     relation = Relation(csv_rows(raw / "edge.csv.gz", np.int64), _named(edges), _stated(raw))
-    return Layout(
+    return OgbGraph(
         {NODE_TYPE: int(counts[0])}, {NODE_TYPE: _named(nodes)}, {EDGE_TYPE: relation}, _labels(raw, NODE_TYPE)
     )
 
 
-def typed(raw: Path, options: ImportOptions) -> Layout:
+def typed(raw: Path, options: ImportOptions) -> OgbGraph:
     """The typed graph in ``relations/``."""
     types, *counts = _lines(raw / "num-node-dict.csv.gz")
     if len(counts) != 1 or len(counts[0]) != len(types) or not all(text.strip().isdecimal() for text in counts[0]):
         raise DataError(raw / "num-node-dict.csv.gz", "wanted are a line of node types and one of their vertices")
-    tables: dict[str, dict[str, Rows]] = {}
-    labels: dict[str, Rows] = {}
+    tables: dict[str, dict[str, FileRows]] = {}
+    labels: dict[str, FileRows] = {}
     relations = {}
     for node_type in sorted(types):
         here = raw / "node-feat" / node_type
@@ -76,7 +76,7 @@ def typed(raw: Path, options: ImportOptions) -> Layout:
         relations["__".join(triplet)] = Relation(csv_rows(here / "edge.csv.gz", np.int64), _named(found), _stated(here))
     _refuse_other_files(raw, {"num-node-dict", "triplet-type-list", "nodetype-has-label"}, options)
     counted = {t: int(count) for t, count in sorted(zip(types, counts[0], strict=True))}
-    return Layout(counted, tables, relations, labels)
+    return OgbGraph(counted, tables, relations, labels)
 
 
 def user_ids(folder: Path, count: int) -> Array | None:
@@ -101,18 +101,18 @@ def marked_types(path: Path, types: Iterable[str]) -> list[str]:
     return [name for name, mark in zip(heading, marks[0], strict=True) if mark.strip() == "True"]
 
 
-def _tables(folder: Path, of: str, options: ImportOptions) -> dict[str, Rows]:
+def _tables(folder: Path, of: str, options: ImportOptions) -> dict[str, FileRows]:
     """The tables of vertices (``node``) or edges (``edge``) in a folder, by the names of their files."""
     stems = {path.name.removesuffix(_END) for path in folder.glob(f"*{_END}")} - options.drop
     mine = sorted(s for s in stems if _NAMES.get(s, s).startswith(f"{of}_"))
     return {stem: csv_rows(folder / f"{stem}{_END}", _DTYPES.get(stem)) for stem in mine}
 
 
-def _named(tables: dict[str, Rows]) -> dict[str, Rows]:
+def _named(tables: dict[str, FileRows]) -> dict[str, FileRows]:
     return {_NAMES.get(stem, stem): rows for stem, rows in tables.items()}
 
 
-def _labels(folder: Path, node_type: str) -> dict[str, Rows]:
+def _labels(folder: Path, node_type: str) -> dict[str, FileRows]:
     path = folder / "node-label.csv.gz"
     return {node_type: csv_rows(path, np.float64)} if path.exists() else {}
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.disk.files import chunks
 from atta.partition.importers.reading.common import first_line
-from atta.partition.importers.reading.rows import BLOCK_BYTES, Rows, check_index
+from atta.partition.importers.reading.rows import BLOCK_BYTES, FileRows, check_index
 
 __all__ = ["npz_edges", "npz_rows"]
 
 Array = npt.NDArray[Any]
 
 
-def npz_rows(path: Path) -> dict[str, Rows]:
+def npz_rows(path: Path) -> dict[str, FileRows]:
     """The tables of an ``.npz`` archive, read from it block by block; raises DataError.
 
     An array that is stored by columns is read as a whole.
@@ -30,25 +30,25 @@ def npz_rows(path: Path) -> dict[str, Rows]:
     found = {}
     with _archive(path) as archive:
         for entry in archive.namelist():
-            member = _Member.open(archive, path, entry)
-            found[entry.removesuffix(".npy")] = Rows(
+            member = _ArchiveEntry.open(archive, path, entry)
+            found[entry.removesuffix(".npy")] = FileRows(
                 path, member.dtype, member.shape[1:], member.rows, member.shape[0] if member.shape else 1
             )
     return found
 
 
-def npz_edges(path: Path, name: str) -> Rows:
+def npz_edges(path: Path, name: str) -> FileRows:
     """The edges [E, 2] of the edge index [2, E] with this name in an ``.npz`` archive; raises DataError."""
     with _archive(path) as archive:
         if f"{name}.npy" not in archive.namelist():
             raise DataError(path, f"has no array {name!r}")
-        member = _Member.open(archive, path, f"{name}.npy")
+        member = _ArchiveEntry.open(archive, path, f"{name}.npy")
     check_index(path, member.shape)
-    return Rows(path, member.dtype, (2,), member.pairs, member.shape[1])
+    return FileRows(path, member.dtype, (2,), member.pairs, member.shape[1])
 
 
 @dataclass(frozen=True)
-class _Member:
+class _ArchiveEntry:
     """An array in an ``.npz`` archive.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Member:
     start: int
 
     @classmethod
-    def open(cls, archive: zipfile.ZipFile, path: Path, entry: str) -> _Member:
+    def open(cls, archive: zipfile.ZipFile, path: Path, entry: str) -> _ArchiveEntry:
         with archive.open(entry) as file:
             try:
                 version = np.lib.format.read_magic(file)

@@ -15,7 +15,7 @@ from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.head import open_content
-from atta.partition.importers.reading.rows import Rows
+from atta.partition.importers.reading.rows import FileRows
 
 __all__ = ["CsvFile"]
 
@@ -81,7 +81,7 @@ class CsvFile:
         plain = pc.all(pc.match_substring_regex(whole, "^(0|-?[1-9][0-9]{0,17})$")).as_py()
         return whole.cast(pa.int64()) if plain or not len(whole) else whole
 
-    def rows(self, name: str) -> Rows | None:
+    def rows(self, name: str) -> FileRows | None:
         """The rows of a column of numbers or of lists of equal length; None: it holds text.
 
         Raises DataError for empty cells, and for lists of different lengths.
@@ -96,10 +96,10 @@ class CsvFile:
             count += len(cells)
         if flat:
             dtype = np.dtype(next(iter(flat)))
-            return Rows(self.path, dtype, (), lambda: (_numbers(c, dtype) for (c,) in self.cells([name])), count)
+            return FileRows(self.path, dtype, (), lambda: (_numbers(c, dtype) for (c,) in self.cells([name])), count)
         return self._list_rows(name, count)
 
-    def _list_rows(self, name: str, count: int) -> Rows | None:
+    def _list_rows(self, name: str, count: int) -> FileRows | None:
         import pyarrow.compute as pc
 
         forms, widths = {kind: form for kind, form in _FORMS.items() if kind != "bool"}, set()
@@ -117,7 +117,7 @@ class CsvFile:
             for (cells,) in self.cells([name]):
                 yield _numbers(_flat(_items(cells)), dtype).reshape(len(cells), width)
 
-        return Rows(self.path, dtype, (width,), pieces, count)
+        return FileRows(self.path, dtype, (width,), pieces, count)
 
     @contextlib.contextmanager
     def _reader(self, names: Sequence[str]) -> Iterator[Any]:

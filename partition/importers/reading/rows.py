@@ -22,7 +22,7 @@ from atta.partition.importers.reading.common import first_line, load_array
 
 __all__ = [
     "BLOCK_BYTES",
-    "Rows",
+    "FileRows",
     "array_rows",
     "check_index",
     "csv_rows",
@@ -41,7 +41,7 @@ _FRACTION = re.compile(rb"[.eEnN]")
 
 
 @dataclass(frozen=True)
-class Rows:
+class FileRows:
     """A table in files.
 
     Attributes:
@@ -90,7 +90,7 @@ class Rows:
         return rows.reshape(-1)
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[FileRows]) -> FileRows:
     """One table of the rows of several ones, of which whole numbers become fractions where others have fractions.
 
     Raises DataError if their rows have different shapes.
@@ -110,20 +110,20 @@ def joined(parts: Sequence[Rows]) -> Rows:
                 yield piece.astype(dtype, copy=False)
 
     count = None if None in counts else sum(c for c in counts if c is not None)
-    return Rows(filled[0].path, dtype, filled[0].row_shape, pieces, count)
+    return FileRows(filled[0].path, dtype, filled[0].row_shape, pieces, count)
 
 
-def npy_rows(path: Path) -> Rows:
+def npy_rows(path: Path) -> FileRows:
     """The rows of an ``.npy`` file, memory-mapped."""
     return array_rows(path, load_array(path))
 
 
-def array_rows(path: Path, array: Array) -> Rows:
+def array_rows(path: Path, array: Array) -> FileRows:
     """The rows of an array that ``path`` holds; raises DataError if it is a single number."""
     if not array.ndim:
         raise DataError(path, "holds a single number instead of a table")
     rows = max(1, BLOCK_BYTES // max(1, array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))))
-    return Rows(
+    return FileRows(
         path,
         array.dtype,
         array.shape[1:],
@@ -132,7 +132,7 @@ def array_rows(path: Path, array: Array) -> Rows:
     )
 
 
-def torch_rows(path: Path) -> Rows:
+def torch_rows(path: Path) -> FileRows:
     """The rows of a tensor that ``torch.save`` wrote; raises DataError."""
     torch = load("reading tensors", "torch")
     try:
@@ -150,14 +150,14 @@ def check_index(path: Path, shape: tuple[int, ...]) -> None:
         raise DataError(path, f"an edge index of the shape {list(shape)} instead of [2, E]")
 
 
-def npy_edges(path: Path) -> Rows:
+def npy_edges(path: Path) -> FileRows:
     """The edges [E, 2] of an edge index [2, E] in an ``.npy`` file, memory-mapped; raises DataError."""
     index = load_array(path)
     check_index(path, index.shape)
     return array_rows(path, index.T)
 
 
-def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str = ",", skip: int = 0) -> Rows:
+def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str = ",", skip: int = 0) -> FileRows:
     """The rows [columns] of a file of numbers without a heading, gzipped if its name says so; raises DataError.
 
     ``dtype``: of the values; by default int64, or float64 if the file has fractions. ``skip``: number of lines before
@@ -178,7 +178,7 @@ def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str =
                     return
 
     first = next(_checked(path, pieces), np.empty((0, 1), kind))
-    return Rows(path, kind, first.shape[1:], lambda: _checked(path, pieces), None if len(first) else 0)
+    return FileRows(path, kind, first.shape[1:], lambda: _checked(path, pieces), None if len(first) else 0)
 
 
 def _has_fractions(path: Path, skip: int) -> bool:
@@ -211,7 +211,7 @@ def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         raise DataError(path, f"not a readable {kind} file: {first_line(error)}") from None
 
 
-def parquet_rows(path: Path) -> Rows:
+def parquet_rows(path: Path) -> FileRows:
     """The rows of a Parquet file: its columns side by side, in the shape that its metadata state if they do.
 
     DGL's pipeline states the shape of arrays of more than two dimensions. Raises DataError.
@@ -242,4 +242,4 @@ def parquet_rows(path: Path) -> Rows:
                 columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
                 yield np.stack(columns, axis=1).astype(dtype, copy=False).reshape(batch.num_rows, *shape)
 
-    return Rows(path, dtype, shape, lambda: _checked(path, pieces), count)
+    return FileRows(path, dtype, shape, lambda: _checked(path, pieces), count)

@@ -13,7 +13,7 @@ from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import Rows
+from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.stated import as_masks
 from atta.partition.schema import TableSpec
 
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 def add_node_rows(  # noqa: PLR0917 - the table, and where it goes
-    out: GraphWriter, node_type: str, name: str, rows: Rows, table: str, options: ImportOptions
+    out: GraphWriter, node_type: str, name: str, rows: FileRows, table: str, options: ImportOptions
 ) -> None:
     """Write ``rows``, which the source calls ``name``, as the table ``table`` of a node type.
 
@@ -49,7 +49,7 @@ def add_node_rows(  # noqa: PLR0917 - the table, and where it goes
 class _InTurn:
     """A matrix [n, ...] whose rows are asked for in turn. Its slices are dense; like scipy's they have ``toarray``."""
 
-    def __init__(self, rows: Rows, count: int) -> None:
+    def __init__(self, rows: FileRows, count: int) -> None:
         self.dtype, self.shape = rows.dtype, (count, *rows.row_shape)
         self._path, self._pieces, self._kept = rows.path, rows.pieces(), np.empty((0, *rows.row_shape), rows.dtype)
         self._left = count
@@ -71,7 +71,7 @@ class _Dense(np.ndarray[Any, np.dtype[Any]]):
         return np.asarray(self)
 
 
-def _check_count(rows: Rows, what: str, count: int, of: str) -> None:
+def _check_count(rows: FileRows, what: str, count: int, of: str) -> None:
     if rows.count not in (None, count):
         raise DataError(rows.path, f"{what} has {rows.count} rows for {count} {of}")
 
@@ -93,13 +93,17 @@ def as_labels(rows: Array) -> Array:
     return np.nan_to_num(labels, nan=-1).astype(np.int64)
 
 
-def _edge_shape(name: str, rows: Rows) -> tuple[int, ...]:
+def _edge_shape(name: str, rows: FileRows) -> tuple[int, ...]:
     """The shape of a row in the edge table ``name``: columns are vectors, but for features."""
     return () if rows.row_shape == (1,) and name != "edge_attr" else rows.row_shape
 
 
 def add_edge_rows(
-    out: GraphWriter, edge_type: str, edges: Rows, options: ImportOptions, tables: Mapping[str, Rows] | None = None
+    out: GraphWriter,
+    edge_type: str,
+    edges: FileRows,
+    options: ImportOptions,
+    tables: Mapping[str, FileRows] | None = None,
 ) -> int:
     """Write the edges [E, 2] of a type and its tables, block by block; returns their number.
 

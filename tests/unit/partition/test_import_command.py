@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from atta.cli.graphs import data
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
 from atta.partition.importers import IMPORTERS, import_graph
@@ -52,6 +53,60 @@ def test_notes_are_shown(tmp_path: Path) -> None:
     assert Graph.open(tmp_path / "g").provenance["notes"] == [
         line[6:] for line in shown.splitlines() if line.startswith("note: ")
     ]
+
+
+def test_the_format_is_guessed_and_the_contents_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path, npz = tmp_path / "e.txt", c.npz(tmp_path, {"features", "labels", "splits"})
+    path.write_text("1 2\n2 3\n")
+    shown = atta(path, tmp_path / "g")
+    assert shown.startswith(f"{path}: taken for edges (lines with the same number of columns, two or more); --format ")
+    rows = [re.findall(r"[\w,]+", line) for line in shown.splitlines()]
+    assert [row for row in rows if row[:1] in (["node"], ["node__to__node"])] == [
+        ["node", "3"],
+        ["node__to__node", "2"],
+    ]
+    assert shown.endswith(f"{tmp_path / 'g'}: imported from {path}\n")
+    shown = atta(npz, tmp_path / "h")
+    assert "taken for npz" in shown
+    assert "x f4[2]" in " ".join(shown.split())
+    assert "train 2" in " ".join(shown.split())
+    assert atta(path, tmp_path / "g", "--overwrite", "--quiet") == ""
+
+
+def test_a_named_format_is_not_guessed(tmp_path: Path) -> None:
+    path = c.npz(tmp_path, {"features"})
+    for given in (["npz", path, tmp_path / "a"], [path, tmp_path / "b", "--format", "npz"]):
+        assert "taken for" not in atta(*given)
+    with pytest.raises(DataError, match=r"num-node-list\.csv\.gz: the file is missing"):
+        atta("--format", "ogb", path, tmp_path / "c")
+
+
+def test_several_files_of_edges(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    for name, text in (("a", "1,2\n"), ("b", "3,1\n")):
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for given in (["edges", *paths], paths, ["--columns", "src=2,dst=1", *paths]):
+        assert "imported from" in atta("--overwrite", *given, tmp_path / "g")
+        assert Graph.open(tmp_path / "g").schema.edge_counts == {"node__to__node": 2}
+    assert Graph.open(tmp_path / "g").edges("node__to__node").src.tolist() == [1, 0]
+    with pytest.raises(ConfigError, match="only the format edges has several files"):
+        atta("npz", *paths, tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["nothing", "src", "dst"], "'nothing' is not one of 'dgl', "),
+        (["npz"], "Missing argument 'DST'"),
+        ([], "Missing argument"),
+        (["npz", "src", "dst", "--columns", "src"], "'src' is not a list such as src=a,dst=b"),
+        (["npz", "src", "dst", "--columns", "src=1,src=2"], "is not a list such as src=a,dst=b"),
+    ],
+)
+def test_wrong_usage(given: list[str], said: str) -> None:
+    assert said in " ".join(atta(*given).split())
 
 
 NEEDS = {  # format: the package that it needs, and the extra that installs it

@@ -7,12 +7,13 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["aside", "name_thread", "named_threads", "yielding_thread"]
+__all__ = ["aside", "in_order", "name_thread", "named_threads", "yielding_thread"]
 
 T = TypeVar("T")
 YIELDING = 10
@@ -42,6 +43,22 @@ def name_thread(name: str) -> None:
     """Name the calling thread for the kernel, which keeps 15 bytes. Python names its threads only for itself."""
     with contextlib.suppress(OSError):  # a system without /proc shows no names
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name, encoding="ascii")
+
+
+def in_order(jobs: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
+    """Run ``jobs`` on ``threads`` threads and yield their results in the order of the jobs. A bounded number runs
+    ahead."""
+    pending: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for job in jobs:
+                pending.append(pool.submit(job))
+                if len(pending) > threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 async def aside(function: Callable[..., T], *args: object) -> T:

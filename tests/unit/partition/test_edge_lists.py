@@ -1,0 +1,289 @@
+"""Edge lists, against the lines themselves, pandas and networkx."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta import _native
+from atta.errors import AttaError, ConfigError, DataError
+from atta.partition import Graph
+from atta.partition.graph.strings import to_strings
+from atta.partition.importers import guess, import_graph
+from atta.partition.importers.edges import parsing
+from atta.partition.schema import split_edge_type
+from tests.unit.partition import carried as c
+
+pytest.importorskip("pyarrow")
+LIMITS = [0, 1, -1, 2**27 - 1, 2**27, 2**63 - 1, -(2**63)]
+IDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 30) | st.sampled_from(LIMITS)
+
+
+def labels(graph: Graph, node_type: str) -> list[Any]:
+    """What the user calls the vertices, by row."""
+    if "name" in graph.schema.node_tables[node_type]:
+        return to_strings(graph.table(node_type, "name")).tolist()
+    ids = graph.user_ids(node_type)
+    return list(range(graph.schema.node_counts[node_type])) if ids is None else ids.tolist()
+
+
+def lines_of(graph: Graph) -> dict[str, list[tuple[Any, ...]]]:
+    """Edge type -> its edges in order: ends as the user calls them, then the values of tables by name."""
+    found = {}
+    for edge_type in graph.schema.edge_types:
+        source, _, target = split_edge_type(edge_type)
+        edges, one, other = graph.edges(edge_type), labels(graph, source), labels(graph, target)
+        tables = [values.tolist() for _, values in sorted(edges.tables.items())]
+        found[edge_type] = [
+            (one[u], other[v], *rest) for u, v, *rest in zip(edges.src, edges.dst, *tables, strict=True)
+        ]
+    return found
+
+
+def imported(path: Path | list[Path], folder: Path, **options: Any) -> Graph:
+    import_graph("edges", path, folder / "g", overwrite=True, **options)
+    return Graph.open(folder / "g")
+
+
+def written(folder: Path, text: str | bytes, name: str = "edges.txt") -> Path:
+    data = text.encode() if isinstance(text, str) else text
+    path = folder / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut files into many blocks."""
+    monkeypatch.setattr(parsing, "_BLOCK", 64)
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", ";", "|", " ", "   ", " \t "])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["edges.txt", "edges.gz"])
+@pytest.mark.usefixtures("small_blocks")
+def test_lines_become_edges_in_their_order(separator: str, ending: str, name: str, tmp_path: Path) -> None:
+    edges = np.random.default_rng(0).integers(-9, 90, (200, 2)).tolist()
+    lines = [separator.join(map(str, edge)) for edge in edges]
+    lines[70:70] = ["# a comment", "", "% another"]
+    graph = imported(written(tmp_path, ending.join(lines), name), tmp_path)
+    assert lines_of(graph) == {"node__to__node": [tuple(edge) for edge in edges]}
+    assert labels(graph, "node") == sorted({v for edge in edges for v in edge})  # rows are in the order of ids
+
+
+@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_integers_of_any_size_stay_the_users_ids(edges: list[tuple[int, int]]) -> None:
+    numbering, sides = _native.Numbering(), np.array(edges, np.int64).T
+    rows = np.concatenate(
+        [numbering.number(np.ascontiguousarray(part)) for side in sides for part in np.split(side, [5])]
+    )
+    ids = numbering.ids()
+    assert ids[rows].tolist() == sides.reshape(-1).tolist()
+    assert ids.tolist() == list(dict.fromkeys(sides.reshape(-1).tolist()))
+
+
+def test_many_ids_far_apart_are_numbered() -> None:
+    ids = np.random.default_rng(1).integers(-(2**62), 2**62, 50_000)
+    numbering = _native.Numbering()
+    rows = numbering.number(np.concatenate([ids, ids[::-1]]))
+    assert np.array_equal(numbering.ids()[rows], np.concatenate([ids, ids[::-1]]))
+    assert len(numbering.ids()) == len(np.unique(ids))
+
+
+@given(st.text("0179.-\t\n ,a", max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_padded_numbers_are_seen(text: str) -> None:
+    assert _native.has_padded_number(text.encode()) == bool(re.search(r"(?<![0-9.])0[0-9]", text))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_strings_are_numbered_as_they_first_come(tmp_path: Path) -> None:
+    names = ["Ann Lee", "Zoé", "007", "12:30", "1e4", "x", "Bob"]
+    edges = [(names[i % 7], names[i * i % 5]) for i in range(60)]
+    graph = imported(written(tmp_path, "".join(f"{u}\t{v}\n" for u, v in edges)), tmp_path)
+    assert lines_of(graph)["node__to__node"] == edges
+    assert labels(graph, "node") == list(dict.fromkeys(v for edge in edges for v in edge))
+
+
+def test_numbers_are_strings_if_the_user_says_so(tmp_path: Path) -> None:
+    path = written(tmp_path, "1 07\n2 1\n".replace("07", "7"))
+    assert lines_of(imported(path, tmp_path, string_ids=True)) == {"node__to__node": [("1", "7"), ("2", "1")]}
+
+
+ONE = "node__to__node"
+KINDS: dict[str, tuple[str, dict[str, list[tuple[Any, ...]]]]] = {
+    "SNAP": ("# Nodes: 3 Edges: 2\n# FromNodeId\tToNodeId\n5\t7\n7\t9\n", {ONE: [(5, 7), (7, 9)]}),
+    "a comment names the columns": ("# to from\n5 7\n", {ONE: [(7, 5)]}),
+    "KONECT, directed, blanks and tabs": ("% asym positive\n% 2 3 3\n1 2\t3 100 \n2 3 1\t50\n",
+                                          {ONE: [(1, 2, 100, 3), (2, 3, 50, 1)]}),
+    "KONECT, undirected": ("% sym weighted\n1 2 0.5\n3 3 1\n2 1 2\n",
+                           {ONE: [(1, 2, 0.5), (3, 3, 1), (2, 1, 2), (2, 1, 0.5), (1, 2, 2)]}),
+    "KONECT, two sides": ("% bip unweighted\n1 1\n1 3\n2 2\n", {"left__to__right": [(1, 1), (1, 3), (2, 2)]}),
+    "KONECT, ones of no meaning": ("%asym unweighted\n1 2 1 9\n", {ONE: [(1, 2, 9)]}),
+    "triples": ("a b\tlikes\tc\nc\thates\ta b\nc\tlikes\tc\n",
+                {"node__hates__node": [("c", "a b")], "node__likes__node": [("a b", "c"), ("c", "c")]}),
+    "triples of numbers": ("1 likes 2\n2 likes 1\n", {"node__likes__node": [(1, 2), (2, 1)]}),
+    "a heading of triples": ("head,relation,tail\n1,5,2\n", {"node__5__node": [(1, 2)]}),
+    "columns in another order": ("weight,Target,Source,time\n1,2,3,4\n2.5,3,4,5\n", {ONE: [(3, 2, 4, 1), (4, 3, 5, 2.5)]}),
+    "an unknown heading": ("a;b\n1;2\n", {ONE: [(1, 2)]}),
+    "a mark of the byte order": ("\ufeffsrc,dst\n1,2\n", {ONE: [(1, 2)]}),
+    "quotes": ('source,target\n"a, b",c\n', {ONE: [("a, b", "c")]}),
+    "only a heading": ("source,target\n", {ONE: []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_edge_lists(kind: str, tmp_path: Path) -> None:
+    text, edges = KINDS[kind]
+    path = written(tmp_path, text)
+    assert guess(path) == "edges"
+    assert lines_of(imported(path, tmp_path)) == edges
+
+
+def test_files_that_networkx_writes(tmp_path: Path) -> None:
+    graph = nx.les_miserables_graph()
+    labelled = nx.convert_node_labels_to_integers(graph, first_label=5)
+    nx.write_weighted_edgelist(labelled, tmp_path / "e.gz")
+    found = lines_of(imported(tmp_path / "e.gz", tmp_path, columns={"weight": "3"}))[ONE]
+    assert found == [(u, v, w) for u, v, w in labelled.edges(data="weight")]
+    nx.write_edgelist(labelled, tmp_path / "e.txt", data=True)
+    with pytest.raises(DataError, match="'3' is not imported"):
+        imported(tmp_path / "e.txt", tmp_path)
+
+
+def test_columns_are_those_that_pandas_reads(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame({"rating": rng.integers(1, 11, 50) / 2, "userId": rng.integers(0, 9, 50),
+                          "movieId": rng.integers(0, 9, 50), "timestamp": rng.integers(10**9, 2 * 10**9, 50)})  # fmt: skip
+    table.to_csv(tmp_path / "r.csv", index=False)
+    with pytest.raises(DataError, match="'rating' is not imported"):
+        imported(tmp_path / "r.csv", tmp_path, columns={"src": "userId", "dst": "movieId"})
+    columns = {"src": "userId", "dst": "3", "stars": "rating"}
+    graph = imported(tmp_path / "r.csv", tmp_path, columns=columns)
+    assert lines_of(graph)[ONE] == [*zip(table.userId, table.movieId, table.rating, table.timestamp, strict=True)]
+    assert list(graph.schema.edge_tables[ONE]) == ["stars", "time"]
+    assert graph.schema.edge_tables[ONE]["time"].dtype == "<i8"
+
+
+def test_several_files_are_read_as_one(tmp_path: Path) -> None:
+    one = written(tmp_path, "source,target,weight\n5,1,2\n", "one.csv")
+    two = written(tmp_path, "weight\ttarget\tsource\n0.5\t5\t9\n", "two.gz")
+    assert lines_of(imported([one, two], tmp_path)) == {ONE: [(5, 1, 2.0), (9, 5, 0.5)]}
+    assert lines_of(imported([two, one], tmp_path)) == {ONE: [(9, 5, 0.5), (5, 1, 2.0)]}
+    other = written(tmp_path, "1,2\n", "other.csv")
+    with pytest.raises(DataError, match=r"other.csv: has dst, src, but one.csv has dst, src, weight"):
+        imported([one, other], tmp_path)
+
+
+@pytest.mark.parametrize("blocks", [64, 8 << 20])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("3,abc,1", r"line 402: column 'target': 'abc' is no integer"),
+        ("3,007,1", r"line 402: column 'target': '007' is no integer"),
+        ("3,,1", r"line 402: column 'target': '' is no integer"),
+        ("3,1.5,1", r"line 402: column 'target': '1.5' is no integer"),
+        ("3,99999999999999999999,1", r"line 402: column 'target': '99999999999999999999' does not fit into 64 bits"),
+        ("3,4,heavy", r"line 402: column 'weight': 'heavy' is no number"),
+        ("3,4,", r"line 402: column 'weight': '' is no number"),
+        ("3,4", r"line 402: 2 columns instead of 3: '3,4'"),
+        ("3,4,5,6", r"line 402: 4 columns instead of 3: '3,4,5,6'"),
+        ("3,\udcff,5", r"line 402: not UTF-8: invalid start byte at byte 2"),
+    ],
+)
+def test_a_bad_line_is_named(
+    line: str, said: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "_BLOCK", blocks)
+    text = "source,target,weight\n" + "# c\n" * 100 + "1,2,3\n" * 300 + line + "\n" + "1,2,3\n" * 300
+    path = written(tmp_path, text.encode(errors="surrogateescape"))
+    with pytest.raises(DataError, match=rf"edges\.txt: {said}") as caught:
+        imported(path, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["edges.txt"]
+
+
+def test_a_fraction_behind_whole_numbers_makes_the_column_float64(tmp_path: Path) -> None:
+    path = written(tmp_path, "source,target,weight\n" + "1,2,3\n" * 300 + "2,1,2.5\n")
+    graph = imported(path, tmp_path)
+    assert graph.edges(ONE).tables["weight"].tolist() == [3.0] * 300 + [2.5]
+    assert graph.provenance["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        (b"", {}, "holds no edges"),
+        (b"word\nother\n", {}, "'word' has no two columns"),
+        (b"\x00\x01 \x02", {}, "zero bytes"),
+        (b"\xff\xfe a\n", {}, "line 1: not UTF-8"),
+        (gzip.compress(b"1 2\n" * 99)[:-9], {}, "not readable as gzip"),
+        (b"1 2\n", {"columns": {"weight": "3"}}, "--columns weight=3: .* no such column; there are: 1, 2"),
+        (b"1 2\n", {"columns": {"src": "1", "dst": "1"}}, "named twice"),
+        (b"1 2\n", {"columns": {"weight": "2"}}, "no two columns for the ends"),
+        (b"a,b\n1,2\n", {"columns": {"src": "c"}}, "--columns src=c: .* there are: a, b"),
+        (b"% asym dynamic\n1 2 1 5\n", {}, "'dynamic' is not imported"),
+    ],
+)
+def test_what_is_no_edge_list_is_refused(data: bytes, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(AttaError, match=said) as caught:
+        imported(written(tmp_path, data), tmp_path, **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "_LONGEST_LINE", 1000)
+    monkeypatch.setattr(parsing, "_BLOCK", 64)
+    with pytest.raises(DataError, match="line 3: longer than 1000 bytes"):
+        imported(written(tmp_path, "1 2\n1 2\n" + "1" * 5000), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("# Nodes: 5 Edges: 2\n1 2\n2 3\n", "edges.txt: its comments say 5 nodes, its lines have 3"),
+        ("# Nodes: 3 Edges: 9\n1 2\n2 3\n", "edges.txt: its comments say 9 edges, its lines have 2"),
+        ("% asym unweighted\n% 9 3 3\n1 2\n2 3\n", "edges.txt: its comments say 9 edges, its lines have 2"),
+        ("# Undirected graph\n1 2\n", "edges.txt: a comment calls the graph undirected; --undirected adds reverses that it lacks"),
+        ("1 2\n2 x\n", "edges.txt: ids are taken as strings, because 'x' is no integer"),
+        ("who,whom\nann,bob\n", "edges.txt: the first line is taken for an edge; --columns src=who,dst=whom makes it a heading"),
+    ],
+)  # fmt: skip
+def test_doubts_are_told(text: str, note: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    assert import_graph("edges", path, tmp_path / "g") == [note]
+    if "--columns" in note:
+        assert lines_of(imported(path, tmp_path, columns={"src": "who", "dst": "whom"})) == {ONE: [("ann", "bob")]}
+
+
+def test_only_edge_lists_have_columns(tmp_path: Path) -> None:
+    path = written(tmp_path, "1 2\n")
+    for options in ({"columns": {"src": "1"}}, {"string_ids": True}):
+        with pytest.raises(ConfigError, match="only the format edges"):
+            import_graph("npz", path, tmp_path / "g", **options)
+
+
+@pytest.mark.parametrize("row", c.FORMATS)
+def test_formats_are_recognised(row: str, tmp_path: Path) -> None:
+    fmt, write, package = c.FORMATS[row]
+    if package:
+        pytest.importorskip(package)
+    assert guess(write(tmp_path, {"features", "labels", "splits"})) == fmt
+
+
+def test_what_nobody_recognises_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not recognised; --format names what it is: dgl, "):
+        guess(written(tmp_path, "prose\nof no format at all\n"))
+    with pytest.raises(DataError, match="no such file"):
+        guess(tmp_path / "absent")
