@@ -10,10 +10,10 @@
 Types may be missing in a graph of one type. ``train_set``, ``validation_set`` and ``test_set`` become splits, ``labels``
 the table ``y``; labels of vertices in no set are -1 (in fractions: NaN). Sets of edges stay behind, and a note says so.
 
-Where only ``preprocessed/`` is left, its graph is read (``topology.py``). GraphBolt sorts edges by destination there.
-They return to their order if the original edge ids are stored. Otherwise their order is GraphBolt's, a note says so, and
-tables of edges are refused. Attributes of edges beside the graph are refused, too: GraphBolt leaves them in the order of
-the raw files.
+Where only ``preprocessed/`` is left, or a file of its graph alone, that is read (``topology.py``). GraphBolt sorts edges
+by destination there. They return to their order if the original edge ids are stored. Otherwise their order is
+GraphBolt's, a note says so, and tables of edges are refused. Attributes of edges beside the graph are refused, too:
+GraphBolt leaves them in the order of the raw files.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
+from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.tasks import add_tasks, rows_of
 from atta.partition.importers.dgl.tensors import TypeNames, add_node_tables, edge_table
@@ -39,6 +40,8 @@ __all__ = ["describes_graphbolt", "read_graphbolt"]
 
 _METADATA = "metadata.yaml"
 _KNOWN = {"dataset_name", "graph", "graph_topology", "feature_data", "tasks", "include_original_edge_id"}
+_CLASS = b"CSCSamplingGraph"
+_LOOKED_AT = 64 << 10
 _NODE, _EDGE = "_N", "_N:_E:_N"
 """DGL's names of the only types."""
 _EDGES: dict[str, Callable[[Path], FileRows]] = {"csv": lambda path: csv_rows(path, np.int64), "numpy": npy_edges}
@@ -46,8 +49,15 @@ _EDGES: dict[str, Callable[[Path], FileRows]] = {"csv": lambda path: csv_rows(pa
 
 
 def describes_graphbolt(source: Path) -> bool:
-    """Whether a file or folder is such a data set."""
-    return source.name == _METADATA if source.is_file() else bool(_places(source))
+    """Whether a file or folder is such a data set, or the graph of a preprocessed one."""
+    return source.name == _METADATA or _is_graph(source) if source.is_file() else bool(_places(source))
+
+
+def _is_graph(source: Path) -> bool:
+    if source.suffix != ".pt":
+        return False
+    with open_regular(source) as file:
+        return _CLASS in file.read(_LOOKED_AT)
 
 
 def _places(folder: Path) -> list[Path]:
@@ -116,6 +126,8 @@ class _DataSet:
     @classmethod
     def open(cls, source: Path) -> _DataSet:
         """The data set of a folder: as it was before preprocessing, if its files are still there."""
+        if _is_graph(source):
+            return cls(source, source.parent, {"graph_topology": {"path": source.name}})
         found = [source] if source.is_file() else _places(source)
         for path in found:
             said = read_description(path, "a data set of GraphBolt")

@@ -32,6 +32,7 @@ __all__ = ["PART", "read_parts"]
 Array = npt.NDArray[Any]
 PART = "part"
 """The node table that has the partition of each vertex."""
+_GRAPHBOLT = "part_graph_graphbolt"
 _KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
 
 
@@ -162,6 +163,10 @@ def _config(path: Path) -> dict[str, Any]:
             )
         if not isinstance(value[types], dict) or set(value[name]) != set(value[types]):
             raise DataError(path, f"{name} and {types} name different types")
+    if isinstance(part := value.get("part-0"), dict) and "part_graph" not in part and _GRAPHBOLT in part:
+        raise DataError(
+            path, "its parts are GraphBolt's, which are not read: import the data set, or partition it for DGL's graphs"
+        )
     if not isinstance(value["num_parts"], int) or value["num_parts"] < 1:
         raise DataError(path, f"num_parts {value['num_parts']!r} is not a number of parts")
     return value

@@ -25,6 +25,8 @@ Array = npt.NDArray[Any]
 _PLACES = ("dgl.graphbolt.impl.fused_csc_sampling_graph", "dgl.graphbolt.impl.csc_sampling_graph")
 _CLASSES = ("FusedCSCSamplingGraph", "CSCSamplingGraph")
 _ORIGINAL = "_ORIGINAL_EDGE_ID"
+_NUMBERS = "_ID"
+"""The table of vertices that parts of a partitioned graph have: their numbers in the whole."""
 _NODE, _EDGE = "_N", "_N:_E:_N"
 
 
@@ -108,6 +110,8 @@ def read_topology(path: Path) -> Topology:
         of_edges = {str(n): t.numpy() for n, t in parts.get("edge_attributes", {}).items()}
     except (KeyError, AttributeError, TypeError, IndexError, ValueError) as error:
         raise DataError(path, f"not a graph of GraphBolt: {first_line(error)}") from None
+    if _NUMBERS in of_nodes:
+        raise DataError(path, "a part of a graph that GraphBolt partitioned: import the data set that it was made from")
     original = of_edges.pop(_ORIGINAL, None)
     vertices, edges = sum(counts.values()), len(indices)
     sound = len(indptr) == vertices + 1 and indptr[0] == 0 and indptr[-1] == edges and (np.diff(indptr) >= 0).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,51 @@ def test_refused(tmp_path: Path, change: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
         import_graph("dgl", tmp_path / "s", tmp_path / "g")
     assert not list(tmp_path.glob("g*"))
+
+
+def test_a_graph_alone(tmp_path: Path) -> None:
+    save_fused(tmp_path / "fused.pt", typed=True, original=True)
+    assert guess(tmp_path / "fused.pt") == "dgl"
+    import_graph("dgl", tmp_path / "fused.pt", tmp_path / "g", drop=["weight"])
+    edges = Graph.open(tmp_path / "g").edges("author__writes__paper")
+    assert np.array_equal(np.stack([edges.src, edges.dst]), EDGES["author:writes:paper"])
+
+
+def test_partitions_are_named(tmp_path: Path) -> None:
+    state = {"independent_tensors": {"indptr": torch.tensor([0, 0]), "indices": torch.tensor([])}}
+    save_under_names(tmp_path / "part0/fused.pt", Fused({**state, "node_attributes": {"_ID": torch.tensor([4])}}))
+    with pytest.raises(DataError, match=r"fused\.pt: a part of a graph that GraphBolt partitioned"):
+        import_graph("dgl", tmp_path / "part0/fused.pt", tmp_path / "g")
+    pytest.importorskip("dgl")
+    said = {"part_method": "metis", "num_parts": 1, "node_map": {"_N": [[0, 1]]}, "edge_map": {"_N:_E:_N": [[0, 0]]}}
+    said |= {"ntypes": {"_N": 0}, "etypes": {"_N:_E:_N": 0}, "part-0": {"part_graph_graphbolt": "part0/fused.pt"}}
+    (tmp_path / "tiny.json").write_text(json.dumps(said))
+    assert guess(tmp_path / "tiny.json") == "dgl"
+    with pytest.raises(DataError, match=r"tiny\.json: its parts are GraphBolt's, which are not read"):
+        import_graph("dgl", tmp_path / "tiny.json", tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s["independent_tensors"].pop("indices"), "not a graph of GraphBolt: 'indices'"),
+        (
+            lambda s: s["independent_tensors"].update(indptr=torch.tensor([0, 3])),
+            "lists of neighbours do not fit together",
+        ),
+        (lambda s: s["independent_tensors"].update(indices=torch.tensor([0, 9])), "an edge has the source 9"),
+        (lambda s: s.update(edge_attributes={"_ORIGINAL_EDGE_ID": torch.tensor([0, 0])}), "are not 0 to 1"),
+        (lambda s: s.clear(), "not a graph of GraphBolt"),
+    ],
+)
+def test_damaged_graphs(tmp_path: Path, change: Any, says: str) -> None:
+    plain = {"indptr": torch.tensor([0, 1, 2]), "indices": torch.tensor([0, 1])}
+    state: dict[str, Any] = {"independent_tensors": plain}
+    change(state)
+    save_under_names(tmp_path / "fused.pt", Fused(state))
+    with pytest.raises(Exception, match=says) as error:
+        import_graph("dgl", tmp_path / "fused.pt", tmp_path / "g")
+    assert type(error.value).__module__ == "atta.errors"
 
 
 def test_yaml_makes_no_objects(tmp_path: Path) -> None:
