@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,6 @@ _LABEL_SHARE = 0.3
 _TARGET_NOISE = 0.1
 
 Ints = npt.NDArray[np.int64]
-_T = TypeVar("_T")
 Edges = tuple[Ints, Ints]  # sources and destinations
 
 

@@ -217,7 +217,8 @@ def _write(
     both = konect is not None and konect[0] == "sym"
     for name, positions in _by_relation(edges, found.relations) if several else [(relation, None)]:
         total = len(edges) if positions is None else len(positions)
-        with EdgeStream(out, f"{source}__{name}__{target}", options, specs, total=total, both=both) as stream:
+        edge_type = f"{source}__{name}__{target}"
+        with EdgeStream(out, edge_type, options, specs, total=total, both=both) as stream:
             for piece in edges.pieces(rows, positions):
                 stream.append(piece["src"], piece["dst"], **{table: piece[table] for table in specs})
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import check_regular
 from atta.partition.importers.reading.head import HEAD_BYTES, head_of
+from atta.partition.schema import is_table_name
 
 __all__ = [
     "BLANKS",
@@ -135,8 +136,10 @@ def splits_into_columns(path: Path, head: bytes) -> bool:
 
 def fields_of(line: str, separator: str) -> list[str]:
     """The columns of a line."""
-    if separator in (BLANKS, "\t"):
-        return line.split() if separator == BLANKS else [field.strip() for field in line.split("\t")]
+    if separator == BLANKS:
+        return re.split("[ \t]+", line.strip(" \t\r"))
+    if separator == "\t":
+        return [field.strip() for field in line.split("\t")]
     return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
 
 
@@ -149,11 +152,14 @@ def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:
     """What is which column: as the user says, as its name or KONECT's rules say, and the ends else in the first two.
 
     Raises:
-        ConfigError: the user names a column that is not there, or one twice.
+        ConfigError: the user names a column that is not there, or one twice, or a table that cannot be.
         DataError: there are fewer than two columns.
     """
     columns = dialect.columns
     found = {role: _position(path, columns, role, column) for role, column in said.items()}
+    for name in said.keys() - {"src", "dst", "relation"}:
+        if not is_table_name(name):
+            raise ConfigError(f"--columns {name}={said[name]}: edge tables cannot have this name")
     if len(set(found.values())) < len(found):
         raise ConfigError(f"--columns {_spelt(said)}: one column is named twice")
     taken = set(found.values())
@@ -166,7 +172,7 @@ def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:
         found |= {role: place for role, place in tables if place < len(columns)}
     elif not found and dialect.rows and _are_triples(dialect):
         found = {"src": 0, "relation": 1, "dst": 2}
-    free = iter(place for place in range(len(columns)) if place not in found.values())
+    free = iter([place for place in range(len(columns)) if place not in found.values()])
     ends = [found.pop(end, None) for end in ("src", "dst")]
     src, dst = (next(free, None) if end is None else end for end in ends)
     if src is None or dst is None:

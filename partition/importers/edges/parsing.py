@@ -124,11 +124,11 @@ def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
     import pyarrow.compute as pc
 
     plain = _plain(block, layout.dialect.separator)
+    if not plain or plain.isspace():
+        return {}
     try:
         table = _read(plain, layout, {})
     except pa.ArrowInvalid as error:
-        if not plain.strip():
-            return {}
         _find_bad_line(plain, layout)
         raise _BadLineError(0, f"or a later one: {first_line(error)}") from None
     ids = [name for name, kind in layout.kinds.items() if kind == "integer"]

@@ -76,6 +76,10 @@ class EdgeStream:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._symmetric:
             self._append_reverses()
+        if kind is None:  # a graph may have more edge types than files may be open
+            self._forward.close()
+            if self._backward is not None:
+                self._backward.close()
 
 
 def add_edges(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import resource
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from atta.partition.schema import split_edge_type
 from tests.unit.partition import carried as c
 
 pytest.importorskip("pyarrow")
+ONE = "node__to__node"
 LIMITS = [0, 1, -1, 2**27 - 1, 2**27, 2**63 - 1, -(2**63)]
 IDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 30) | st.sampled_from(LIMITS)
 
@@ -114,12 +117,23 @@ def test_strings_are_numbered_as_they_first_come(tmp_path: Path) -> None:
     assert labels(graph, "node") == list(dict.fromkeys(v for edge in edges for v in edge))
 
 
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters=",;|"), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=30), st.sampled_from([" ", "\t"]))
+@settings(max_examples=60, deadline=None)
+def test_strings_of_any_script(edges: list[tuple[str, str]], separator: str) -> None:
+    lines = [f".{u}{separator}.{v}" for u, v in edges]  # no first letter makes a line a comment
+    with tempfile.TemporaryDirectory() as folder:
+        graph = imported(written(Path(folder), "\n".join(lines)), Path(folder))
+        assert lines_of(graph) == {ONE: [(f".{u}", f".{v}") for u, v in edges]}
+
+
 def test_numbers_are_strings_if_the_user_says_so(tmp_path: Path) -> None:
     path = written(tmp_path, "1 07\n2 1\n".replace("07", "7"))
     assert lines_of(imported(path, tmp_path, string_ids=True)) == {"node__to__node": [("1", "7"), ("2", "1")]}
 
 
-ONE = "node__to__node"
 KINDS: dict[str, tuple[str, dict[str, list[tuple[Any, ...]]]]] = {
     "SNAP": ("# Nodes: 3 Edges: 2\n# FromNodeId\tToNodeId\n5\t7\n7\t9\n", {ONE: [(5, 7), (7, 9)]}),
     "a comment names the columns": ("# to from\n5 7\n", {ONE: [(7, 5)]}),
@@ -134,6 +148,7 @@ KINDS: dict[str, tuple[str, dict[str, list[tuple[Any, ...]]]]] = {
     "triples of numbers": ("1 likes 2\n2 likes 1\n", {"node__likes__node": [(1, 2), (2, 1)]}),
     "a heading of triples": ("head,relation,tail\n1,5,2\n", {"node__5__node": [(1, 2)]}),
     "columns in another order": ("weight,Target,Source,time\n1,2,3,4\n2.5,3,4,5\n", {ONE: [(3, 2, 4, 1), (4, 3, 5, 2.5)]}),
+    "one end has a known name": ("whom,source\n1,2\n", {ONE: [(2, 1)]}),
     "an unknown heading": ("a;b\n1;2\n", {ONE: [(1, 2)]}),
     "a mark of the byte order": ("\ufeffsrc,dst\n1,2\n", {ONE: [(1, 2)]}),
     "quotes": ('source,target\n"a, b",c\n', {ONE: [("a, b", "c")]}),
@@ -147,6 +162,18 @@ def test_kinds_of_edge_lists(kind: str, tmp_path: Path) -> None:
     path = written(tmp_path, text)
     assert guess(path) == "edges"
     assert lines_of(imported(path, tmp_path)) == edges
+
+
+def test_more_relations_than_files_may_be_open(tmp_path: Path) -> None:
+    path = written(tmp_path, "".join(f"a\tr{i % 90}\tb{i % 7}\n" for i in range(200)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 60, hard))
+    try:
+        graph = imported(path, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    edges = {f"node__r{r}__node": [("a", f"b{i % 7}") for i in range(r, 200, 90)] for r in range(90)}
+    assert lines_of(graph) == edges
 
 
 def test_files_that_networkx_writes(tmp_path: Path) -> None:
@@ -230,6 +257,7 @@ def test_a_fraction_behind_whole_numbers_makes_the_column_float64(tmp_path: Path
         (gzip.compress(b"1 2\n" * 99)[:-9], {}, "not readable as gzip"),
         (b"1 2\n", {"columns": {"weight": "3"}}, "--columns weight=3: .* no such column; there are: 1, 2"),
         (b"1 2\n", {"columns": {"src": "1", "dst": "1"}}, "named twice"),
+        (b"1 2 3\n", {"columns": {"a__b": "3"}}, "--columns a__b=3: edge tables cannot have this name"),
         (b"1 2\n", {"columns": {"weight": "2"}}, "no two columns for the ends"),
         (b"a,b\n1,2\n", {"columns": {"src": "c"}}, "--columns src=c: .* there are: a, b"),
         (b"% asym dynamic\n1 2 1 5\n", {}, "'dynamic' is not imported"),

@@ -74,6 +74,13 @@ def test_the_format_is_guessed_and_the_contents_are_shown(tmp_path: Path) -> Non
     assert atta(path, tmp_path / "g", "--overwrite", "--quiet") == ""
 
 
+def test_a_set_of_many_relations_is_shown_in_few_lines(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "facts.tsv").write_text("".join(f"a\tr{i % 30}\tb\n" for i in range(300)))
+    shown = re.findall(r"(node__r\d+__node|more edge types)\W+(\d+)", atta(tmp_path / "facts.tsv", tmp_path / "g"))
+    assert [count for _, count in shown] == ["10"] * 20 + ["100"]
+
+
 def test_a_named_format_is_not_guessed(tmp_path: Path) -> None:
     path = c.npz(tmp_path, {"features"})
     for given in (["npz", path, tmp_path / "a"], [path, tmp_path / "b", "--format", "npz"]):

@@ -27,6 +27,8 @@ __all__ = ["COMMANDS"]
 
 # The tables show these splits; the JSON has all of them.
 _MAIN_SPLITS = ("train", "val", "test")
+_MOST_TYPES = 20
+"""Number of types that the end of an import shows; a set of facts may have thousands of relations."""
 _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
@@ -98,7 +100,7 @@ def import_(
     for note in notes:
         echo(f"note: {note}", err=True)
     if not quiet:
-        printer().print(*(_types_table(schema.to_json()) for schema in written))
+        printer().print(*(_types_table(schema.to_json(), _MOST_TYPES) for schema in written))
     say(quiet, f"{dst}: imported from {', '.join(sources)}")
 
 
@@ -284,13 +286,17 @@ def _prediction_table(prediction: dict[str, Any]) -> Table:
     return table
 
 
-def _types_table(report: dict[str, Any]) -> Table:
+def _types_table(report: dict[str, Any], most: int | None = None) -> Table:
+    """Types, counts, tables and splits; of node types and of edge types at most ``most`` by themselves."""
     table = Table("type", "count", "tables", "splits", title="Contents")
     for kind in ("node_types", "edge_types"):
-        for name, entry in report[kind].items():
+        shown = dict(list(report[kind].items())[:most])
+        for name, entry in shown.items():
             specs = (f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items())
             splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
             table.add_row(name, f"{entry['count']:,}", "\n".join(specs), ", ".join(splits))
+        if rest := [entry["count"] for name, entry in report[kind].items() if name not in shown]:
+            table.add_row(f"{len(rest):,} more {kind.replace('_', ' ')}", f"{sum(rest):,}")
     return table
 
 
