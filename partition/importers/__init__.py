@@ -138,7 +138,7 @@ def import_graph(
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
     files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
-    if fmt != "edges" and (columns or string_ids or len(files) > 1):
+    if fmt not in ("edges", "tgb") and (columns or string_ids or len(files) > 1):
         raise ConfigError(f"{fmt}: only the format edges has several files, --columns and --string-ids")
     source = files[0]
     options = ImportOptions(

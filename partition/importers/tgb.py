@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import edges
 from atta.partition.importers.edges.dialect import dialect_of, known_role
@@ -68,6 +68,9 @@ def _heading(head: bytes) -> list[str]:
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the file ``source``."""
     names = _heading(head_of(source))
+    lists = names[3:4] != ["state_label"] and names[1:6] != list(_PROCESSED)
+    if not lists and (options.columns or options.string_ids or options.more):
+        raise ConfigError(f"{source}: its columns are known; only edge lists take several files and other columns")
     if names[3:4] == ["state_label"]:
         _add(_jodie(source, names), out, options)
     elif names[1:6] == list(_PROCESSED):

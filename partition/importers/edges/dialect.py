@@ -20,6 +20,7 @@ from atta.partition.schema import is_table_name
 
 __all__ = [
     "BLANKS",
+    "DATE",
     "INTEGER",
     "UNWEIGHTED",
     "Dialect",
@@ -37,6 +38,8 @@ INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 """How an integer is written. ``007`` is a string, because the number 7 would not give it back."""
 UNWEIGHTED = "unweighted"
 """KONECT's files of this kind have ones for weights where times follow."""
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?")
+"""How a date is written in a column of times."""
 _SEPARATORS = ("\t", ",", ";", "|", BLANKS)
 _SAMPLE = 100
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+(\w+)")

@@ -114,6 +114,25 @@ def test_edge_list_of_tgb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dates", "seconds"),
+    [
+        (["2019-01-01", "1969-12-31"], [1546300800, -86400]),
+        (["2005-02-14 00:00:03", "2005-02-14T00:01"], [1108339203, 1108339260]),
+    ],
+)
+def test_dates_become_seconds(tmp_path: Path, dates: list[str], seconds: list[int]) -> None:
+    pytest.importorskip("pyarrow")
+    source = tmp_path / "tgbn-tiny_edgelist.csv"
+    source.write_text(f"time,user_id,genre,weight\n{dates[0]},u1,rock,0.5\n{dates[1]},u2,rock,1\n")
+    (note,) = import_graph("tgb", source, tmp_path / "g")
+    assert "seconds since 1970" in note
+    assert Graph.open(tmp_path / "g").edges("node__to__node").tables["time"].tolist() == seconds
+    source.write_text(source.read_text() + "2019-13-01,u2,pop,1\n" + "soon,u2,pop,1\n")
+    with pytest.raises(DataError, match=r"edgelist\.csv: line"):
+        import_graph("tgb", source, tmp_path / "h")
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda lines: lines.append("0.5,1,2,0,1,2,3,4,5"), r"vertices are whole numbers up to 2\*\*53, not 0\.5"),
