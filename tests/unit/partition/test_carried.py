@@ -105,7 +105,9 @@ def test_it_comes_along(row: str, thing: str, tmp_path: Path) -> None:
     if thing == "edge ids":
         # The edge with id ORDER[i] was written as the i-th. pyg-parts keeps its edges under their numbers.
         place = np.argsort(c.ORDER) if row == "`dgl`: partitions" else place
-    if row != "`planetoid`" and (row not in ("`edges`", "`tgb`") or thing != "user ids"):  # vertices are in the order of ids
+    if row != "`planetoid`" and (
+        row not in ("`edges`", "`tgb`") or thing != "user ids"
+    ):  # vertices are in the order of ids
         assert np.array_equal(np.stack([edges.src, edges.dst]), np.stack([c.SRC, c.DST])[:, place])
     assert_carried(graph, thing, row)
 

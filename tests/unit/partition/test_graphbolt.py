@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
 
@@ -288,6 +289,13 @@ def test_damaged_graphs(tmp_path: Path, change: Any, says: str) -> None:
     with pytest.raises(Exception, match=says) as error:
         import_graph("dgl", tmp_path / "fused.pt", tmp_path / "g")
     assert type(error.value).__module__ == "atta.errors"
+
+
+def test_the_package_for_yaml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "metadata.yaml").write_text("graph: {}")
+    monkeypatch.setitem(sys.modules, "yaml", None)  # Python does this for a missing package
+    with pytest.raises(ConfigError, match=r"reading YAML needs yaml: install atta\[dgl\]"):
+        import_graph("dgl", tmp_path, tmp_path / "g")
 
 
 def test_yaml_makes_no_objects(tmp_path: Path) -> None:
