@@ -214,16 +214,6 @@ class GraphWriter:
         )
         out.append(src, dst, **tables)
 
-    @property
-    def node_types(self) -> list[str]:
-        """The node types declared so far."""
-        return list(self._counts)
-
-    def tables(self, node_type: str) -> list[str]:
-        """The tables of a declared node type so far."""
-        self.count(node_type)
-        return list(self._tables[node_type])
-
     def count(self, node_type: str = NODE_TYPE) -> int:
         """The number of vertices of a declared node type; raises ConfigError."""
         if node_type not in self._counts:

@@ -73,14 +73,15 @@ def read_graphbolt(source: Path, out: GraphWriter, options: ImportOptions) -> No
     if not graph.counts or not graph.edges:
         raise DataError(data.path, "the graph has no nodes or no edges")
     orders = [{name: place for place, name in enumerate(types)} for types in (graph.counts, graph.edges)]
-    names = TypeNames(data.path, orders[0], orders[1])
+    names, labelled = TypeNames(data.path, orders[0], orders[1]), set()
     for theirs, count in graph.counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise DataError(data.path, f"'num' of {theirs!r} is {count!r}, wanted is a number of vertices")
         out.add_nodes(names.nodes[theirs], count)
         tables = graph.node_tables[theirs] | data.tables("node", theirs, len(graph.counts), options)
-        add_node_tables(data.path, out, names.nodes[theirs], tables, options)
-    add_tasks(data.path, data.folder, data.said, names, out, options)
+        if add_node_tables(data.path, out, names.nodes[theirs], tables, options):
+            labelled.add(names.nodes[theirs])
+    add_tasks(data.path, data.folder, data.said, names, out, options, labelled=labelled)
     for key, edges in graph.edges.items():
         tables = graph.edge_tables[key] | data.tables("edge", key, len(graph.edges), options)
         tables = {name: rows for name, rows in tables.items() if edge_table(rows.path, name, options)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,19 @@ def rows_of(path: Path, folder: Path, entry: Mapping[str, Any]) -> FileRows:
 
 
 def add_tasks(  # noqa: PLR0917 - the description, and where it goes
-    path: Path, folder: Path, said: Mapping[str, Any], names: TypeNames, out: GraphWriter, options: ImportOptions
+    path: Path,
+    folder: Path,
+    said: Mapping[str, Any],
+    names: TypeNames,
+    out: GraphWriter,
+    options: ImportOptions,
+    *,
+    labelled: Collection[str],
 ) -> None:
-    """Add the splits and labels of the task of vertices. A note says which sets of edges are left."""
+    """Add the splits and labels of the task of vertices. A note says which sets of edges are left.
+
+    ``labelled``: node types that have labels already.
+    """
     taken = None
     for task in entries(path, said, "tasks"):
         name = str(task.get("name") or "task")
@@ -50,7 +60,7 @@ def add_tasks(  # noqa: PLR0917 - the description, and where it goes
         else:
             taken = name
             state_classes(out, path, task.get("num_classes"))
-            _Task(path, folder, names, out, options).add(sets)
+            _Task(path, folder, names, out, options).add(sets, labelled)
 
 
 def _is_of_edges(entry: Mapping[str, Any]) -> bool:
@@ -67,13 +77,13 @@ class _Task:
         self._out, self._options = out, options
         self._labels: dict[str, Array] = {}
 
-    def add(self, sets: Mapping[str, list[dict[str, Any]]]) -> None:
+    def add(self, sets: Mapping[str, list[dict[str, Any]]], labelled: Collection[str]) -> None:
         """Write the sets by split, each a list with an entry for every node type."""
         for split, found in sets.items():
             for entry in found:
                 self._add_set(split, entry)
         for node_type, values in self._labels.items():
-            if "y" in self._out.tables(node_type):
+            if node_type in labelled:
                 self._options.refuse(self._path, "labels", f"{node_type!r} has labels among its features")
             else:
                 self._out.add_labels(values, node_type)

@@ -87,8 +87,9 @@ def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> di
 
 def add_node_tables(
     where: Path, out: GraphWriter, node_type: str, tables: Mapping[str, FileRows], options: ImportOptions
-) -> None:
-    """Write the tensors of a node type that are read block by block. Refuse those whose name no table can have."""
+) -> bool:
+    """Write the tensors of a node type that are read block by block; returns whether labels are among them. Refuse those
+    whose name no table can have."""
     named = table_names({name: rows.dtype for name, rows in tables.items()})
     for name, rows in tables.items():
         table = named.get(name, name)
@@ -96,6 +97,7 @@ def add_node_tables(
             add_node_rows(out, node_type, name, rows, table, options)
         else:
             options.refuse(where, name, _NO_NAME)
+    return "y" in named.values()
 
 
 def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes

@@ -63,7 +63,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         )
     _add_tables(graph, out, options)
     state_classes(out, folder, meta.num_classes)
-    add_splits(folder / "split", out, options)
+    add_splits(folder / "split", graph.counts, out, options)
     for edge_type, relation in graph.relations.items():
         _add_relation(edge_type, relation.both_ways(edge_type) if meta.add_inverse_edge else relation, out, options)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.importers.ogb.layout import OgbGraph, Relation
+from atta.partition.importers.ogb.layout import OgbGraph, Relation, edge_type
 from atta.partition.importers.reading.archive import npz_edges, npz_rows
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import FileRows
@@ -71,7 +71,7 @@ def typed(raw: Path, options: ImportOptions) -> OgbGraph:
     relations = {}
     for key, tables in edges.items():
         number = (raw / "num_edges_dict.npz", _number(stated[key], key)) if key in stated else None
-        relations["__".join(key.split("___"))] = Relation(npz_edges(path, key), tables, number)
+        relations[edge_type(key.split("___"))] = Relation(npz_edges(path, key), tables, number)
     return OgbGraph(counts, nodes, relations, _labels(raw, {t: t for t in counts}, options))
 
 

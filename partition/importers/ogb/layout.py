@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from atta.errors import DataError
 from atta.partition.importers.reading.rows import FileRows
 from atta.partition.schema import split_edge_type
 
-__all__ = ["OgbGraph", "Relation"]
+__all__ = ["OgbGraph", "Relation", "edge_type"]
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +60,12 @@ def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
             yield twice
 
     return replace(rows, pieces=pieces, count=None if rows.count is None else 2 * rows.count)
+
+
+def edge_type(triplet: Sequence[str]) -> str:
+    """The edge type of source, relation and target; raises ConfigError if they cannot be one."""
+    split_edge_type(joined := "__".join(triplet))
+    return joined
 
 
 @dataclass(frozen=True)

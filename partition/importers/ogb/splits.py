@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,9 @@ def read_meta(folder: Path, options: ImportOptions) -> Meta:
     )
 
 
-def add_splits(folder: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Add the splits of vertices of the only scheme in the folder. A note says which splits of edges are left."""
+def add_splits(folder: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
+    """Add the splits of vertices, of the node ``types``, of the only scheme in the folder. A note says which splits of
+    edges are left."""
     schemes = sorted(p for p in folder.glob("*") if p.is_dir()) if folder.is_dir() else []
     if not schemes:
         return
@@ -65,9 +66,9 @@ def add_splits(folder: Path, out: GraphWriter, options: ImportOptions) -> None:
         raise DataError(folder, f"holds {len(schemes)} splitting schemes; leave one")
     scheme = schemes[0]
     if (path := scheme / "split_dict.pt").exists():
-        _add_dictionary(path, out, options)
-    elif types := marked_types(scheme / "nodetype-has-split.csv.gz", out.node_types):
-        for node_type in types:
+        _add_dictionary(path, types, out, options)
+    elif marked := marked_types(scheme / "nodetype-has-split.csv.gz", types):
+        for node_type in marked:
             _add_texts(scheme / node_type, out, options, node_type)
     else:
         _add_texts(scheme, out, options, NODE_TYPE)
@@ -91,7 +92,7 @@ def _add_texts(folder: Path, out: GraphWriter, options: ImportOptions, node_type
             out.add_split(name, csv_rows(path, np.int64).column("split"), node_type)
 
 
-def _add_dictionary(path: Path, out: GraphWriter, options: ImportOptions) -> None:
+def _add_dictionary(path: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
     """Add the splits of ``{"train": [n], ...}``, or by type of ``{"train": {TYPE: [n]}, ...}``."""
     said = load_inert_torch(path)
     if not isinstance(said, Mapping):
@@ -102,7 +103,7 @@ def _add_dictionary(path: Path, out: GraphWriter, options: ImportOptions) -> Non
             options.refuse(path, theirs, "the layout has no such split")
             continue
         by_type: Mapping[str, Any] = value if isinstance(value, Mapping) else {NODE_TYPE: value}
-        if not set(by_type) <= set(out.node_types):
+        if not set(by_type) <= set(types):
             edges.append(theirs)
             continue
         for node_type, rows in by_type.items():

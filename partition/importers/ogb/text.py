@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.importers.ogb.layout import OgbGraph, Relation
+from atta.partition.importers.ogb.layout import OgbGraph, Relation, edge_type
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import FileRows, csv_rows
@@ -73,7 +73,7 @@ def typed(raw: Path, options: ImportOptions) -> OgbGraph:
         here = raw / "relations" / "___".join(triplet)
         found = _tables(here, "edge", options)
         _refuse_other_files(here, {*found, "edge", "num-edge-list"}, options)
-        relations["__".join(triplet)] = Relation(csv_rows(here / "edge.csv.gz", np.int64), _named(found), _stated(here))
+        relations[edge_type(triplet)] = Relation(csv_rows(here / "edge.csv.gz", np.int64), _named(found), _stated(here))
     _refuse_other_files(raw, {"num-node-dict", "triplet-type-list", "nodetype-has-label"}, options)
     counted = {t: int(count) for t, count in sorted(zip(types, counts[0], strict=True))}
     return OgbGraph(counted, tables, relations, labels)
@@ -114,7 +114,7 @@ def _named(tables: dict[str, FileRows]) -> dict[str, FileRows]:
 
 def _labels(folder: Path, node_type: str) -> dict[str, FileRows]:
     path = folder / "node-label.csv.gz"
-    return {node_type: csv_rows(path, np.float64)} if path.exists() else {}
+    return {node_type: csv_rows(path, np.float64, empty="nan")} if path.exists() else {}
 
 
 def _stated(folder: Path) -> tuple[Path, int] | None:

@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -157,11 +157,18 @@ def npy_edges(path: Path) -> FileRows:
     return array_rows(path, index.T)
 
 
-def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str = ",", skip: int = 0) -> FileRows:
+def csv_rows(
+    path: Path,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    delimiter: str = ",",
+    skip: int = 0,
+    empty: str | None = None,
+) -> FileRows:
     """The rows [columns] of a file of numbers without a heading, gzipped if its name says so; raises DataError.
 
     ``dtype``: of the values; by default int64, or float64 if the file has fractions. ``skip``: number of lines before
-    the numbers.
+    the numbers. ``empty``: what an empty cell means; None: it is an error, and empty lines are none.
     """
     kind = np.dtype(dtype or (np.float64 if _has_fractions(path, skip) else np.int64))
 
@@ -170,8 +177,9 @@ def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str =
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
             for _ in range(skip):
                 text.readline()
+            lines = text if empty is None else _filled(text, empty)
             while True:
-                rows = np.loadtxt(text, dtype=kind, delimiter=delimiter, ndmin=2, max_rows=_LINES, comments=None)
+                rows = np.loadtxt(lines, dtype=kind, delimiter=delimiter, ndmin=2, max_rows=_LINES, comments=None)
                 if len(rows):
                     yield rows
                 if len(rows) < _LINES:
@@ -179,6 +187,12 @@ def csv_rows(path: Path, dtype: npt.DTypeLike | None = None, *, delimiter: str =
 
     first = next(_checked(path, pieces), np.empty((0, 1), kind))
     return FileRows(path, kind, first.shape[1:], lambda: _checked(path, pieces), None if len(first) else 0)
+
+
+def _filled(lines: Iterable[str], empty: str) -> Iterator[str]:
+    """Lines of a csv file with ``empty`` in empty cells, which pandas writes as ``""`` if they are alone in a line."""
+    for line in lines:
+        yield ",".join(cell.strip().strip('"') or empty for cell in line.split(","))
 
 
 def _has_fractions(path: Path, skip: int) -> bool:

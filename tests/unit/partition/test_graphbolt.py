@@ -233,6 +233,7 @@ def test_raw_files_are_preferred_where_they_are_left(tmp_path: Path) -> None:
         (lambda d: d["feature_data"][0].update(domain="graph"), "'feat' is not imported: it is of the domain 'graph'"),
         (lambda d: d["tasks"].append({**d["tasks"][0], "name": "again"}), "'again' is not imported"),
         (lambda d: d["tasks"][0]["train_set"][0]["data"].pop(0), "train of 'paper' has no seeds"),
+        (lambda d: d["feature_data"][1].update(name="label"), "'labels' is not imported: 'paper' has labels among its"),
         (lambda d: d.update(sampler="x"), "'sampler' is not imported"),
         (lambda d: d.update(graph=[]), "the graph has no nodes or no edges"),
     ],

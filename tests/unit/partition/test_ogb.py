@@ -165,6 +165,19 @@ def test_targets_of_a_regression(tmp_path: Path) -> None:
     assert graph.schema.num_classes is None
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_labels_that_pandas_wrote(tmp_path: Path, columns: int) -> None:
+    """The cells of unlabelled vertices are empty."""
+    pandas = pytest.importorskip("pandas")
+    typed_text(tmp_path / "s")
+    path = tmp_path / "s/raw/node-label/paper/node-label.csv.gz"
+    labels = np.repeat(LABEL, columns, axis=1)
+    pandas.DataFrame(labels).to_csv(path, header=False, index=False)
+    import_graph("ogb", tmp_path / "s", tmp_path / "g")
+    want = np.nan_to_num(labels, nan=-1)
+    assert np.array_equal(Graph.open(tmp_path / "g").table("paper", "y"), want[:, 0] if columns == 1 else want)
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.mkdir, ("harm",)
