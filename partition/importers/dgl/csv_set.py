@@ -51,6 +51,25 @@ def read_csv_set(source: Path, out: GraphWriter, options: ImportOptions) -> None
     """Import the data set of the folder or the ``meta.yaml`` ``source``."""
     path = source if source.is_file() else source / _META
     said = read_description(path, "a CSVDataset")
+    separator = _separator(path, said, options)
+    nodes = {str(entry.get("ntype") or _NODE): entry for entry in entries(path, said, "node_data", "file_name")}
+    edges = {_relation(path, entry): entry for entry in entries(path, said, "edge_data", "file_name")}
+    for kind, found in (("node_data", len(nodes)), ("edge_data", len(edges))):
+        if not found or found < len(said[kind]):
+            raise DataError(path, f"{kind!r} has no entries, or two of the same type")
+    keys = [":".join(relation) for relation in edges]
+    names = TypeNames(path, *({name: place for place, name in enumerate(found)} for found in (nodes, keys)))
+    known = {}
+    for theirs, entry in nodes.items():
+        file = CsvFile.open(named_file(path.parent, entry["file_name"]), separator)
+        known[theirs] = _add_nodes(file, entry, names.nodes[theirs], out, options)
+    for key, ((source_type, _, target_type), entry) in zip(keys, edges.items(), strict=True):
+        file = CsvFile.open(named_file(path.parent, entry["file_name"]), separator)
+        _add_relation(file, entry, names.edges[key], (known[source_type], known[target_type]), out, options=options)
+
+
+def _separator(path: Path, said: Mapping[str, Any], options: ImportOptions) -> str:
+    """What separates columns. Refuse entries that are not read."""
     for name in sorted(said.keys() - _KNOWN):
         options.refuse(path, name, "a CSVDataset has no such entry")
     if said.get("graph_data"):
@@ -58,34 +77,14 @@ def read_csv_set(source: Path, out: GraphWriter, options: ImportOptions) -> None
     separator = said.get("separator", ",")
     if not isinstance(separator, str) or len(separator) != 1:
         raise DataError(path, f"'separator' is {separator!r}, wanted is one character")
-    nodes = {str(entry.get("ntype") or _NODE): entry for entry in entries(path, said, "node_data", "file_name")}
-    edges = {_relation(path, entry): entry for entry in entries(path, said, "edge_data", "file_name")}
-    for kind, found in (("node_data", nodes), ("edge_data", edges)):
-        if not found or len(found) < len(said[kind]):
-            raise DataError(path, f"{kind!r} has no entries, or two of the same type")
-    orders = [{name: place for place, name in enumerate(found)} for found in (nodes, edges)]
-    names = TypeNames(path, orders[0], orders[1])
-    known = {}
-    for theirs, entry in nodes.items():
-        file = CsvFile.open(named_file(path.parent, entry["file_name"]), separator)
-        known[theirs] = _add_nodes(file, entry, names.nodes[theirs], out, options)
-    for key, entry in edges.items():
-        file = CsvFile.open(named_file(path.parent, entry["file_name"]), separator)
-        source_type, _, target_type = key.split(":")
-        ends = {
-            str(entry.get("src_id_field") or "src_id"): known[source_type],
-            str(entry.get("dst_id_field") or "dst_id"): known[target_type],
-        }
-        tables = _tables(file, {*ends}, entry, options)
-        tables = {name: rows for name, rows in tables.items() if edge_table(file.path, name, options)}
-        add_edge_rows(out, names.edges[key], _edges(file, ends), options, tables)
+    return separator
 
 
-def _relation(path: Path, entry: Mapping[str, Any]) -> str:
+def _relation(path: Path, entry: Mapping[str, Any]) -> tuple[str, str, str]:
     said = entry.get("etype") or _EDGE
     if not isinstance(said, list | tuple) or len(said) != 3 or not all(isinstance(name, str) for name in said):
         raise DataError(path, f"'etype' is {said!r}, wanted are source, relation and target")
-    return ":".join(said)
+    return said[0], said[1], said[2]
 
 
 def _add_nodes(
@@ -124,6 +123,23 @@ def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: Imp
         else:
             options.refuse(file.path, name, "it holds text")
     return found
+
+
+def _add_relation(
+    file: CsvFile,
+    entry: Mapping[str, Any],
+    edge_type: str,
+    known: tuple[Any, Any],
+    out: GraphWriter,
+    *,
+    options: ImportOptions,
+) -> None:
+    """Write an edge type. ``known``: the ids of sources and of destinations."""
+    fields = [str(entry.get(f"{end}_id_field") or f"{end}_id") for end in ("src", "dst")]
+    ends = dict(zip(fields, known, strict=True))
+    tables = _tables(file, {*ends}, entry, options)
+    tables = {name: rows for name, rows in tables.items() if edge_table(file.path, name, options)}
+    add_edge_rows(out, edge_type, _edges(file, ends), options, tables)
 
 
 def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:

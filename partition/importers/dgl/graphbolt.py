@@ -83,12 +83,17 @@ def read_graphbolt(source: Path, out: GraphWriter, options: ImportOptions) -> No
             labelled.add(names.nodes[theirs])
     add_tasks(data.path, data.folder, data.said, names, out, options, labelled=labelled)
     for key, edges in graph.edges.items():
-        tables = graph.edge_tables[key] | data.tables("edge", key, len(graph.edges), options)
-        tables = {name: rows for name, rows in tables.items() if edge_table(rows.path, name, options)}
-        for name in [] if graph.ordered else sorted(tables):
-            options.refuse(data.path, name, "which edge a row is of, only the original edge ids would tell")
-            del tables[name]
-        add_edge_rows(out, names.edges[key], edges, options, tables)
+        add_edge_rows(out, names.edges[key], edges, options, _edge_tables(data, graph, key, options))
+
+
+def _edge_tables(data: _DataSet, graph: _Graph, key: str, options: ImportOptions) -> dict[str, FileRows]:
+    """The tables of an edge type. Refuse them where their order is not that of the edges."""
+    tables = graph.edge_tables[key] | data.tables("edge", key, len(graph.edges), options)
+    tables = {name: rows for name, rows in tables.items() if edge_table(rows.path, name, options)}
+    for name in [] if graph.ordered else sorted(tables):
+        options.refuse(data.path, name, "which edge a row is of, only the original edge ids would tell")
+        del tables[name]
+    return tables
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,7 @@ def test_csv_set(tmp_path: Path, typed: bool, strings: bool, separator: str) -> 
         ("meta.yaml", "author.csv", "gone.csv", r"gone\.csv: the file is missing"),
         ("meta.yaml", "separator: ','", "separator: ',,'", "'separator' is ',,', wanted is one character"),
         ("meta.yaml", "ntype: author", "ntype: paper", "'node_data' has no entries, or two of the same type"),
+        ("meta.yaml", "ntype: author", "ntype: people", "its types are not readable|names the node type 'author'"),
         ("meta.yaml", "- cites", "- cites\n  - x", "wanted are source, relation and target"),
     ],
 )
