@@ -52,7 +52,7 @@ def add_tasks(  # noqa: PLR0917 - the description, and where it goes
     for task in entries(path, said, "tasks"):
         name = str(task.get("name") or "task")
         sets = {split: entries(path, task, key) for key, split in _SETS.items()}
-        if all(_is_of_edges(entry) for found in sets.values() for entry in found):
+        if all(_is_of_edges(path, folder, entry) for found in sets.values() for entry in found):
             what = f"the sets of the task {name!r} hold edges, which are no splits of vertices and are not imported"
             options.notes.append(f"{what}; give them to a LinkNeighborLoader")
         elif taken is not None:
@@ -63,10 +63,13 @@ def add_tasks(  # noqa: PLR0917 - the description, and where it goes
             _Task(path, folder, names, out, options).add(sets, labelled)
 
 
-def _is_of_edges(entry: Mapping[str, Any]) -> bool:
-    """Whether a set is one of edges: its type is one of edges, or it has pairs of vertices."""
-    named = {str(data.get("name")) for data in entry.get("data") or () if isinstance(data, Mapping)}
-    return ":" in str(entry.get("type")) or bool(named & _OF_EDGES)
+def _is_of_edges(path: Path, folder: Path, entry: Mapping[str, Any]) -> bool:
+    """Whether a set is one of edges: its type is one of edges, or its seeds are pairs of vertices."""
+    data = entries(path, entry, "data", "format", "path")
+    if ":" in str(entry.get("type")) or any(each.get("name") in _OF_EDGES for each in data):
+        return True
+    seeds = [each for each in data if each.get("name") in _SEEDS] or data[:1]
+    return any(rows_of(path, folder, each).row_shape == (2,) for each in seeds)
 
 
 class _Task:

@@ -6,6 +6,7 @@ It is read with ``weights_only=True``. Inert stand-ins take the places of GraphB
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,7 @@ def _parts(path: Path) -> Mapping[str, Mapping[str, Any]]:
     admitted: list[Any] = [(_Pickled, f"{place}.{name}") for place in _PLACES for name in _CLASSES]
     try:
         with torch.serialization.safe_globals([*admitted, (_Pickled, "torch.ScriptObject"), _Pickled]):
-            value = torch.load(path, map_location="cpu", weights_only=True)
+            value = torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
     except Exception as error:  # torch raises half a dozen types for damaged or refused files
         raise DataError(path, f"refused by torch.load(weights_only=True): {first_line(error)}") from None
     fields = value.kept if isinstance(value, _Pickled) else {}

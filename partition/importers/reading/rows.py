@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 import warnings
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ def torch_rows(path: Path) -> FileRows:
     """The rows of a tensor that ``torch.save`` wrote; raises DataError."""
     torch = load("reading tensors", "torch")
     try:
-        tensor = torch.load(path, map_location="cpu", weights_only=True)
+        tensor = torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
         return array_rows(path, tensor.detach().numpy())
     except DataError:
         raise

@@ -46,7 +46,7 @@ def save(folder: Path, name: str, array: np.ndarray, fmt: str = "numpy") -> dict
     return {"format": fmt, "path": name}
 
 
-def described(folder: Path, *, typed: bool, fmt: str) -> dict[str, Any]:
+def described(folder: Path, *, typed: bool, fmt: str, pairs: str = "node_pairs") -> dict[str, Any]:
     """Write the files of a data set, and return what its ``metadata.yaml`` says."""
     keys = list(EDGES) if typed else ["paper:cites:paper"]
 
@@ -75,7 +75,7 @@ def described(folder: Path, *, typed: bool, fmt: str) -> dict[str, Any]:
         task[f"{name}_set"] = [{"data": data, **of("paper")}]
     link = {
         "name": "link",
-        "train_set": [{"data": [{"name": "node_pairs", **save(folder, "p.npy", EDGES[keys[0]].T)}]}],
+        "train_set": [{"data": [{"name": pairs, **save(folder, "p.npy", EDGES[keys[0]].T)}]}],
     }
     return {"dataset_name": "tiny", "graph": graph, "feature_data": features, "tasks": [task, link]}
 
@@ -163,10 +163,11 @@ def names(typed: bool) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("fmt", ["csv", "numpy"])
-def test_raw(tmp_path: Path, typed: bool, fmt: str) -> None:
+@pytest.mark.parametrize(("fmt", "pairs"), [("csv", "node_pairs"), ("numpy", "seeds")])
+def test_raw(tmp_path: Path, typed: bool, fmt: str, pairs: str) -> None:
     (tmp_path / "s").mkdir()
-    (tmp_path / "s/metadata.yaml").write_text(yaml.safe_dump(described(tmp_path / "s", typed=typed, fmt=fmt)))
+    said = described(tmp_path / "s", typed=typed, fmt=fmt, pairs=pairs)
+    (tmp_path / "s/metadata.yaml").write_text(yaml.safe_dump(said))
     assert guess(tmp_path / "s") == guess(tmp_path / "s/metadata.yaml") == "dgl"
     (note,) = import_graph("dgl", tmp_path / "s", tmp_path / "g")
     assert "'link' hold edges" in note
