@@ -20,7 +20,7 @@ from atta.observe.extras import load
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.rows import FileRows, array_rows
 
-__all__ = ["Topology", "read_topology"]
+__all__ = ["Topology", "part_edges", "read_topology"]
 
 Array = npt.NDArray[Any]
 _PLACES = ("dgl.graphbolt.impl.fused_csc_sampling_graph", "dgl.graphbolt.impl.csc_sampling_graph")
@@ -112,7 +112,7 @@ def read_topology(path: Path) -> Topology:
     except (KeyError, AttributeError, TypeError, IndexError, ValueError) as error:
         raise DataError(path, f"not a graph of GraphBolt: {first_line(error)}") from None
     if _NUMBERS in of_nodes:
-        raise DataError(path, "a part of a graph that GraphBolt partitioned: import the data set that it was made from")
+        raise DataError(path, "a part of a graph that GraphBolt partitioned: import the NAME.json of all parts")
     original = of_edges.pop(_ORIGINAL, None)
     vertices, edges = sum(counts.values()), len(indices)
     sound = len(indptr) == vertices + 1 and indptr[0] == 0 and indptr[-1] == edges and (np.diff(indptr) >= 0).all()
@@ -121,6 +121,25 @@ def read_topology(path: Path) -> Topology:
             path, f"not a graph of GraphBolt: its {len(indptr) - 1} lists of neighbours do not fit together"
         )
     return Topology(path, counts, relations, indptr, indices, kinds, original, of_nodes, list(of_edges))
+
+
+def part_edges(path: Path) -> tuple[Array, Array, Array]:
+    """The edges of a part of a partitioned graph: sources, destinations and the edges' own numbers [E], in the numbering
+    of the whole graph, HALO included.
+
+    Raises DataError if the part is damaged, or its edges have no numbers.
+    """
+    parts = _parts(path)
+    try:
+        plain, nodes = parts["independent_tensors"], parts["node_attributes"][_NUMBERS].numpy().astype(np.int64)
+        src, degrees = plain["indices"].numpy().astype(np.int64), np.diff(plain["indptr"].numpy())
+        numbers = parts.get("edge_attributes", {}).get(_NUMBERS)
+        ends = nodes[src], nodes[np.repeat(np.arange(len(degrees)), degrees)]
+    except (KeyError, AttributeError, TypeError, IndexError, ValueError) as error:
+        raise DataError(path, f"not a part of a graph of GraphBolt: {first_line(error)}") from None
+    if numbers is None or not len(numbers) == len(ends[0]) == len(ends[1]):
+        raise DataError(path, "the edges of this part have no numbers: partition with store_eids=True")
+    return ends[0], ends[1], numbers.numpy().astype(np.int64)
 
 
 def _parts(path: Path) -> Mapping[str, Mapping[str, Any]]:

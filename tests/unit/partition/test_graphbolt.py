@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import zipfile
 from pathlib import Path
@@ -261,13 +260,6 @@ def test_partitions_are_named(tmp_path: Path) -> None:
     save_under_names(tmp_path / "part0/fused.pt", Fused({**state, "node_attributes": {"_ID": torch.tensor([4])}}))
     with pytest.raises(DataError, match=r"fused\.pt: a part of a graph that GraphBolt partitioned"):
         import_graph("dgl", tmp_path / "part0/fused.pt", tmp_path / "g")
-    pytest.importorskip("dgl")
-    said = {"part_method": "metis", "num_parts": 1, "node_map": {"_N": [[0, 1]]}, "edge_map": {"_N:_E:_N": [[0, 0]]}}
-    said |= {"ntypes": {"_N": 0}, "etypes": {"_N:_E:_N": 0}, "part-0": {"part_graph_graphbolt": "part0/fused.pt"}}
-    (tmp_path / "tiny.json").write_text(json.dumps(said))
-    assert guess(tmp_path / "tiny.json") == "dgl"
-    with pytest.raises(DataError, match=r"tiny\.json: its parts are GraphBolt's, which are not read"):
-        import_graph("dgl", tmp_path / "tiny.json", tmp_path / "g")
 
 
 @pytest.mark.parametrize(
