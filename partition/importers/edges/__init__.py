@@ -92,11 +92,12 @@ def _opened(path: Path, options: ImportOptions) -> _EdgeFile:
     dialect = dialect_of(path, options.columns.values())
     roles = roles_of(path, dialect, options.columns)
     weights = dialect.konect[1] if dialect.konect else ""
-    for place, name in enumerate(dialect.columns):
-        if place not in roles.places.values() and not (weights == UNWEIGHTED and place == 2):
-            options.refuse(
-                path, name, f"nothing says what the column is; --columns weight={name}, or time={name}, does"
-            )
+    known = {*roles.places.values(), *([2] if weights == UNWEIGHTED else [])}
+    unknown = [name for place, name in enumerate(dialect.columns) if place not in known]
+    for name in unknown:
+        others = [repr(other) for other in unknown if other != name and other not in options.drop]
+        also = f"; nor of {', '.join(others)}" if others else ""
+        options.refuse(path, name, f"nothing says what it is, as --columns weight={name} or time={name} would{also}")
     if weights == "dynamic" and "weight" in roles.tables:
         options.refuse(path, weights, "the third column says whether an edge comes or goes")
     return _EdgeFile(path, dialect, roles)

@@ -9,7 +9,7 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,28 +159,39 @@ def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:
         DataError: there are fewer than two columns.
     """
     columns = dialect.columns
-    found = {role: _position(path, columns, role, column) for role, column in said.items()}
-    for name in said.keys() - {"src", "dst", "relation"}:
-        if not is_table_name(name):
-            raise ConfigError(f"--columns {name}={said[name]}: edge tables cannot have this name")
-    if len(set(found.values())) < len(found):
-        raise ConfigError(f"--columns {_spelt(said)}: one column is named twice")
-    taken = set(found.values())
-    for place, name in enumerate(columns):
-        role = _ROLE_OF.get(name.lower())
-        if role is not None and role not in found and place not in taken:
+    found = _said_roles(path, columns, said)
+    for role, place in _usual_roles(dialect, alone=not said):
+        if role not in found and place not in found.values():
             found[role] = place
-    if not said and dialect.konect:
-        tables = [("weight", 2)] * (dialect.konect[1] != UNWEIGHTED) + [("time", 3)]
-        found |= {role: place for role, place in tables if place < len(columns)}
-    elif not found and dialect.rows and _are_triples(dialect):
-        found = {"src": 0, "relation": 1, "dst": 2}
     free = iter([place for place in range(len(columns)) if place not in found.values()])
     ends = [found.pop(end, None) for end in ("src", "dst")]
     src, dst = (next(free, None) if end is None else end for end in ends)
     if src is None or dst is None:
         raise DataError(path, f"has no two columns for the ends of edges; there are: {', '.join(columns)}")
     return Roles(src, dst, found.pop("relation", None), found)
+
+
+def _said_roles(path: Path, columns: Sequence[str], said: Mapping[str, str]) -> dict[str, int]:
+    """What the user says; raises ConfigError."""
+    for role in said.keys() - {"src", "dst", "relation"}:
+        if not is_table_name(role):
+            raise ConfigError(f"--columns {role}={said[role]}: edge tables cannot have this name")
+    found = {role: _position(path, columns, role, column) for role, column in said.items()}
+    if len(set(found.values())) < len(found):
+        spelt = ",".join(f"{role}={column}" for role, column in said.items())
+        raise ConfigError(f"--columns {spelt}: one column is named twice")
+    return found
+
+
+def _usual_roles(dialect: Dialect, *, alone: bool) -> Iterator[tuple[str, int]]:
+    """What names of columns, or KONECT's rules, say. ``alone``: whether the user says nothing, as for triples."""
+    named = [(_ROLE_OF[name.lower()], at) for at, name in enumerate(dialect.columns) if name.lower() in _ROLE_OF]
+    yield from named
+    if dialect.konect:
+        tables = [("weight", 2)] * (dialect.konect[1] != UNWEIGHTED) + [("time", 3)]
+        yield from ((role, place) for role, place in tables if place < len(dialect.columns))
+    elif alone and not named and dialect.rows and _are_triples(dialect):
+        yield from (("src", 0), ("relation", 1), ("dst", 2))
 
 
 def _comments_and_lines(path: Path, head: bytes) -> tuple[list[str], list[str]]:
@@ -257,7 +268,3 @@ def _position(path: Path, columns: Sequence[str], role: str, column: str) -> int
     if column.isdecimal() and 1 <= int(column) <= len(columns):
         return int(column) - 1
     raise ConfigError(f"--columns {role}={column}: {path} has no such column; there are: {', '.join(columns)}")
-
-
-def _spelt(said: Mapping[str, str]) -> str:
-    return ",".join(f"{role}={column}" for role, column in said.items())
