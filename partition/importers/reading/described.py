@@ -9,12 +9,13 @@ from typing import Any
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.disk.files import check_regular, open_regular
-from atta.partition.importers.reading.common import first_line
 
 __all__ = ["entries", "named_file", "read_description"]
 
 _MOST = 64 << 20
 """Most bytes of a description: those of chunked graphs list each chunk."""
+_SHOWN = 200
+"""Most letters of a parser's message, which may have several lines."""
 
 
 def read_description(path: Path, what: str) -> dict[str, Any]:
@@ -43,7 +44,8 @@ def _parsed(path: Path, language: str, parse: Any, content: bytes) -> Any:
     try:
         return parse(content)
     except Exception as error:  # parsers raise many types, among them RecursionError
-        raise DataError(path, f"not valid {language}: {first_line(error)}") from None
+        cause = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        raise DataError(path, f"not valid {language}: {cause}") from None
 
 
 def entries(path: Path, said: Any, key: str, *needed: str) -> list[dict[str, Any]]:

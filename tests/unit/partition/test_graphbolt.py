@@ -292,6 +292,13 @@ def test_the_package_for_yaml_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         import_graph("dgl", tmp_path, tmp_path / "g")
 
 
+def test_damaged_yaml_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metadata.yaml").write_text("graph: [\n  a: b\n")
+    with pytest.raises(DataError, match=r"metadata\.yaml: not valid YAML: while parsing .*, line 1, column 8") as error:
+        import_graph("dgl", tmp_path, tmp_path / "g")
+    assert "\n" not in str(error.value)
+
+
 def test_yaml_makes_no_objects(tmp_path: Path) -> None:
     (tmp_path / "metadata.yaml").write_text("graph: !!python/object/apply:os.getcwd []\n")
     with pytest.raises(DataError, match="not valid YAML: could not determine a constructor"):
