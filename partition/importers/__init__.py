@@ -16,7 +16,20 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, edges, matrix, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import (
+    dgl,
+    dorylus,
+    edges,
+    matrix,
+    networkx,
+    npz,
+    ogb,
+    planetoid,
+    pyg,
+    pyg_parts,
+    table,
+    tgb,
+)
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
@@ -53,14 +66,15 @@ class Format:
 FORMATS = (
     Format("pyg-parts", pyg_parts, "a folder with META.json and part_0"),
     Format("planetoid", planetoid, "it has ind.NAME.graph"),
-    Format("ogb", ogb, "a folder with raw/edge.csv.gz"),
+    Format("ogb", ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
     Format("table", table, "it has schema.json"),
     Format("dorylus", dorylus, "it has graph.bsnap"),
     Format("npz", npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
-    Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
+    Format("dgl", dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"),
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
     Format("matrix", matrix, "MatrixMarket, or *.graph with the first line of METIS"),
     Format("networkx", networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
+    Format("tgb", tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
     Format("edges", edges, "lines with the same number of columns, two or more"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
@@ -138,7 +152,7 @@ def import_graph(
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
     files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
-    if fmt != "edges" and (columns or string_ids or len(files) > 1):
+    if fmt not in ("edges", "tgb") and (columns or string_ids or len(files) > 1):
         raise ConfigError(f"{fmt}: only the format edges has several files, --columns and --string-ids")
     source = files[0]
     options = ImportOptions(

@@ -50,6 +50,10 @@ class Folder(Protocol):
     def part_folder(self, part: int) -> Path:
         """The folder of a part's files."""
 
+    @property
+    def of_graphbolt(self) -> bool:
+        """Whether the parts' graphs are GraphBolt's, which keep no original numbers."""
+
     def graph(self, part: int) -> tuple[Any, Any]:
         """A part's graph and partition book."""
 
@@ -102,6 +106,8 @@ def _find(
             raise DataError(folder.path.parent, f"{in_parts} is missing in some parts")
         pieces = [_by_type(path, _load(path), known) for path in parts]
         return parts[0], {key: np.concatenate([piece[key] for piece in pieces]) for key in known}
+    if folder.of_graphbolt:
+        return folder.path, None
     return folder.path, _in_graphs(folder, known, of_nodes="nid" in name)
 
 

@@ -206,11 +206,9 @@ def test_a_mask_of_no_or_three_dimensions(tmp_path: Path) -> None:
         ("raw/edge", [[0, 1.5]], r"edge\.csv\.gz"),
         ("raw/edge", [[0, "nan"]], r"edge\.csv\.gz"),
         ("raw/edge", [[0, -1]], "destination -1"),
-        ("raw/node-label", [0, 1, 1.5, 2, 0, 0], "labels are whole numbers"),
         ("raw/edge-feat", [[1, 2]], r"edge-feat\.csv\.gz: ends before the edges: 1 rows"),
         ("raw/edge-feat", [[1, 2]] * 10, r"edge-feat\.csv\.gz: "),
         ("raw/num-edge-list", [8], r"states 8 edges, edge\.csv\.gz has 9"),
-        ("raw/node_year", [[1, 2]] * 6, "2 columns instead of 1"),
         ("split/time/holdout", [1], r"'holdout\.csv\.gz' is not imported"),
     ],
 )
