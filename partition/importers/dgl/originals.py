@@ -20,6 +20,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition.importers.dgl.tensors import TypeNames, require_dgl
 from atta.partition.importers.reading.common import first_line, load_array, load_npz
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.torch_files import load_torch
 from atta.partition.importers.reading.stated import as_ids, distinct_ids
 
 __all__ = ["original_edges", "original_nodes"]
@@ -110,11 +111,9 @@ def _load(path: Path) -> Any:
         return load_array(path)
     if path.suffix == ".npz":
         return load_npz(path)
+    if path.suffix == ".pt":
+        return load_torch(path)
     try:
-        if path.suffix == ".pt":
-            import torch
-
-            return torch.load(path, map_location="cpu", weights_only=True)
         return require_dgl("importing DistDGL's partitions").data.utils.load_tensors(str(path))
     except ConfigError:
         raise
