@@ -19,12 +19,11 @@ from scipy.sparse import csr_array
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.pyg_objects import as_array, is_sparse, load_graph, sparse_ends, whole_number
+from atta.partition.importers.pyg_objects import as_array, is_matrix, kind_of, load_graph, sparse_ends, whole_number
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
-from atta.partition.importers.reading.torch_files import Foreign
 from atta.partition.schema import is_table_name
 
 __all__ = ["edge_table", "node_table", "read"]
@@ -34,7 +33,7 @@ _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
 _SCALARS = {*_EDGE_TABLES, "weight"}
 _COUNTS = {"num_nodes", "num_edges", "num_classes"}
 _OF_NODES = {"x", "n_id", "batch", "ptr", *_COUNTS}
-_OF_EDGES = {"edge_index", "edge_weight", "edge_attr", "edge_type", "edge_label_index", "e_id"}
+_OF_EDGES = {"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"}
 _WHY = {
     "e_id": "edges are identified by their positions, and it says something else",
     "batch": "it tells several graphs apart; without it they are one graph of several components",
@@ -91,7 +90,7 @@ class _Source:
             raise DataError(self.path, f"edge type {edge_type!r} has no edge_index")
         index: Array | None = as_array(store["edge_index"])
         if index is None:
-            raise DataError(self.path, f"edge_index of {edge_type!r} is {_kind(store['edge_index'])}, no [2, E]")
+            raise DataError(self.path, f"edge_index of {edge_type!r} is {kind_of(store['edge_index'])}, no [2, E]")
         if index.ndim != 2 or len(index) != 2:
             raise DataError(
                 self.path, f"edge_index of {edge_type!r} has the shape {list(index.shape)} instead of [2, E]"
@@ -144,10 +143,10 @@ class _Source:
                 continue
             if why := _of_seeds(name, store):
                 self.options.refuse(self.path, name, why)
-            elif name == "x" and is_sparse(value) and value.ndim == 2 and len(value) == count:
+            elif name == "x" and is_matrix(value) and value.ndim == 2 and len(value) == count:
                 yield name, _csr(value)
             elif (rows := as_array(value)) is None or (isinstance(value, list | tuple) and len(value) != count):
-                self.options.refuse(self.path, name, f"it is {_kind(value)}, no dense tensor of numbers")
+                self.options.refuse(self.path, name, f"it is {kind_of(value)}, no dense tensor of numbers")
             elif rows.shape[:1] != (count,):
                 self.options.refuse(self.path, name, _WHY.get(name) or f"{list(rows.shape)} is not one row for {of}")
             else:
@@ -178,8 +177,8 @@ def _of_seeds(name: str, store: Mapping[str, Any]) -> str | None:
 def _belongs_to_edges(store: Any, name: str) -> bool:
     """Whether an attribute of ``Data``, where vertices and edges share a store, is about edges: PyG's own rule. Where
     PyG calls it neither, the first dimension decides."""
-    if name in _OF_NODES or name in _OF_EDGES:
-        return name in _OF_EDGES
+    if name in _OF_NODES or name in _OF_EDGES or _of_seeds(name, store):
+        return name not in _OF_NODES
     if store.is_node_attr(name) or store.is_edge_attr(name):
         return bool(store.is_edge_attr(name))
     rows = getattr(store[name], "shape", ())[:1]
@@ -232,17 +231,6 @@ def _num_nodes(source: Path, node_type: str, store: Any, least: int) -> int:
     if least == 0:
         raise DataError(source, f"the number of vertices of type {node_type!r} is nowhere stated")
     return least
-
-
-def _kind(value: Any) -> str:
-    """The kind of a value, for people."""
-    if is_sparse(value):
-        return "a sparse tensor"
-    if isinstance(value, Foreign):
-        return f"a {value.kind}"
-    if isinstance(value, type):
-        return f"the class or function {getattr(value, 'kind', value.__name__)}"
-    return f"a tensor of {value.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__.lstrip('_')}"
 
 
 def _csr(matrix: Any) -> csr_array:

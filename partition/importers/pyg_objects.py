@@ -19,14 +19,13 @@ from atta.observe.extras import load
 from atta.partition.graph import NODE_TYPE
 from atta.partition.importers.reading.inert_pickle import real_numbers
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.torch_files import Foreign, load_torch
+from atta.partition.importers.reading.torch_files import Foreign, foreign, load_torch
 
-__all__ = ["as_array", "is_sparse", "load_graph", "sparse_ends", "whole_number"]
+__all__ = ["as_array", "is_matrix", "kind_of", "load_graph", "sparse_ends", "whole_number"]
 
 Store = dict[str, Any]
 _DATA = "torch_geometric.data."
-_GRAPHS = {f"{_DATA}{name}": name.rpartition(".")[2] for name in
-           ("data.Data", "hetero_data.HeteroData", "temporal.TemporalData", "batch.Batch")}  # fmt: skip
+_GRAPHS = [f"{_DATA}{name}" for name in ("data.Data", "hetero_data.HeteroData", "temporal.TemporalData", "batch.Batch")]
 _PARTS = [f"{_DATA}{name}" for name in (
     "data.DataEdgeAttr", "data.DataTensorAttr", "graph_store.EdgeAttr", "feature_store.TensorAttr", "storage.AttrType",
     *(f"storage.{kind}Storage" for kind in ("Base", "Node", "Edge", "Global")),
@@ -44,16 +43,25 @@ def load_graph(source: Path, options: ImportOptions) -> Any:
         if kind is not None:
             admitted[f"{kind.__module__}.{kind.__qualname__}"] = kind
     value = _single(source, load_torch(source, admitted, (*_GRAPHS, *_PARTS)))
-    kind = _GRAPHS.get(value.kind) if isinstance(value, Foreign) else None
-    if kind is None and not isinstance(value, Mapping):
-        raise DataError(source, f"holds a {_class_of(value)} instead of Data, HeteroData, TemporalData or a Batch")
-    if kind == "TemporalData":
-        return _of_events(source, _attributes(_store(value)), options)
-    if kind == "HeteroData" or "_node_store_dict" in getattr(value, "fields", ()):
-        return _typed(source, _stores(value.fields), options)
-    if kind is None and any(isinstance(key, tuple) or key == "_global_store" for key in value):
-        return _typed(source, dict(value), options)
-    return _untyped(source, _attributes(_store(value)), options)
+    if isinstance(value, Foreign) and value.kind.startswith("torch_geometric."):
+        if value.kind == f"{_DATA}temporal.TemporalData":
+            return _of_events(source, _attributes(_store(value)), options)
+        if "_node_store_dict" in value.fields:
+            return _typed(source, _stores(value.fields), options)
+        if "_store" in value.fields or value.kind in _GRAPHS:
+            return _untyped(source, _attributes(_store(value)), options)
+    if not isinstance(value, Mapping):
+        raise DataError(source, _no_graph(value))
+    if any(isinstance(key, tuple) or key == "_global_store" for key in value):
+        return _typed(source, value, options)
+    return _untyped(source, _attributes(value), options)
+
+
+def _no_graph(value: Any) -> str:
+    """Why a value is no graph. Own subclasses of ``Data`` may mean something else by it."""
+    own = isinstance(value, Foreign) and not {"_store", "_node_store_dict"}.isdisjoint(value.fields)
+    how = ": save Data.from_dict(data.to_dict()), or the same of HeteroData" if own else ""
+    return f"holds {kind_of(value)} instead of Data, HeteroData, TemporalData or a Batch{how}"
 
 
 class _Getter:
@@ -75,26 +83,22 @@ def _single(source: Path, value: Any) -> Any:
     graph begins (None for a single one), and in newer files a class."""
     if not isinstance(value, list | tuple):
         return value
-    several = f"holds {len(value)} objects: one graph is imported, save the one you mean by itself"
     if len(value) > 1 and (value[1] is None or isinstance(value[1], dict)) and isinstance(value[0], dict | Foreign):
         if value[1] and (graphs := _graphs(value[1])) != 1:
             raise DataError(source, f"holds {graphs} graphs of a data set: one is imported, save dataset[i] by itself")
         return value[0]
     if len(value) != 1:
-        raise DataError(source, several)
+        how = "one graph is imported, save the one you mean by itself, as torch.save(graphs[0], FILE)"
+        raise DataError(source, f"holds {len(value)} objects: {how}")
     return _single(source, value[0])
 
 
 def _graphs(slices: Mapping[Any, Any]) -> int:
     """The number of graphs that the slices of a data set tell apart."""
-    return max(
-        (_graphs(s) if isinstance(s, Mapping) else len(s) - 1 for s in slices.values() if hasattr(s, "__len__")),
-        default=1,
-    )
-
-
-def _class_of(value: Any) -> str:
-    return value.kind if isinstance(value, Foreign) else type(value).__name__
+    ends = {name: as_array(s) for name, s in slices.items()}
+    counts = [_graphs(s) if isinstance(s, Mapping) else ends[name].size - 1 for name, s in slices.items()
+              if isinstance(s, Mapping) or ends[name] is not None]  # fmt: skip
+    return max(counts, default=1)
 
 
 def _store(value: Any) -> Mapping[Any, Any]:
@@ -105,24 +109,21 @@ def _store(value: Any) -> Mapping[Any, Any]:
         fields = inner.fields
     if isinstance(inner := fields.get("_mapping"), dict):
         return inner
-    return {("num_nodes" if name == "__num_nodes__" else name): rows for name, rows in fields.items()}
+    old = {"num_nodes": fields.get("__num_nodes__"), **fields}
+    return {name: rows for name, rows in old.items() if not str(name).startswith("__")}
 
 
 def _stores(fields: Mapping[Any, Any]) -> dict[Any, Any]:
     """What ``HeteroData.to_dict()`` gives, from the fields of an object."""
-    found = {"_global_store": fields.get("_global_store", {})}
+    found = {"_global_store": fields.get("_global_store")}
     for part in ("_node_store_dict", "_edge_store_dict"):
         found |= fields.get(part) or {}
-    return {key: _store(store) for key, store in found.items()}
+    return {key: _store(store) if isinstance(store, Foreign) else {} for key, store in found.items()}
 
 
 def _attributes(mapping: Mapping[Any, Any]) -> Store:
     """The attributes of a store, ready for PyG's constructors."""
-    return {
-        name: _value(rows)
-        for name, rows in mapping.items()
-        if isinstance(name, str) and not name.startswith("__") and name != "_num_nodes" and rows is not None
-    }
+    return {str(name): _value(rows) for name, rows in mapping.items() if rows is not None and name != "_num_nodes"}
 
 
 def _value(value: Any) -> Any:
@@ -132,12 +133,14 @@ def _value(value: Any) -> Any:
     try:
         value = real_numbers(value)
     except (ValueError, TypeError):
-        return value  # stays a stand-in, which is refused by its attribute's name
+        return foreign("numpy.ndarray")()  # of strings or objects
     if isinstance(value, Foreign):
         return _from_torch_sparse(value)
     if isinstance(value, torch.Tensor) and isinstance(data := value.__dict__.get("_data"), torch.Tensor):
         return _edge_index(data, value.__dict__.get("_sparse_size"))
-    if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0 and not is_sparse(value):
+    if isinstance(value, torch.Tensor) and value.is_nested:  # PyG cannot ask for its shape
+        return foreign("torch.nested.Tensor")()
+    if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0 and not _is_sparse(value):
         return value.item()
     return value
 
@@ -170,21 +173,17 @@ def _typed(source: Path, stores: Mapping[Any, Any], options: ImportOptions) -> A
     from torch_geometric.data import HeteroData
 
     data = HeteroData()
-    whole = dict(stores.get("_global_store") or {})
-    typed = {
-        key: _attributes(store) for key, store in stores.items() if isinstance(store, Mapping) and key not in whole
-    }
-    typed.pop("_global_store", None)
-    whole |= {key: value for key, value in stores.items() if not isinstance(value, Mapping)}
-    for key, store in typed.items():
-        if isinstance(key, str):
-            _fill(source, data.get_node_store(key), store, options)
-            continue
-        if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(name, str) for name in key)):
+    whole: Store = {}
+    for key, store in stores.items():
+        if key == "_global_store" or not isinstance(store, Mapping):
+            whole |= _attributes(store if isinstance(store, Mapping) else {key: store})
+        elif isinstance(key, str):
+            _fill(source, data.get_node_store(key), _attributes(store), options)
+        elif isinstance(key, tuple) and len(key) == 3 and all(isinstance(name, str) for name in key):
+            _fill(source, data.get_edge_store(*key), _with_ends(source, _attributes(store), options), options)
+        else:
             raise DataError(source, f"edge type {key!r}: expected (source, relation, destination)")
-        _fill(source, data.get_edge_store(*key), _with_ends(source, store, options), options)
-    for name, value in _attributes(whole).items():
-        setattr(data, name, value)
+    _fill(source, data.stores[0], whole, options)
     return data
 
 
@@ -217,9 +216,15 @@ def _fill(source: Path, to: Any, store: Store, options: ImportOptions) -> None:
             to[name] = value
 
 
-def is_sparse(value: Any) -> bool:
-    """Whether a value is a sparse matrix of torch in one of the layouts that are read: COO, CSR, CSC."""
-    return str(getattr(value, "layout", "")) in ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
+def _is_sparse(value: Any) -> bool:
+    """Whether a value is a sparse tensor of torch."""
+    return "sparse" in str(getattr(value, "layout", ""))
+
+
+def is_matrix(value: Any) -> bool:
+    """Whether a value is a sparse matrix in one of the layouts that are read: COO, CSR, CSC. Entries may be rows."""
+    known = str(getattr(value, "layout", "")) in ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
+    return known and value.ndim - value.dense_dim() == 2
 
 
 def sparse_ends(matrix: Any) -> tuple[Any, Any, Any]:
@@ -264,7 +269,7 @@ def _repeated(starts: Any) -> Any:
 def _with_ends(source: Path, store: Store, options: ImportOptions) -> Store:
     """The store with ``edge_index`` in the place of sparse matrices, and their values as weights."""
     for name, transposed in (("adj_t", True), ("adj", False)):
-        if is_sparse(store.get(name)) and store[name].ndim >= 2:
+        if is_matrix(store.get(name)):
             _take_matrix(source, name, store, options, transposed=transposed)
         elif name in store and "edge_index" not in store:
             options.refuse(source, name, "edges are read from edge_index or from a sparse matrix")
@@ -300,6 +305,18 @@ def _same(ends: Any, known: Any, *, ordered: bool) -> bool:
     return np.array_equal(ends[:, np.lexsort(ends)], known[:, np.lexsort(known)])
 
 
+def kind_of(value: Any) -> str:
+    """The kind of a value, for people."""
+    if _is_sparse(value):
+        return "a sparse tensor"
+    if isinstance(value, type):
+        return f"the class or function {getattr(value, 'kind', value.__name__)}"
+    if hasattr(value, "dtype"):
+        return f"a tensor of {value.dtype}"
+    kind = value.kind if isinstance(value, Foreign) else type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
 def as_array(value: Any) -> Any:
     """A dense tensor, an array or a list of numbers as a numpy array; None for every value that numpy cannot hold."""
     if not hasattr(value, "detach") and not isinstance(value, np.ndarray | list | tuple):
@@ -310,4 +327,4 @@ def as_array(value: Any) -> Any:
         rows = np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # sparse layouts, bfloat16, lists of unequal lengths
         return None
-    return rows if rows.dtype.kind in "biuf" else None
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False) if rows.dtype.kind in "biuf" else None

@@ -20,8 +20,8 @@ from atta.errors import ConfigError, DataError
 from atta.partition.importers.dgl.tensors import TypeNames, require_dgl
 from atta.partition.importers.reading.common import first_line, load_array, load_npz
 from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.torch_files import load_torch
 from atta.partition.importers.reading.stated import as_ids, distinct_ids
+from atta.partition.importers.reading.torch_files import load_torch
 
 __all__ = ["original_edges", "original_nodes"]
 

@@ -20,7 +20,7 @@ from atta.errors import DataError
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.inert_pickle import NUMPY
 
-__all__ = ["Foreign", "load_torch"]
+__all__ = ["Foreign", "foreign", "load_torch"]
 
 _NOT_ADMITTED = re.compile(r"GLOBAL (\S+) was not an allowed global")
 
@@ -66,7 +66,7 @@ def load_torch(path: Path, admitted: Mapping[str, Any] | None = None, names: Ite
             warnings.simplefilter("ignore")
             held = _names_in(path)
             known = {"collections.defaultdict": _dictionary, **NUMPY, **(admitted or {})}
-            known |= {name: _foreign(name) for name in (*held, *names) if name not in known}
+            known |= {name: foreign(name) for name in (*held, *names) if name not in known}
             torch.serialization.add_safe_globals([(call, name) for name, call in known.items()])
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -101,8 +101,8 @@ def _names_in(path: Path) -> list[str]:
         return []
 
 
-def _foreign(name: str) -> type[Foreign]:
-    """The class that stands for the class ``name``."""
+def foreign(name: str) -> type[Foreign]:
+    """Return the class whose objects stand for objects of the class ``name``."""
     module, _, last = name.rpartition(".")
     return type(last, (Foreign,), {"kind": name, "__module__": module})
 
