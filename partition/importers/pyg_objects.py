@@ -132,12 +132,15 @@ def _value(value: Any) -> Any:
 
     try:
         value = real_numbers(value)
-    except (ValueError, TypeError):
-        return foreign("numpy.ndarray")()  # of strings or objects
+    except Exception:  # strings, objects; and a damaged pickle raises nearly any type
+        return foreign("numpy.ndarray")()
     if isinstance(value, Foreign):
         return _from_torch_sparse(value)
-    if isinstance(value, torch.Tensor) and isinstance(data := value.__dict__.get("_data"), torch.Tensor):
-        return _edge_index(data, value.__dict__.get("_sparse_size"))
+    if isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        data = value.__dict__.get("_data")
+        return (
+            _edge_index(data, value.__dict__.get("_sparse_size")) if type(data) is torch.Tensor else foreign("Index")()
+        )
     if isinstance(value, torch.Tensor) and value.is_nested:  # PyG cannot ask for its shape
         return foreign("torch.nested.Tensor")()
     if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0 and not _is_sparse(value):
@@ -191,16 +194,19 @@ def _of_events(source: Path, store: Store, options: ImportOptions) -> Any:
     """The events of a ``TemporalData`` as edges; ``t`` becomes their ``time``."""
     from torch_geometric.data import HeteroData
 
-    ends = [np.asarray(store.pop(name, ())) for name in ("src", "dst")]
-    if ends[0].shape != ends[1].shape or ends[0].ndim != 1:
-        raise DataError(source, f"src {list(ends[0].shape)} and dst {list(ends[1].shape)} are no list of edges")
+    ends = [as_array(store.pop(name, None)) for name in ("src", "dst")]
+    if any(e is None or e.shape != ends[0].shape or e.ndim != 1 for e in ends):
+        shapes = ["nothing" if e is None else list(e.shape) for e in ends]
+        raise DataError(source, f"src {shapes[0]} and dst {shapes[1]} are no list of edges")
     if "t" in store:
         if "time" in store:
             options.refuse(source, "time", "the times of events are 't'")
         store["time"] = store.pop("t")
     data = HeteroData()
     count = store.pop("num_nodes", None)
-    data.get_node_store(NODE_TYPE).num_nodes = whole_number(count) or int(max(e.max(initial=-1) for e in ends)) + 1
+    data.get_node_store(NODE_TYPE).num_nodes = whole_number(count) or max(
+        int(e.max()) + 1 if e.size else 0 for e in ends
+    )
     _fill(source, data.get_edge_store(*_EDGES), {"edge_index": np.stack(ends), **store}, options)
     return data
 
@@ -211,7 +217,7 @@ def _fill(source: Path, to: Any, store: Store, options: ImportOptions) -> None:
         if name.startswith("_"):
             options.refuse(source, name, "names that begin with '_' are PyG's own")
         elif name == "num_nodes" and whole_number(value) is None:
-            options.refuse(source, name, f"it is {value!r:.40}, wanted is a number of vertices")
+            options.refuse(source, name, f"it is {kind_of(value)}, wanted is a number of vertices")
         else:
             to[name] = value
 
@@ -251,11 +257,13 @@ def _from_torch_sparse(value: Foreign) -> Any:
     row, starts, col, values = (storage.fields.get(f"_{name}") for name in ("row", "rowptr", "col", "value"))
     try:
         if row is None:
+            if int(starts[-1]) != len(col) or bool((starts.diff() < 0).any()):  # type: ignore[index, arg-type, union-attr]
+                return value
             row = _repeated(starts)
         values = torch.ones(len(col)) if values is None else values  # type: ignore[arg-type]
         size = (*storage.fields["_sparse_sizes"], *values.shape[1:])
         return torch.sparse_coo_tensor(torch.stack([row, col]), values, size, check_invariants=True)  # type: ignore[list-item]
-    except (TypeError, RuntimeError, AttributeError, KeyError):
+    except (TypeError, RuntimeError, AttributeError, KeyError, IndexError):
         return value  # damaged: it is refused by its attribute's name
 
 

@@ -62,7 +62,7 @@ def load_torch(path: Path, admitted: Mapping[str, Any] | None = None, names: Ite
 
     held: list[str] = []
     try:
-        with _without_globals(), warnings.catch_warnings():
+        with _without_globals(), warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants():
             warnings.simplefilter("ignore")
             held = _names_in(path)
             known = {"collections.defaultdict": _dictionary, **NUMPY, **(admitted or {})}
@@ -103,6 +103,7 @@ def _names_in(path: Path) -> list[str]:
 
 def foreign(name: str) -> type[Foreign]:
     """Return the class whose objects stand for objects of the class ``name``."""
+    name = _printable(name)
     module, _, last = name.rpartition(".")
     return type(last, (Foreign,), {"kind": name, "__module__": module})
 
@@ -119,6 +120,11 @@ def _cause(error: Exception, held: Iterable[str]) -> str:
     """
     cause = first_line(error.__context__ if isinstance(error.__context__, pickle.UnpicklingError) else error)
     if found := _NOT_ADMITTED.search(cause):
-        return f"it holds a {found[1]}, which is not admitted"
+        return _printable(f"it holds a {found[1]}, which is not admitted")
     strange = [name for name in held if name not in cause and not name.startswith(("torch_geometric.", "numpy."))]
-    return cause + (f" (it names {', '.join(strange[:3])})" if strange else "")
+    return _printable(cause + (f" (it names {', '.join(strange[:3])})" if strange else ""))
+
+
+def _printable(text: str) -> str:
+    """``text`` for a terminal. A damaged file names classes with any bytes."""
+    return "".join(c if c.isprintable() else "?" for c in text)

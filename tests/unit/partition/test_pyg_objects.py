@@ -220,8 +220,13 @@ REFUSED: dict[str, tuple[Any, str, str]] = {  # what, the attribute, and what th
         "adj_t",
         "it is a torch_sparse.tensor.SparseTensor",
     ),
+    "rows that start beyond": (
+        lambda: three(adj_t=sparse(None, [0, 2**50, 3, 3, 3], [2, 3, 0], None)),
+        "adj_t",
+        "it is a torch_sparse.tensor.SparseTensor",
+    ),
     "private names": (lambda: {**three().to_dict(), "_c": torch.ones(3)}, "_c", "names that begin with '_'"),
-    "no number of vertices": (lambda: three(num_nodes="five"), "num_nodes", "it is 'five'"),
+    "no number of vertices": (lambda: three(num_nodes="five"), "num_nodes", "it is a str"),
     "vertices of a stream": (
         lambda: TemporalData(**EVENTS, c=torch.ones(4)),
         "c",
@@ -254,6 +259,10 @@ def test_attributes_that_are_refused_by_name(what: str, tmp_path: Path) -> None:
         (lambda: Mine(x=torch.ones(3, 1)), r"holds a \S+\.Mine instead of Data, .*: save Data\.from_dict"),
         (lambda: torch.nn.Linear(2, 2), r"holds a torch\.nn\.modules\.linear\.Linear instead of Data"),
         (lambda: 3, "holds an int instead of Data"),
+        (
+            lambda: Data(adj_t=torch.sparse_coo_tensor([[0], [7]], [1.0], (3, 3), check_invariants=False)),
+            "refused by torch",
+        ),
         (lambda: Data(), "the number of vertices of type 'node' is nowhere stated"),
         (lambda: three(c=Odd(a=1)), r"but got <class '\S+\.Odd'>$"),
         (lambda: TemporalData(src=torch.zeros(2), dst=torch.zeros(3)), r"src \[2\] and dst \[3\] are no list of edges"),
