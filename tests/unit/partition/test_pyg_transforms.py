@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.errors import DataError
-from atta.partition import Graph
+from atta.errors import ConfigError, DataError
+from atta.partition import Graph, GraphWriter
 from atta.partition.exporters import export_graph
 from atta.partition.importers import import_graph
 from tests.unit.partition.oracles import came_in, content
@@ -218,3 +218,17 @@ def test_an_export_comes_back(make: Any, tmp_path: Path) -> None:
     import_graph("pyg", tmp_path / "out.pt", tmp_path / "back")
     assert content(Graph.open(tmp_path / "back")) == content(graph)
     assert Graph.open(tmp_path / "back").schema == graph.schema
+
+
+@pytest.mark.parametrize("edges", [2, 3])
+def test_names_that_pyg_takes_for_edges(edges: int, tmp_path: Path) -> None:
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("node", 3, tables={"knowledge": np.arange(3)}, splits={"edgeless": [1]})
+        out.add_edges(ETYPE, np.arange(edges), np.arange(edges))
+    if edges == 3:
+        with pytest.raises(ConfigError, match=r"the split 'edgeless'.*the node table 'knowledge'"):
+            export_graph("pyg", tmp_path / "g", tmp_path / "out.pt")
+    else:
+        export_graph("pyg", tmp_path / "g", tmp_path / "out.pt")
+        import_graph("pyg", tmp_path / "out.pt", tmp_path / "back")
+        assert content(Graph.open(tmp_path / "back")) == content(Graph.open(tmp_path / "g"))
