@@ -59,8 +59,10 @@ def load_graph(source: Path, options: ImportOptions) -> Any:
 
 def _no_graph(value: Any) -> str:
     """Why a value is no graph. Own subclasses of ``Data`` may mean something else by it."""
-    own = isinstance(value, Foreign) and not {"_store", "_node_store_dict"}.isdisjoint(value.fields)
-    how = ": save Data.from_dict(data.to_dict()), or the same of HeteroData" if own else ""
+    fields = value.fields if isinstance(value, Foreign) else {}
+    how = ": save dataset[0]" if "slices" in fields else ""
+    if "_store" in fields or "_node_store_dict" in fields:
+        how = ": save Data.from_dict(data.to_dict()), or the same of HeteroData"
     return f"holds {kind_of(value)} instead of Data, HeteroData, TemporalData or a Batch{how}"
 
 
@@ -295,8 +297,9 @@ def _take_matrix(source: Path, name: str, store: Store, options: ImportOptions, 
     ends = torch.stack([col, row] if transposed else [row, col])
     size = tuple(int(n) for n in matrix.shape[:2])
     plain = bool((values == 1).all())
-    known = store.setdefault("edge_index", _edge_index(ends, size[::-1] if transposed else size))
-    if not _same(np.asarray(ends), as_array(known), ordered=not plain):
+    if "edge_index" not in store:
+        store["edge_index"] = _edge_index(ends, size[::-1] if transposed else size)
+    elif not _same(np.asarray(ends), as_array(store["edge_index"]), ordered=not plain):
         options.refuse(source, name, "it is a sparse tensor whose edges are not those of edge_index")
         return
     table = "edge_weight" if values.ndim == 1 else "edge_attr"
@@ -308,7 +311,7 @@ def _same(ends: Any, known: Any, *, ordered: bool) -> bool:
     """Whether two [2, E] are the same edges; in the same order if ``ordered``."""
     if known is None or ends.shape != known.shape:
         return False
-    if ordered:
+    if ordered or np.array_equal(ends, known):
         return np.array_equal(ends, known)
     return np.array_equal(ends[:, np.lexsort(ends)], known[:, np.lexsort(known)])
 

@@ -23,6 +23,7 @@ from atta.partition.importers.reading.inert_pickle import NUMPY
 __all__ = ["Foreign", "foreign", "load_torch"]
 
 _NOT_ADMITTED = re.compile(r"GLOBAL (\S+) was not an allowed global")
+_ADVICE = re.compile(r"\s*In PyTorch \d.*")
 
 
 class Foreign:
@@ -119,8 +120,13 @@ def _cause(error: Exception, held: Iterable[str]) -> str:
     torch wraps the cause in advice, among it to load unsafely. The error beneath has the cause alone.
     """
     cause = first_line(error.__context__ if isinstance(error.__context__, pickle.UnpicklingError) else error)
+    cause = _ADVICE.sub("", cause)
     if found := _NOT_ADMITTED.search(cause):
         return _printable(f"it holds a {found[1]}, which is not admitted")
+    if " " not in cause:
+        cause += " (it is damaged, or torch.save did not write it)"
+    elif cause.startswith("Unsupported operand"):
+        cause += ", which only other pickle protocols than that of torch.save have"
     strange = [name for name in held if name not in cause and not name.startswith(("torch_geometric.", "numpy."))]
     return _printable(cause + (f" (it names {', '.join(strange[:3])})" if strange else ""))
 

@@ -24,10 +24,29 @@ pytest.importorskip("torch_geometric")
 import torch_geometric.transforms as T  # noqa: E402
 from torch_geometric import EdgeIndex, Index  # noqa: E402
 from torch_geometric.data import Batch, Data, HeteroData, TemporalData  # noqa: E402
+from torch_geometric.datasets import KarateClub  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse", "ignore:Unable to accurately infer", "ignore:.*nested tensor")
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse", "ignore:Unable to accurately", "ignore:.*nested", "ignore:.*torch.jit")
+    "ignore:Sparse", "ignore:Unable to accurately infer", "ignore:.*nested tensor", "ignore:.*torch.jit"
+)
 ETYPE = "node__to__node"
 RING = torch.tensor([[0, 1, 2], [1, 2, 0]])
+
+
+def test_files_that_torch_save_did_not_write(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "script.pt")
+    torch.save(three(), tmp_path / "protocol.pt", pickle_protocol=4)
+    (tmp_path / "text.pt").write_text("hello")
+    for name, says in (
+        ("script", "TorchScript archives"),
+        ("protocol", "other pickle protocols"),
+        ("text", "did not write it"),
+    ):
+        with pytest.raises(
+            DataError, match=rf"{name}\.pt: refused by torch\.load\(weights_only=True\): .*{says}"
+        ) as error:
+            import_graph("pyg", tmp_path / f"{name}.pt", tmp_path / "g")
+        assert not re.search(r"\n|set to `False`|likely succeed", str(error.value))
 
 
 class Mine(Data):
@@ -259,6 +278,7 @@ def test_attributes_that_are_refused_by_name(what: str, tmp_path: Path) -> None:
         (lambda: Mine(x=torch.ones(3, 1)), r"holds a \S+\.Mine instead of Data, .*: save Data\.from_dict"),
         (lambda: torch.nn.Linear(2, 2), r"holds a torch\.nn\.modules\.linear\.Linear instead of Data"),
         (lambda: 3, "holds an int instead of Data"),
+        (lambda: KarateClub(), r"holds a \S+\.KarateClub instead of Data, .*: save dataset\[0\]"),
         (
             lambda: Data(adj_t=torch.sparse_coo_tensor([[0], [7]], [1.0], (3, 3), check_invariants=False)),
             "refused by torch",
