@@ -26,8 +26,8 @@ from torch_geometric import EdgeIndex, Index  # noqa: E402
 from torch_geometric.data import Batch, Data, HeteroData, TemporalData  # noqa: E402
 from torch_geometric.datasets import KarateClub  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse", "ignore:Unable to accurately", "ignore:.*nested", "ignore:.*torch.jit")
-    "ignore:Sparse", "ignore:Unable to accurately infer", "ignore:.*nested tensor", "ignore:.*torch.jit"
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Sparse", "ignore:Unable to accurately", "ignore:.*nested", "ignore:.*torch.jit"
 )
 ETYPE = "node__to__node"
 RING = torch.tensor([[0, 1, 2], [1, 2, 0]])
