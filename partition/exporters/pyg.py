@@ -16,9 +16,9 @@ import numpy.typing as npt
 from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
-from atta.partition.graph import Graph
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
-from atta.partition.schema import TableSpec, split_edge_type
+from atta.partition.schema import Schema, TableSpec, split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]
 
@@ -38,16 +38,30 @@ def lost(graph: Graph) -> list[str]:
             return False
         return True
 
-    return lost_edge_types(graph.schema) + lost_tables(
-        graph.schema,
-        lambda _, name, spec: held(spec) and node_table(name, shared=shared) == name and not _flattened(name, spec),
-        lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
+    def of_nodes(name: str) -> bool:
+        return node_table(name, shared=shared) == name and not _taken_for_edges(graph.schema, name)
+
+    masks = [name for names in graph.schema.splits.values() for name in names if _taken_for_edges(graph.schema, name)]
+    return (
+        [f"the split {name!r}" for name in masks]
+        + lost_edge_types(graph.schema)
+        + lost_tables(
+            graph.schema,
+            lambda _, name, spec: held(spec) and of_nodes(name) and not _flattened(name, spec),
+            lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
+        )
     )
 
 
 def _flattened(table: str, spec: TableSpec) -> bool:
     """Whether the importer would read a column of labels [n, 1] as labels [n]. Data sets of PyG have such columns."""
     return table == "y" and spec.row_shape == (1,)
+
+
+def _taken_for_edges(schema: Schema, name: str) -> bool:
+    """Whether PyG would take a vertex's attribute for an edge's: where ``Data`` has as many edges as vertices, those
+    with ``edge`` in their names are."""
+    return is_homogeneous(schema) and "edge" in name and schema.node_counts[NODE_TYPE] == schema.edge_counts[EDGE_TYPE]
 
 
 def _edge_key(table: str, shared: bool) -> str:

@@ -8,9 +8,7 @@ PyG's own folders have neither labels nor splits. Folders that ``atta export pyg
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +23,11 @@ from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks
+from atta.partition.importers.reading.torch_files import load_torch
 
 __all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
-_DEFAULTDICT = b"ccollections\ndefaultdict\n"
 _Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs
 
 
@@ -130,7 +128,7 @@ def _edges(
 def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping[str, Any]]:
     """The content of a part's file for one type, and the file."""
     path = folder / f"part_{part}" / name
-    value = _load(path)
+    value = load_torch(path)
     found = value if key is None else value.get(key, {}) if isinstance(value, Mapping) else None
     if not isinstance(found, Mapping):
         raise DataError(path, f"says nothing about {key or 'the graph'}")
@@ -171,42 +169,10 @@ def _scatter(path: Path, out: Array, rows: Array, values: Array) -> None:
 
 
 def _tensor(path: Path) -> Array:
-    return _array(path, _load(path))
+    return _array(path, load_torch(path))
 
 
 def _array(path: Path, value: Any) -> Array:
     if value is None or not hasattr(value, "numpy"):
         raise DataError(path, "a tensor is missing")
     return np.asarray(value.detach().numpy())
-
-
-def _load(path: Path) -> Any:
-    import torch
-
-    try:
-        with torch.serialization.safe_globals([(_plain, "atta.defaultdict"), dict]):
-            return torch.load(_without_defaultdict(path), weights_only=True)
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
-    except Exception as error:  # torch.load raises many unrelated types
-        raise DataError(path, f"not readable: {error}") from None
-
-
-def _plain(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
-def _without_defaultdict(path: Path) -> Path | io.BytesIO:
-    """Replace each ``defaultdict`` by a plain dict. PyG saves edge tables in one, and torch's safe reader refuses to
-    fill it."""
-    with zipfile.ZipFile(path) as archive:
-        name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
-        if _DEFAULTDICT not in archive.read(name):
-            return path
-        copy = io.BytesIO()
-        with zipfile.ZipFile(copy, "w") as out:
-            for entry in archive.namelist():
-                value = archive.read(entry)
-                out.writestr(entry, value.replace(_DEFAULTDICT, b"catta\ndefaultdict\n") if entry == name else value)
-    copy.seek(0)
-    return copy

@@ -21,6 +21,7 @@ from atta.partition.importers.dgl.tensors import TypeNames, require_dgl
 from atta.partition.importers.reading.common import first_line, load_array, load_npz
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_ids, distinct_ids
+from atta.partition.importers.reading.torch_files import load_torch
 
 __all__ = ["original_edges", "original_nodes"]
 
@@ -116,11 +117,9 @@ def _load(path: Path) -> Any:
         return load_array(path)
     if path.suffix == ".npz":
         return load_npz(path)
+    if path.suffix == ".pt":
+        return load_torch(path)
     try:
-        if path.suffix == ".pt":
-            import torch
-
-            return torch.load(path, map_location="cpu", weights_only=True)
         return require_dgl("importing DistDGL's partitions").data.utils.load_tensors(str(path))
     except ConfigError:
         raise

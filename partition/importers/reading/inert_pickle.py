@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from atta.errors import DataError
 from atta.partition.importers.reading.common import as_csr, first_line
 
-__all__ = ["load_inert", "load_inert_torch"]
+__all__ = ["NUMPY", "load_inert", "load_inert_torch", "real_numbers"]
 
 
 class _Dtype:
@@ -153,6 +153,18 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("builtins", "object"): _Function(_nothing),
     ("_codecs", "encode"): _Function(_encode),
 }
+
+
+NUMPY = {f"{module}.{name}": call for (module, name), call in _ALLOWED.items() if module.startswith("numpy")}
+"""The stand-ins for what pickles of numpy's arrays and numbers name, by its full name."""
+
+
+def real_numbers(value: Any) -> Any:
+    """Return the array or number that a stand-in of ``NUMPY`` stands for, every other value as it is.
+
+    Raises ValueError for arrays of other things than numbers, and for damaged ones.
+    """
+    return value.real() if isinstance(value, _Array | _Scalar) else value
 
 
 class _InertUnpickler(pickle.Unpickler):
