@@ -5,7 +5,7 @@ An importer is a function ``read(source, out, options)`` that fills an open ``Gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -50,6 +50,7 @@ def import_graph(
     reverse: bool = False,
     normalize_features: bool = False,
     drop: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> list[str]:
@@ -67,6 +68,8 @@ def import_graph(
             out-neighbours needs them.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         drop: names of data to leave out instead of refusing it.
+        rename: new names by old ones. An old name is that of a node type, a relation or a table, wherever it occurs;
+            ``SRC__REL__DST`` is one edge type's relation, and ``TYPE/TABLE`` one type's table.
         overwrite: replace an existing graph folder.
         progress: receives the stages.
 
@@ -74,8 +77,8 @@ def import_graph(
         Sentences about the import that the user should read; usually none.
 
     Raises:
-        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, or ``dst``
-            may not be written.
+        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, a name in
+            ``rename`` that is not there or that two things would get, or ``dst`` may not be written.
         DataError: ``src`` is missing, malformed or holds data that cannot be imported; the message names the file and
             the data.
     """
@@ -85,15 +88,21 @@ def import_graph(
     if not source.exists():
         raise DataError(source, "no such file or folder")
     check_tree(source)
-    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
+    options = ImportOptions(
+        undirected, reverse, normalize_features, progress or Silent(), frozenset(drop), dict(rename or {})
+    )
     provenance = {
         "command": f"import {fmt}",
         "source": source.name,
         "options": {"undirected": undirected, "reverse": reverse, "normalize_features": normalize_features},
         "dropped": sorted(options.drop),
+        "renamed": dict(options.rename),
         "notes": options.notes,
     }
-    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
+    with written_graph(
+        dst, overwrite=overwrite, provenance=provenance, rename=options.rename, progress=progress
+    ) as out:
         IMPORTERS[fmt](source, out, options)
         options.check_dropped()
+        out.check_renamed()
     return options.notes

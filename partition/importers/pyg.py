@@ -22,7 +22,7 @@ from atta.partition.importers.reading.common import add_features, first_line
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
-from atta.partition.schema import is_table_name
+from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
 
 __all__ = ["edge_table", "node_table", "read"]
 
@@ -102,7 +102,7 @@ class _Source:
                 out.add_labels(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, node_type)
             elif name.endswith("_mask"):
                 self._add_splits(out, node_type, name, values)
-            elif (table := node_table(name, shared=shared)) is not None:
+            elif (table := name if name in self.options.rename else node_table(name, shared=shared)) is not None:
                 out.add_table(table, values, node_type)
             else:
                 self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
@@ -116,7 +116,7 @@ class _Source:
             rows = self._rows(name, value, count, "edge", scalar=name in _SCALARS)
             if rows is None or (name == "e_id" and np.array_equal(rows, np.arange(count))):
                 continue  # the positions are these numbers already
-            table = edge_table(name, shared=shared)
+            table = str(name) if name in self.options.rename else edge_table(name, shared=shared)
             if table is None:
                 self.options.refuse(self.path, name, _WHY.get(str(name), "tables cannot have this name"))
             elif table in found:
@@ -199,7 +199,7 @@ def _load(source: Path) -> Any:
 
 def _split_stores(source: Path, stores: dict[Any, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the stores by node type, the stores by edge type, and all other values."""
-    edges = {"__".join(t): s for t, s in stores.items() if isinstance(t, tuple)}
+    edges = {join_edge_type(*t): s for t, s in stores.items() if isinstance(t, tuple)}
     if not edges:
         if "edge_index" not in stores:
             raise DataError(source, "has no edge_index")
@@ -219,8 +219,8 @@ def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], indices: 
             return int(store[name].shape[0])
     largest = -1
     for edge_type, index in indices.items():
-        ends = edge_type.split("__")
-        for side, end in ((0, ends[0]), (1, ends[-1])):
+        source, _, target = split_edge_type(edge_type)
+        for side, end in ((0, source), (1, target)):
             if end == node_type:
                 largest = max(largest, int(index[side].max()) if index.size else -1)
     if largest < 0:

@@ -16,7 +16,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_mask
-from atta.partition.schema import is_table_name
+from atta.partition.schema import join_edge_type
 
 __all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "require_dgl", "table_names"]
 
@@ -56,9 +56,17 @@ class TypeNames:
         }
         self.edges = {}
         for key in sorted(edge_types, key=lambda e: edge_types[e]):
-            source, relation, target = key.split(":")
+            source, relation, target = self._ends(key)
             plain = single and relation == "_E"
-            self.edges[key] = EDGE_TYPE if plain else f"{self.nodes[source]}__{relation}__{self.nodes[target]}"
+            self.edges[key] = EDGE_TYPE if plain else join_edge_type(self.nodes[source], relation, self.nodes[target])
+
+    def _ends(self, key: str) -> tuple[str, str, str]:
+        """The three names in DGL's ``"a:r:b"``; raises ValueError unless these are told apart by the node types."""
+        words = key.split(":")
+        cuts = [(i, j) for j in range(2, len(words)) for i in range(1, j)]
+        split = [(":".join(words[:i]), ":".join(words[i:j]), ":".join(words[j:])) for i, j in cuts]
+        (found,) = [ends for ends in split if ends[0] in self.nodes and ends[2] in self.nodes]
+        return found
 
 
 def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
@@ -85,7 +93,7 @@ def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
         add_features(out, rows, node_type, options)
     elif table == "y":
         out.add_labels(rows, node_type)
-    elif table is not None and is_table_name(table):
+    elif table is not None and options.is_table_name(table):
         out.add_table(table, rows, node_type)
     else:
         options.refuse(where, name, _NO_NAME)
@@ -94,7 +102,7 @@ def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
 def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
     """Return the rows of an edge table, None for a tensor that is left out. A weight or time in a column becomes a
     vector."""
-    if not is_table_name(name):
+    if not options.is_table_name(name):
         options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
         return None
     return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
 from atta.observe.progress import Progress, Silent
+from atta.partition.names import is_table_name
 
 __all__ = ["ImportOptions"]
 
@@ -22,6 +24,7 @@ class ImportOptions:
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         progress: receives the stages.
         drop: names of data to leave out if a graph folder cannot hold it.
+        rename: new names of types, relations and tables by old ones, see ``Renaming``.
         dropped: names in ``drop`` that were left out.
         notes: sentences that the user should read.
     """
@@ -31,12 +34,19 @@ class ImportOptions:
     normalize_features: bool = False
     progress: Progress = field(default_factory=Silent)
     drop: frozenset[str] = frozenset()
+    rename: Mapping[str, str] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.undirected and self.reverse:
             raise ConfigError("undirected or reverse: not both, an undirected graph has its reverse edges already")
+        if self.normalize_features and "x" in self.rename.values():
+            raise ConfigError("normalize_features: divides what the source calls x, not what is renamed to it")
+
+    def is_table_name(self, name: object) -> bool:
+        """Whether a node or edge table can be called ``name``, or what it is renamed to."""
+        return is_table_name(self.rename.get(str(name), name))
 
     def refuse(self, where: str | Path, name: object, why: str) -> None:
         """Raise DataError: ``name`` of the source cannot be imported. Return if the user said to leave it out."""

@@ -28,6 +28,24 @@ _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
+def _read_renames(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """New names by old ones."""
+    found: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.rpartition("=")
+        if not (old and equals and new) or found.setdefault(old, new) != new:
+            raise click.BadParameter(f"{text!r}: give OLD=NEW, each OLD once", param=option)
+    return found
+
+
+rename_option = click.option(
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=_read_renames,
+    help="Call the node types, relations and tables OLD NEW. SRC__REL__DST=NEW and TYPE/TABLE=NEW rename one.",
+)
+
 _IMPORT_HELP = f"""Turn a dataset in FORMAT at SRC into the graph folder DST.
 
 FORMAT is one of {", ".join(sorted(IMPORTERS))}. Contents that a graph folder cannot hold are refused by name."""
@@ -46,6 +64,7 @@ FORMAT is one of {", ".join(sorted(IMPORTERS))}. Contents that a graph folder ca
     metavar="NAME",
     help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
 )
+@rename_option
 @overwrite_option
 @quiet_option
 def import_(
@@ -57,6 +76,7 @@ def import_(
     reverse: bool,
     normalize_features: bool,
     drop: tuple[str, ...],
+    rename: dict[str, str],
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -69,6 +89,7 @@ def import_(
             reverse=reverse,
             normalize_features=normalize_features,
             drop=drop,
+            rename=rename,
             overwrite=overwrite,
             progress=progress,
         )
