@@ -21,11 +21,13 @@ __all__ = [
     "file_name",
     "is_table_name",
     "join_edge_type",
+    "module_name",
     "name_of_file",
     "node_folder",
     "reverse_relation",
     "shared_folder",
     "split_edge_type",
+    "table_word",
 ]
 
 RESERVED = {"ids", "halo", "indptr", "indices", "edge_ids", "src", "dst", "sorted_ids", "sorted_internal"}
@@ -133,3 +135,16 @@ def edge_folder(edge_type: str) -> str:
 def shared_folder(node_type: str) -> str:
     """Where a partitioned dataset keeps what all machines know of a node type."""
     return f"shared/{file_name(node_type)}"
+
+
+def table_word(name: str) -> str:
+    """A word without a dot for a node type or an edge type, where tables of daemons have plain names with dots. An edge
+    type of plain names is three words."""
+    plain = "." not in name and all(map(_is_plain, name.split("__")))
+    return name.replace("__", ".") if plain else f"t-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+
+
+def module_name(name: str) -> str:
+    """A key for a node type or a relation among the layers of a model: without the separators "__" and "___", and without
+    other signs of PyG and torch than ".". ``urllib.parse.unquote`` gives the name back."""
+    return re.sub("__+|^_+|_+$", lambda found: found[0].replace("_", "%5F"), quote(name, safe=""))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.partition.importers.npz import edge_array
 from atta.observe.progress import Progress
 from atta.partition.disk.files import NpyAppender, write_json
 from atta.partition.exporters.common import (
@@ -25,6 +24,7 @@ from atta.partition.exporters.common import (
     split_mask,
 )
 from atta.partition.graph import NODE_TYPE, Graph
+from atta.partition.importers.npz import edge_array
 from atta.partition.names import file_name, node_folder
 from atta.partition.schema import Schema
 

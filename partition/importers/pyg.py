@@ -219,8 +219,8 @@ def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], indices: 
             return int(store[name].shape[0])
     largest = -1
     for edge_type, index in indices.items():
-        source, _, target = split_edge_type(edge_type)
-        for side, end in ((0, source), (1, target)):
+        first, _, last = split_edge_type(edge_type)
+        for side, end in ((0, first), (1, last)):
             if end == node_type:
                 largest = max(largest, int(index[side].max()) if index.size else -1)
     if largest < 0:

@@ -36,7 +36,7 @@ def find_edges(dataset: Dataset, edge_type: str | None) -> TableName:
     types = dataset.schema.edge_types
     if edge_type is None and len(types) != 1:
         raise ConfigError(f"the dataset has edge types {', '.join(types)}: say which one")
-    return dataset.schema.check_edge_type(types[0] if edge_type is None else edge_type), EDGES
+    return dataset.schema.find_edge_type(types[0] if edge_type is None else edge_type), EDGES
 
 
 @dataclass(frozen=True)
