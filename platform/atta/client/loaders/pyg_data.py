@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["to_pyg"]
 
+warnings.filterwarnings("ignore", "There exist type names in the 'HeteroData' object", UserWarning)
+"""Names of types are the users' own: PyG warns of "__" in them at every batch."""
 _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
 """Ends of triplets. PyG keeps them with the node types of the seed edges; these are the places in the edge type."""
 

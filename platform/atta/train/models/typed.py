@@ -30,6 +30,11 @@ Edges = Mapping[EdgeTriple, torch.Tensor]
 class LayersByType(ModuleDict):  # type: ignore[misc]
     """A layer per node type, whatever its name."""
 
+    def __init__(self, layers: Mapping[str, torch.nn.Module]) -> None:
+        super().__init__()
+        for node_type, layer in layers.items():  # PyG's constructor would take a key twice for an external one
+            self[node_type] = layer
+
     @classmethod
     def to_internal_key(cls, key: str) -> str:
         """The name that torch knows the layer by."""
