@@ -220,8 +220,10 @@ def _coded(edge_type: EdgeTriple) -> EdgeTriple:
 
 
 def _dotless(name: str) -> str:
-    """A name for torch, which refuses "."; PyG's ``ModuleDict`` takes it, and ``HGTConv`` does not use that everywhere."""
-    return module_name(name).replace(".", "%2E")
+    """A name for torch, which refuses "." and names of its own: PyG's ``ModuleDict`` takes them, which ``HGTConv`` does not
+    use everywhere."""
+    coded = module_name(name).replace(".", "%2E")
+    return f"%{ord(coded[0]):X}{coded[1:]}" if hasattr(torch.nn.ModuleDict, coded) else coded
 
 
 def _undotted(edge_type: EdgeTriple) -> EdgeTriple:
