@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.schema import split_edge_type
 
 __all__ = ["fan_outs_by_type", "parse_fan_outs"]
 
@@ -49,6 +48,8 @@ def fan_outs_by_type(
         UnknownNameError: a name is none of the graph's edge types or relations.
         ConfigError: several edge types have that relation, or a type is named twice.
     """
+    from atta.partition.schema import split_edge_type  # settings are read without numpy
+
     found: dict[str, tuple[int, ...]] = {}
     for name, hops in given.items():
         meant = [e for e in edge_types if name in (e, "__".join(split_edge_type(e)), split_edge_type(e)[1])]
