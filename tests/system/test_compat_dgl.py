@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ def g(folder: Folder) -> Iterator[Any]:
 
 def everything(g: Any) -> Any:
     return torch.arange(g.num_nodes())
+
+
+def test_shares_follow_the_trainers_of_vertices(g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six trainers are named and three are there, so two at a time are joined. The third has too many vertices."""
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    book, everyone = g.get_partition_book(), torch.ones(400)
+    named = torch.from_numpy(np.random.default_rng(3).permutation(np.repeat(np.arange(6), [66, 67, 60, 50, 80, 77])))
+    split = partial(dgl.distributed.node_split, everyone, book, node_trainer_ids=named)
+    shares = [split(rank=rank) for rank in range(3)]
+    assert [len(share) for share in shares] == [133, 133, 134]
+    assert torch.equal(torch.cat(shares).sort().values, torch.arange(400))
+    assert set(named[shares[0]].tolist()) == {0, 1}
+    assert (named[shares[1]] < 4).sum() == 60 + 50
+    assert set(named[shares[2]].tolist()) == {4, 5}
+    edges = dgl.distributed.edge_split(torch.ones(4000), book, rank=1, edge_trainer_ids=torch.arange(4000) % 3)
+    assert (edges % 3 == 1).sum() >= len(edges) - 1
 
 
 def test_the_graph_is_that_of_the_folder(g: Any, folder: Folder) -> None:
@@ -81,7 +99,8 @@ def test_shares_are_all_that_the_mask_marks(
     g: Any, folder: Folder, monkeypatch: pytest.MonkeyPatch, force_even: bool
 ) -> None:
     book = g.get_partition_book()
-    monkeypatch.setattr(book.job, "world", 3)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
     mask = folder.whole.ndata["train_mask"]
     for given in (g.ndata["train_mask"], mask, mask.numpy()):
         shares = [dgl.distributed.node_split(given, book, rank=rank, force_even=force_even) for rank in range(3)]
@@ -90,8 +109,8 @@ def test_shares_are_all_that_the_mask_marks(
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
     shares = [dgl.distributed.edge_split(torch.ones(4000), book, rank=rank, force_even=force_even) for rank in range(3)]
     assert torch.equal(torch.cat(shares).sort().values, torch.arange(4000))
-    with pytest.raises(atta.UnknownNameError, match="node_trainer_ids"):
-        dgl.distributed.node_split(mask, book, node_trainer_ids=mask)
+    with pytest.raises(atta.ConfigError, match="trainer ids of 3 for the 400 nodes"):
+        dgl.distributed.node_split(mask, book, node_trainer_ids=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(atta.ConfigError, match="a mask of 3 for the 400 nodes"):
         dgl.distributed.node_split(mask[:3], book)
 

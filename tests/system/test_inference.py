@@ -357,6 +357,26 @@ def test_pairs_are_scored_by_the_embeddings_of_their_ends(
     np.testing.assert_allclose(in_memory.values, found["score"], rtol=1e-4, atol=1e-5)
 
 
+def test_the_best_targets_of_one_type_leave_out_neighbours_and_the_vertex_itself(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any
+) -> None:
+    folder, embedded = saved["sage"][0], atta.predict(clusters[1], saved["sage"][0])
+    rows = embedded.values[np.argsort(embedded.ids)]
+    scores, ids = rows @ rows.T, np.sort(embedded.ids)
+    at = [np.searchsorted(ids, small_graph.ids[ends]) for ends in (small_graph.src, small_graph.dst)]
+    scores[at[0], at[1]] = -np.inf
+    np.fill_diagonal(scores, -np.inf)
+    for parts in (1, 2):
+        found = atta.predict(clusters[parts], folder, "train", top=6)
+        sources = np.unique(found.ids[:, 0])
+        np.testing.assert_array_equal(sources, np.unique(small_graph.train_ids))
+        best = -np.sort(-scores[np.searchsorted(ids, sources)], axis=1)[:, :6]
+        own = found.values.reshape(len(sources), 6)[np.argsort(found.ids[::6, 0])]
+        np.testing.assert_allclose(own, best, rtol=1e-4, atol=1e-5)
+        said = scores[tuple(np.searchsorted(ids, found.ids).T)]
+        np.testing.assert_allclose(found.values, said, rtol=1e-4, atol=1e-5)
+
+
 def test_a_table_takes_the_rows(small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], saved: Any) -> None:
     folder, gnn = saved["sage"]
     for _ in range(2):  # again: the same rows

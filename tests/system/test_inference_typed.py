@@ -293,6 +293,69 @@ def test_links_have_the_scores_of_the_whole_graph(
         np.testing.assert_allclose(rows.values, expected.rows[node_type][own], rtol=1e-5, atol=1e-5)
 
 
+def best_unread(world: World, expected: Pairs, authors: np.ndarray, count: int) -> list[list[int]]:
+    """Pairs of authors with the papers that they would write next, by a sort of all scores."""
+    papers, found = world.ids["paper"], []
+    written = {tuple(pair) for pair in world.edges[WRITES].T.tolist()}
+    for author in authors:
+        row = int(np.flatnonzero(world.ids["author"] == author)[0])
+        scores = expected.scores(world, np.stack([np.full(len(papers), author), papers], axis=1)).numpy()
+        free = [place for place in range(len(papers)) if (row, place) not in written]
+        best = sorted(free, key=lambda place: -scores[place])[:count]
+        found += [[int(author), int(papers[place])] for place in best]
+    return found
+
+
+@pytest.mark.parametrize("decoder", ["dot", "distmult", "mlp"])
+def test_the_best_targets_are_those_of_all_pairs_without_edges_that_exist(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, decoder: str
+) -> None:
+    expected = checkpoint_of_pairs(tmp_path / "run", world, cluster, "hetero-sage", decoder)
+    found = atta.predict(cluster, tmp_path / "run", world.ids["author"][3:20], top=4, files=3)
+    assert found is not None
+    authors = list(dict.fromkeys(found.ids[:, 0].tolist()))
+    assert sorted(authors) == sorted(world.ids["author"][3:20].tolist())
+    assert found.ids.tolist() == best_unread(world, expected, np.array(authors), 4)
+    np.testing.assert_allclose(found.values, expected.scores(world, found.ids), rtol=1e-4, atol=1e-5)
+    everything = atta.predict(cluster, tmp_path / "run", world.ids["author"][:1], top=10**4, relation="writes")
+    assert everything is not None
+    written = int((world.edges[WRITES].unique(dim=1)[0] == 0).sum())
+    assert len(everything.ids) == COUNTS["paper"] - written
+
+
+def test_the_command_writes_the_best_targets(world: World, cluster: atta.LocalCluster, tmp_path: Path) -> None:
+    expected = checkpoint_of_pairs(tmp_path / "run", world, cluster, "rgcn", "dot")
+    given = f"--checkpoint {tmp_path}/run --out {tmp_path}/out --top 2 --json {tmp_path}/report.json --format npy"
+    command = ["predict", "--cluster", str(cluster.cluster_file), *given.split(), "--relation", "author__writes__paper"]
+    done = CliRunner().invoke(root.cli, [*command, "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    rows = np.concatenate([np.load(file) for file in report["files"]])
+    assert report["vertices"] == COUNTS["author"]
+    pairs = np.stack([rows["source"], rows["target"]], axis=1)
+    authors = np.array(list(dict.fromkeys(pairs[:, 0].tolist())))
+    assert len(authors) == COUNTS["author"]
+    assert pairs.tolist() == best_unread(world, expected, authors, 2)
+
+
+def test_wrong_questions_for_the_best_targets_are_refused(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    checkpoint_of_pairs(tmp_path / "links", world, cluster, "rgcn", "dot")
+    checkpoint_of_pairs(tmp_path / "classes", world, cluster, "rgcn", "classes")
+
+    def said(run: str, *options: str) -> str:
+        return line_of(cluster, tmp_path / run, monkeypatch, capfd, *options)
+
+    assert "unknown relation from 'author' to 'paper': 'edits'" in said("links", "--top", "3", "--relation", "edits")
+    assert "no score to rank them by" in said("classes", "--top", "3")
+    assert "--relation: goes with --top" in said("links", "--relation", "writes")
+    assert "no --links, --node-type and --table" in said("links", "--top", "3", "--node-type", "author")
+    assert "does not go with --what classes" in said("links", "--top", "3", "--what", "classes")
+    assert "--top" in said("links", "--top", "0")
+
+
 @pytest.mark.parametrize("sampled", FAN_OUTS, ids=["exact", "sampled"])
 def test_pairs_have_the_classes_of_the_whole_graph(
     world: World, cluster: atta.LocalCluster, tmp_path: Path, sampled: list[int] | None

@@ -33,6 +33,8 @@ def predict(settings: dict[str, Any], json_file: str | None, quiet: bool) -> Non
 
     Example: atta predict --data data/demo-2p --checkpoint runs/a --out scores --links pairs.txt
 
+    Example: atta predict --data data/shop-2p --checkpoint runs/shop --out for-you --split test --top 10
+
     Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4
     """
     need("prediction", "torch", "torch_geometric")
@@ -54,6 +56,8 @@ def _summary(report: PredictReport) -> str:
     config = report.config
     where = f"{len(report.files)} files in {config.out}" if config.out else f"table {config.table}"
     of_pairs = "classes" if config.what == "classes" else "scores"
+    if config.top:
+        return f"{report.vertices:,} vertices: at most {config.top} targets for each in {where}, {report.seconds:.1f} s"
     what = f"pairs: {of_pairs} in {where}" if config.links else f"vertices: {config.what} in {where}"
     return f"{report.vertices:,} {what}, {report.seconds:.1f} s"
 

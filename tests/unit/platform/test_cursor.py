@@ -16,9 +16,9 @@ from atta.protos.v1 import session_pb2
 WHOLE = st.integers(0, (1 << 64) - 1)
 
 
-@given(st.text(), WHOLE, WHOLE, st.none() | WHOLE)
-def test_a_state_survives_json(request: str, epoch: int, batch: int, tables: int | None) -> None:
-    cursor = Cursor(request, epoch, batch, tables)
+@given(st.text(), WHOLE, WHOLE, WHOLE, WHOLE, st.none() | WHOLE)
+def test_a_state_survives_json(request: str, rank: int, world: int, epoch: int, batch: int, tables: int | None) -> None:
+    cursor = Cursor(request, rank, world, epoch, batch, tables)
     assert Cursor.from_state(json.loads(json.dumps(cursor.to_state()))) == cursor
 
 
@@ -27,6 +27,7 @@ def test_a_state_survives_json(request: str, epoch: int, batch: int, tables: int
     [
         ({"version": 2}, "version 2 is unknown"),
         ({"epoch": -1}, "epoch is -1"),
+        ({"rank": "0"}, "rank is '0'"),
         ({"batch": True}, "batch is True"),
         ({"batch": 1.0}, "batch is 1.0"),
         ({"request": None}, "request is None"),
@@ -37,7 +38,7 @@ def test_a_state_survives_json(request: str, epoch: int, batch: int, tables: int
 )
 def test_other_states_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Cursor.from_state({**Cursor("r", 1, 2).to_state(), **change})
+        Cursor.from_state({**Cursor("r", 0, 1, 1, 2).to_state(), **change})
     with pytest.raises(ConfigError, match="exactly the keys"):
         Cursor.from_state([1])  # type: ignore[arg-type]
 

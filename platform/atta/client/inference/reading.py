@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,20 +13,24 @@ import numpy.typing as npt
 from atta.client.cluster import Cluster
 from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared
 from atta.client.inference.plan import block_size
+from atta.client.inference.ranking import TargetBlock
 from atta.client.inference.sinks import UserIds
 from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, TypedReads
 from atta.client.inference.tables import InferenceTables
-from atta.client.inference.task import InferenceTask, target_count
+from atta.client.inference.task import InferenceTask, TopTargets, target_count
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError
 from atta.partition.graph.strings import NAME
+from atta.partition.schema import split_edge_type
 from atta.samplers.seed_plan import home_of
 
 __all__ = ["BlockReader", "Prepared", "present_version"]
 
 _SAMPLED_SEEDS = 1024
+_RANKED = 4096
+"""Sources, and targets, whose scores are in memory at a time: 64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,40 @@ class BlockReader:
     def blocks(self, share: int, stage: Stage) -> Iterator[Prepared]:
         """A share's blocks. The next one is prepared while one is in use."""
         return one_prepared(self._loader(share, stage), partial(self._prepare, stage))
+
+    def sources(self, share: int, top: TopTargets) -> Iterator[npt.NDArray[np.int64]]:
+        """User ids of a share's sources, block by block."""
+        own = self._node_type
+        for batch in self._bare(share, self._task.shares, own, top.sources, []):
+            yield batch.n_id(own)[: batch.batch_size].copy()
+
+    def candidates(self, top: TopTargets) -> Iterator[TargetBlock]:
+        """All targets with the edges that they have already, block by block."""
+        source, _, target = split_edge_type(top.edge_type)
+        fan_outs = {name: [-1 if name == top.edge_type else 0] for name in self._schema.edge_types}
+        for batch in self._bare(0, 1, target, None, fan_outs):
+            ends = batch.edge_index(top.edge_type)
+            linked = np.stack([batch.n_id(source)[ends[0]], ends[1]])
+            yield TargetBlock(batch.n_id(target)[: batch.batch_size].copy(), linked)
+
+    def _bare(self, share: int, shares: int, node_type: str, nodes: Targets, fan_outs: Any) -> Iterator[MiniBatch]:
+        """Batches without rows of a share of vertices."""
+        loader = NeighborLoader(
+            self._cluster,
+            fan_outs,
+            (node_type, nodes),
+            batch_size=_RANKED,
+            rank=share,
+            world_size=shares,
+            home=home_of(share, shares, self._cluster.num_parts),
+            pad=False,
+            tables={},
+            edge_ids=False,
+            job=f"predict-top-{share}",
+        )
+        for batch in loader:
+            self._check_version(batch)
+            yield batch
 
     def _loader(self, share: int, stage: Stage) -> NeighborLoader:
         return NeighborLoader(
@@ -117,11 +156,7 @@ class BlockReader:
 
     def _prepare(self, stage: Stage, batch: MiniBatch) -> Prepared:
         """Find the table rows of a batch's vertices, and pull what the stage reads of them."""
-        if batch.version != self._task.version:
-            raise AttaError(
-                f"the dataset got version {batch.version} of its tables while predictions were made of version "
-                f"{self._task.version}: make them again"
-            )
+        self._check_version(batch)
         if stage.typed is not None:
             return self._prepare_typed(stage, stage.typed, batch)
         n_id, targets = batch.n_id(), batch.batch_size
@@ -137,6 +172,13 @@ class BlockReader:
         counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
         block = LayerBlock(x, batch.edge_index(), targets, degrees)
         return Prepared(self._ids(stage, batch), rows[:targets], block, counts)
+
+    def _check_version(self, batch: MiniBatch) -> None:
+        if batch.version != self._task.version:
+            raise AttaError(
+                f"the dataset got version {batch.version} of its tables while predictions were made of version "
+                f"{self._task.version}: make them again"
+            )
 
     def _prepare_typed(self, stage: Stage, typed: TypedReads, batch: MiniBatch) -> Prepared:
         """The same of a typed graph: rows by node type."""

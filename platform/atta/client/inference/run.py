@@ -11,11 +11,12 @@ import numpy.typing as npt
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats
 from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare
+from atta.client.inference.ranking import BestTargets
 from atta.client.inference.reading import BlockReader
 from atta.client.inference.sinks import ShareWriter, Sink, UserIds
 from atta.client.inference.stages import Rows, Stage, unread
 from atta.client.inference.tables import InferenceTables
-from atta.client.inference.task import InferenceTask, target_count
+from atta.client.inference.task import InferenceTask, TopTargets, target_count
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, Silent
@@ -114,8 +115,10 @@ class Inference:
         with self._sink.open(step.share) as writer:
             if stage.ends is None:
                 self._last(step, stage, writer)
-            else:
+            elif self._task.top is None:
                 self._score(step, stage.ends, writer)
+            else:
+                self._rank(step, stage.ends, self._task.top, writer)
 
     def _between(self, step: RunShare, stage: Stage, table: RemoteTable) -> None:
         """Write a share of rows into a table. A block is pushed while the next one is computed."""
@@ -140,13 +143,27 @@ class Inference:
         first = sum(local_count(len(pairs), share, self.plan.shares) for share in range(step.share))
         mine = pairs[first : first + local_count(len(pairs), step.share, self.plan.shares)]
         nothing = [np.empty((0, rows.width or 0), np.float32) for rows in ends]
-        writer.write(self._no_ids(0, 2), task.finish(task.score(nothing[0], nothing[1])))
+        writer.write(self._no_ids(0, 2), task.finish(task.score.pairs(nothing[0], nothing[1])))
         for at in range(0, len(mine), _PAIRS):
             self._check()
             some = mine[at : at + _PAIRS]
             source, target = (self._rows_of(rows, numbers) for rows, numbers in zip(ends, some.T, strict=True))
-            writer.write(self._named(some), task.finish(task.score(source, target)))
+            writer.write(self._named(some), task.finish(task.score.pairs(source, target)))
             self._progress.advance(len(some))
+
+    def _rank(self, step: RunShare, ends: tuple[Rows, Rows], top: TopTargets, writer: ShareWriter) -> None:
+        """The best targets of this share's sources. All targets are read once per block of sources."""
+        loops = self._task.types[0] == self._task.types[-1]
+        writer.write(self._no_ids(0, 2), np.empty(0, np.float32))
+        for sources in self._reader.sources(step.share, top):
+            best, rows = BestTargets(sources, top.count, loops=loops), self._rows_of(ends[0], sources)
+            for found in self._reader.candidates(top):
+                self._check()
+                self._tables.keep()
+                best.take(self._task.score.grid(rows, self._rows_of(ends[1], found.ids)), found)
+            pairs, scores = best.pairs()
+            writer.write(self._named(pairs), scores)
+            self._progress.advance(len(sources))
 
     def _no_ids(self, *shape: int) -> UserIds:
         """An empty array of the type of the ids that are written."""
@@ -214,9 +231,11 @@ class Inference:
         if self._shown == number:
             return
         self._shown = number
-        stage, pairs = self._task.stages[number], self._task.pairs
+        stage, pairs, top = self._task.stages[number], self._task.pairs, self._task.top
         if stage.ends is not None and pairs is not None:
             total = len(pairs)
+        elif stage.ends is not None and top is not None:
+            total = target_count(self._cluster.schema, top.sources, self._task.types[0])
         else:
             node_type = self._task.types[0] if stage.typed is None else stage.typed.node_type
             total = target_count(self._cluster.schema, stage.nodes, node_type)

@@ -14,16 +14,42 @@ from atta.client.inference.stages import Stage, Targets
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 
-__all__ = ["InferenceTask", "PairScore", "feature_width", "inner_products", "target_count"]
-
-PairScore = Callable[[Floats, Floats], Floats]
-"""Gives pairs a number each, float32 [n], or a row each, from the rows [n, width] of sources and of targets."""
+__all__ = ["INNER_PRODUCTS", "InferenceTask", "PairScore", "TopTargets", "feature_width", "target_count"]
 
 
-def inner_products(sources: Floats, targets: Floats) -> Floats:
-    """float32 [n]: the inner product of each row [n, width] with its partner."""
-    products: Floats = np.einsum("nd,nd->n", sources, targets)
-    return products
+@dataclass(frozen=True)
+class PairScore:
+    """Scores of pairs from the rows of their ends.
+
+    Attributes:
+        pairs: gives each row of sources [n, width] and its partner in targets [n, width] a number, float32 [n], or a
+            row.
+        grid: gives each row of sources [n, width] with each of targets [m, width] a number, float32 [n, m].
+    """
+
+    pairs: Callable[[Floats, Floats], Floats]
+    grid: Callable[[Floats, Floats], Floats]
+
+
+INNER_PRODUCTS = PairScore(
+    lambda sources, targets: np.asarray(np.einsum("nd,nd->n", sources, targets)),
+    lambda sources, targets: np.asarray(sources @ targets.T),
+)
+
+
+@dataclass(frozen=True)
+class TopTargets:
+    """The question for the best targets of each source.
+
+    Attributes:
+        count: how many targets a source gets; fewer where fewer are left.
+        sources: the vertices that get them.
+        edge_type: the relation. Targets that a source has an edge to are left out.
+    """
+
+    count: int
+    sources: Targets
+    edge_type: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +66,8 @@ class InferenceTask:
         rank, world: number of this process, and of all.
         batch_size: vertices per block; None: what ``block_size`` says, or 1024 of sampled batches.
         seed: of sampled batches.
-        pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about pairs.
+        pairs: int64 [n, 2], user ids of sources and targets to score, if the last stage is about given pairs.
+        top: if it looks for the best targets.
         finish: turns rows of the last stage, or scores of pairs, into what is written.
         score: what gives pairs their scores.
         version: of the dataset's tables.
@@ -56,8 +83,9 @@ class InferenceTask:
     batch_size: int | None = None
     seed: int = 0
     pairs: npt.NDArray[np.int64] | None = None
+    top: TopTargets | None = None
     finish: Callable[[Floats], npt.NDArray[Any]] = np.asarray
-    score: PairScore = inner_products
+    score: PairScore = INNER_PRODUCTS
     version: int = 0
 
 

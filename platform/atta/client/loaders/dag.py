@@ -13,6 +13,7 @@ from typing import Any
 from atta.client.cluster import Cluster
 from atta.client.loaders.arguments import earlier_names, ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
+from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
@@ -23,7 +24,7 @@ from atta.kvstore.store import known_codec
 from atta.protos.v1 import dag_pb2, session_pb2
 from atta.samplers.arguments import flag, number, whole
 
-__all__ = ["DagLoader", "place_of"]
+__all__ = ["DagLoader"]
 
 _SEED_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _MOST = (1 << 32) - 1
@@ -83,9 +84,7 @@ class DagLoader:
             raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform {transform!r}: must be a function of a MiniBatch")
-        rank, world_size = place_of("RANK", rank, 0), place_of("WORLD_SIZE", world_size, 1)
-        if not rank < world_size:
-            raise ConfigError(f"rank {rank} of {world_size} trainers")
+        self._trainer, self._given = TrainerRank.of(rank, world_size), (rank, world_size)
         self._cluster = cluster
         self._home = None if home is None else whole("home", home, 0, cluster.num_parts - 1)
         self._transform = transform
@@ -106,8 +105,8 @@ class DagLoader:
             shuffle=flag("shuffle", shuffle),
             drop_last=flag("drop_last", drop_last),
             pad=flag("pad", pad),
-            rank=rank,
-            world_size=world_size,
+            rank=self._trainer.rank,
+            world_size=self._trainer.world,
             policy=_SEED_POLICIES[seed_policy],
             edge_ids=flag("edge_ids", edge_ids),
             wide_ids=self._wide_ids,
@@ -162,7 +161,8 @@ class DagLoader:
             place = StreamPlace(place.epoch + 1)
         # An epoch that has not begun may have a later version of the tables.
         version = place.version if place.batch else None
-        return Cursor(self._digest(), place.epoch, place.batch, version).to_state()
+        trainer = self._trainer
+        return Cursor(self._digest(), trainer.rank, trainer.world, place.epoch, place.batch, version).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration begin where ``state``, from ``state_dict``, says.
@@ -171,6 +171,8 @@ class DagLoader:
             ConfigError: it is no state, or that of a loader with other batches: another dataset, seed, batch size, ...
         """
         cursor = Cursor.from_state(state)
+        if (theirs := TrainerRank(cursor.rank, cursor.world)) != self._trainer:
+            raise ConfigError(f"state of a loader: it is that of {theirs} trainers, this one is {self._trainer}")
         if cursor.request != self._digest():
             raise ConfigError("state of a loader: it belongs to a loader with other batches (dataset or arguments)")
         whole("batch", cursor.batch, 0, len(self))
@@ -183,6 +185,7 @@ class DagLoader:
 
     def _batches(self, place: StreamPlace) -> _Batches:
         """Iterate from ``place`` on. The next iteration is the epoch after it, unless this one could not be opened."""
+        self._check_rank()
         before = self._epoch, self._loaded
         self._epoch, self._loaded = place.epoch + 1, False  # at once: other threads may begin an iteration meanwhile
         try:
@@ -194,6 +197,14 @@ class DagLoader:
             raise
         self._place = place
         return _Batches(stream, self._made, partial(self._prepare, place.epoch + 1))
+
+    def _check_rank(self) -> None:
+        """Raise ConfigError if a process group has begun since the loader was made, and says something else."""
+        if (now := TrainerRank.of(*self._given)) != self._trainer:
+            raise ConfigError(
+                f"the loader was made for {self._trainer} trainers, and now this is {now}: make it after torch's "
+                "process group, or give rank= and world_size="
+            )
 
     def _prepare(self, epoch: int) -> None:
         """Open the session of a coming epoch in the background: its batches are made while the present epoch ends."""
@@ -228,16 +239,6 @@ class DagLoader:
     def _made(self, raw: Any) -> Any:
         batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)
         return batch if self._transform is None else self._transform(batch)
-
-
-def place_of(variable: str, given: int | None, least: int) -> int:
-    """The rank or the number of ranks: what was given, else torchrun's environment variable."""
-    if given is not None:
-        return whole("rank" if least == 0 else "world_size", given, least, _MOST)
-    text = os.environ.get(variable, str(least))
-    if not text.strip().isdecimal():
-        raise ConfigError(f"environment variable {variable}={text!r}: must be a whole number")
-    return whole(variable, int(text), least, _MOST)
 
 
 class _Batches(Iterator[Any]):

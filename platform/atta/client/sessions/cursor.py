@@ -17,7 +17,7 @@ from atta.protos.v1 import session_pb2
 __all__ = ["Cursor", "StreamPlace", "request_digest"]
 
 _VERSION = 1
-_KEYS = ("version", "request", "epoch", "batch")
+_KEYS = ("version", "request", "rank", "world", "epoch", "batch")
 _TABLES = "tables_version"
 _NOT_OF_BATCHES = ("epoch", "start_batch", "session", "version", "shared_memory", "wide_ids", "job", "share")
 """Fields of a request that do not change what is in the batches of an epoch, or that the cursor holds itself."""
@@ -49,19 +49,22 @@ class Cursor:
 
     Attributes:
         request: ``request_digest`` of the loader's request.
+        rank, world: number of the trainer, and of all.
         epoch: number of the epoch, from 0.
         batch: position of the next batch among this rank's batches of the epoch, from 0.
         tables_version: of the tables that the batches before it had; None: the epoch may have the newest.
     """
 
     request: str
+    rank: int
+    world: int
     epoch: int
     batch: int
     tables_version: int | None = None
 
     def to_state(self) -> dict[str, Any]:
         """The cursor as plain values that ``torch.save`` and JSON can store."""
-        state: dict[str, Any] = {"version": _VERSION, "request": self.request, "epoch": self.epoch, "batch": self.batch}
+        state: dict[str, Any] = {"version": _VERSION, **{name: getattr(self, name) for name in _KEYS[1:]}}
         return state if self.tables_version is None else {**state, _TABLES: self.tables_version}
 
     @classmethod
@@ -73,11 +76,11 @@ class Cursor:
             raise ConfigError(
                 f"state of a loader: version {state['version']!r} is unknown, this release has {_VERSION}"
             )
-        request, epoch, batch = state["request"], state["epoch"], state["batch"]
+        request, numbers = state["request"], {name: state[name] for name in _KEYS[2:]}
         if not isinstance(request, str):
             raise ConfigError(f"state of a loader: request is {request!r}, must be a text")
         tables = state.get(_TABLES)
-        for name, value in (("epoch", epoch), ("batch", batch), (_TABLES, 0 if tables is None else tables)):
+        for name, value in [*numbers.items(), (_TABLES, 0 if tables is None else tables)]:
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
                 raise ConfigError(f"state of a loader: {name} is {value!r}, must be a whole number from 0")
-        return cls(request, epoch, batch, tables)
+        return cls(request, **numbers, tables_version=tables)

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from atta.client.cluster import Cluster, connect
-from atta.client.loaders.dag import place_of
+from atta.client.loaders.ranks import TrainerRank
 from atta.client.local import local
 from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
@@ -29,7 +29,6 @@ class Job:
     """This process as one of the trainers of a job.
 
     Attributes:
-        rank, world: number of this trainer, and how many there are.
         cluster: the daemons; None until ``DistGraph`` has started some.
         group: distinguishes the tensors of jobs that use the same daemons at the same time (``DGL_GROUP_ID``).
         tensors: names of the tensors of this job that exist, as far as this trainer knows.
@@ -40,9 +39,6 @@ class Job:
 
     def __init__(self, cluster: Cluster | None, *, owns: bool) -> None:
         """``owns``: whether ``close`` ends the cluster."""
-        self.rank, self.world = place_of("RANK", None, 0), place_of("WORLD_SIZE", None, 1)
-        if not self.rank < self.world:
-            raise ConfigError(f"rank {self.rank} of {self.world} trainers")
         self.cluster = cluster
         self.group = os.environ.get("DGL_GROUP_ID", "0")
         self.tensors: set[str] = set()
@@ -52,6 +48,16 @@ class Job:
         self.anonymous = 0
         self._owns = owns
         self._settled = False
+
+    @property
+    def rank(self) -> int:
+        """Number of this trainer. Scripts make torch's process group after ``initialize``, so it is found anew."""
+        return TrainerRank.here().rank
+
+    @property
+    def world(self) -> int:
+        """How many trainers there are."""
+        return TrainerRank.here().world
 
     def open(self, part_config: str | Path | None) -> Cluster:
         """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``.

@@ -21,12 +21,13 @@ from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
 from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages
-from atta.client.inference.task import InferenceTask, PairScore, feature_width, inner_products, target_count
-from atta.client.loaders.dag import place_of
+from atta.client.inference.task import INNER_PRODUCTS, InferenceTask, PairScore, TopTargets, feature_width, target_count
+from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
+from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED
@@ -43,6 +44,7 @@ __all__ = ["PredictJob", "predict", "predicted_types"]
 
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
+MOST_TARGETS = 1 << 16
 _COLUMNS = dict(zip(WHAT, ("embedding", "score", "class"), strict=True))
 
 
@@ -53,6 +55,7 @@ def predict(
     *,
     what: str = "embeddings",
     links: ArrayLike | None = None,
+    top: int | None = None,
     num_neighbors: Sequence[int] | None = None,
     out: str | Path | None = None,
     table: str | None = None,
@@ -74,17 +77,20 @@ def predict(
         links: [n, 2], user ids of pairs: instead of rows give a score from both ends' embeddings: that of the decoder
             of a checkpoint of ``--task link``, otherwise their dot product. Of a checkpoint of ``--task edge-classes``
             a score per class, or with ``what="classes"`` the class.
+        top: give each of ``nodes`` this many targets with the best scores, the best first, instead of rows. Targets that
+            it has an edge to are left out, and so is the vertex itself. Of equal scores the smaller id comes first.
         num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
             computed (embeddings need the last one only of deep models), or one for all; None: exactly.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
-        rank, world_size: number of this process, and of all that run the same line (default: torchrun's RANK and
-            WORLD_SIZE). Each writes files of its own.
+        rank, world_size: number of this process, and of all that run the same line (default: those of torch's
+            process group, or torchrun's RANK and WORLD_SIZE). Each writes files of its own.
         progress: is told of what has been done.
         **options: ``features`` (node table with the input of the first layer, ``"x"``), ``format`` (of files:
             ``"parquet"`` or ``"npy"``), ``files`` (how many; default: one per process, or more with more partitions),
             ``batch_size`` (vertices that a layer computes at a time), ``seed`` (of sampled batches), ``device`` (of
             torch, ``"cpu"``), ``node_type`` (of a model of pairs of a typed graph: the end whose vertices are computed;
-            default: the targets').
+            default: the targets'), ``relation`` (of ``top``: name of the relation whose edges are left out; default: the model's,
+            or the only one).
 
     Returns:
         The result; None if it is written. Where vertices have string ids, the ids of the result and of files are
@@ -95,12 +101,12 @@ def predict(
         DataError: the checkpoint is missing or damaged, or of other features.
         RemoteError: a daemon does not answer.
     """
-    rank, world = place_of("RANK", rank, 0), place_of("WORLD_SIZE", world_size, 1)
-    if out is None and table is None and world > 1:
-        raise ConfigError(f"{world} processes: give out= or table=, for each has only a part of the result")
+    place = TrainerRank.of(rank, world_size)
+    if out is None and table is None and place.world > 1:
+        raise ConfigError(f"{place.world} processes: give out= or table=, for each has only a part of the result")
     job = PredictJob(
-        cluster, model, nodes, what, links=links, num_neighbors=num_neighbors, out=out, table=table, rank=rank,
-        world=world, **options,
+        cluster, model, nodes, what, links=links, top=top, num_neighbors=num_neighbors, out=out, table=table,
+        rank=place.rank, world=place.world, **options,
     )  # fmt: skip
     inference = job.inference(progress)
     try:
@@ -133,6 +139,8 @@ class PredictJob:
     what: str = "embeddings"
     _: KW_ONLY
     links: ArrayLike | None = None
+    top: int | None = None
+    relation: str | None = None
     num_neighbors: Sequence[int] | None = None
     out: str | Path | None = None
     table: str | None = None
@@ -150,16 +158,17 @@ class PredictJob:
         """Raises the errors of ``predict``."""
         self._check()
         schema, saved = self.cluster.schema, _saved(self.model)
-        self.types = predicted_types(schema, saved, self.node_type, pairs=self.links is not None)
-        pairs, nodes = self._asked()
-        self.count = target_count(schema, nodes[self.types[0]], self.types[0]) if pairs is None else len(pairs)
+        self.types = predicted_types(schema, saved, self.node_type, pairs=self._scores_pairs)
+        pairs, nodes, top = self._asked(saved)
+        asked = nodes[self.types[0]] if top is None else top.sources
+        self.count = target_count(schema, asked, self.types[0]) if pairs is None else len(pairs)
         made = self._of_layers if saved is None or not _typed(saved) else self._of_types
-        stages, width, digest, score = made(saved, nodes, pairs=pairs is not None)
+        stages, width, digest, score = made(saved, nodes, pairs=self._scores_pairs)
         if pairs is not None:
-            one = score(*(np.zeros((1, width), np.float32) for _ in range(2)))
+            one = score.pairs(*(np.zeros((1, width), np.float32) for _ in range(2)))
             width = 1 if one.ndim == 1 else one.shape[1]
-        self.width = width if self.what != "classes" else 1
-        for node_type, ids in nodes.items():
+        self.width = width if self.what != "classes" and top is None else 1
+        for node_type, ids in [*nodes.items(), (self.types[0], asked)]:
             if isinstance(ids, np.ndarray):
                 self.cluster.tables.locate(f"nodes:{node_type}", ids)  # raises before anything is written
         version = present_version(self.cluster, self.types[0], nodes[self.types[0]])
@@ -181,13 +190,15 @@ class PredictJob:
             about["node_type"] = self.node_type
         if any(self.cluster.ids.known(t) for t in self.types):
             about["ids"] = "strings"
-        column = "score" if pairs is not None and self.what == "embeddings" else _COLUMNS[self.what]
+        if top is not None:
+            about |= {"top": top.count, "relation": top.edge_type, "sources": _digest_of_nodes({"sources": asked})}
+        column = "score" if self._scores_pairs and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))
         finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
         self.task = InferenceTask(
             self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,
-            finish, score, version,
+            top, finish, score, version,
         )  # fmt: skip
 
     @property
@@ -209,6 +220,10 @@ class PredictJob:
                 raise UnknownNameError.of(what, value, known)
         if self.out is not None and self.table is not None:
             raise ConfigError("give a folder for files or a table, not both")
+        if self.top is not None:
+            self._check_top()
+        elif self.relation is not None:
+            raise ConfigError(f"relation {self.relation!r}: goes with top")
         if self.links is None:
             return
         if self.nodes is not None or self.node_type is not None:
@@ -218,16 +233,41 @@ class PredictJob:
         if self.what == "classes" and not isinstance(self.model, str | Path):
             raise ConfigError("pairs have classes by a checkpoint of --task edge-classes, not by layers")
 
-    def _asked(self) -> tuple[npt.NDArray[np.int64] | None, dict[str, Targets]]:
-        """The pairs to score, if any, and the vertices to compute by node type."""
+    @property
+    def _scores_pairs(self) -> bool:
+        return self.links is not None or self.top is not None
+
+    def _check_top(self) -> None:
+        whole("top", self.top, 1, MOST_TARGETS)
+        if self.links is not None:
+            raise ConfigError("give pairs to score, or ask for the best targets, not both")
+        if self.node_type is not None:
+            raise ConfigError("top: the model says of which types both ends are: give no node type")
+        if self.table is not None:
+            raise ConfigError("the best targets go into files, not into a table of vertices")
+        if self.what == "classes":
+            raise ConfigError("the best targets have scores, but no classes")
+
+    def _asked(
+        self, saved: SavedModel | None
+    ) -> tuple[npt.NDArray[np.int64] | None, dict[str, Targets], TopTargets | None]:
+        """The pairs to score, if any, the vertices to compute by node type, and the best targets to find, if any."""
+        if self.top is not None:
+            edge_type = _ranked_edge_type(self.cluster.schema, self.types, self.relation, saved)
+            sources = self._own_nodes()
+            nodes = {self.types[0]: sources, self.types[-1]: None}
+            return None, nodes, TopTargets(self.top, sources, edge_type)
         if self.links is not None:
             pairs = self._pairs(self.links)
             ends = (self.types[0], pairs[:, 0]), (self.types[-1], pairs[:, 1])
-            return pairs, {t: np.unique(np.concatenate([ids for own, ids in ends if own == t])) for t, _ in ends}
-        own = self.types[0]
+            return pairs, {t: np.unique(np.concatenate([ids for own, ids in ends if own == t])) for t, _ in ends}, None
+        return None, {self.types[0]: self._own_nodes()}, None
+
+    def _own_nodes(self) -> Targets:
+        """The vertices that ``nodes`` says."""
         if self.nodes is None or isinstance(self.nodes, str):
-            return None, {own: self.nodes}
-        return None, {own: np.unique(as_ids("nodes", self._numbered("nodes", self.nodes, own)))}
+            return self.nodes
+        return np.unique(as_ids("nodes", self._numbered("nodes", self.nodes, self.types[0])))
 
     def _pairs(self, given: ArrayLike) -> npt.NDArray[np.int64]:
         """int64 [n, 2], with numbers in place of string ids."""
@@ -287,14 +327,14 @@ class PredictJob:
         if saved is None:
             assert not isinstance(self.model, str | Path)
             modules: Sequence[Any] = self.model
-            return wrapped(modules, device), digest_of(modules), inner_products
+            return wrapped(modules, device), digest_of(modules), INNER_PRODUCTS
         task = self._check_kind(saved)
         model = saved_model(saved, channels)
         if task not in UNTABLED:
-            hidden = self.what == "embeddings" or self.links is not None
-            return layers_of(model, device, hidden=hidden), digest_of([model]), inner_products
+            hidden = self.what == "embeddings" or self._scores_pairs
+            return layers_of(model, device, hidden=hidden), digest_of([model]), INNER_PRODUCTS
         if task not in (LINK, EDGE_CLASSES):
-            return layers_of(model, device, hidden=False), digest_of([model]), inner_products
+            return layers_of(model, device, hidden=False), digest_of([model]), INNER_PRODUCTS
         decoder = saved_decoder(saved)
         return layers_of(model, device, hidden=False), digest_of([model, decoder]), scorer(decoder)
 
@@ -311,7 +351,9 @@ class PredictJob:
     def _check_kind(self, saved: SavedModel) -> str:
         """Refuse a kind of prediction that a model's task does not give; returns the task."""
         task: str = saved.shape.get("task", "classes")
-        if self.links is not None:
+        if self.top is not None and task == EDGE_CLASSES:
+            raise ConfigError(f"{saved.path}: was trained for --task {task}: its pairs have no score to rank them by")
+        if self._scores_pairs:
             if self.what == "classes" and task != EDGE_CLASSES:
                 raise ConfigError(f"{saved.path}: was trained for --task {task}: pairs have scores, but no classes")
             return task
@@ -368,6 +410,23 @@ def predicted_types(
     if asked is not None and asked not in about:
         raise ConfigError(f"node type {asked!r}: the model computes vertices of {' and '.join(sorted(set(about)))}")
     return (about[-1] if asked is None else asked,)
+
+
+def _ranked_edge_type(schema: Schema, types: Sequence[str], relation: str | None, saved: SavedModel | None) -> str:
+    """The edge type from sources to targets that ``top`` is about: the one that is named, the model's, or the only one.
+
+    Raises ConfigError if that says none, or several.
+    """
+    between = [e for e in schema.edge_types if schema.endpoints(e) == (types[0], types[-1])]
+    trained = None if saved is None else saved.shape.get("edge_type")
+    said = relation or (trained if trained in between else None)
+    fits = [e for e in between if said in (None, e, split_edge_type(e)[1])]
+    if len(fits) == 1:
+        return fits[0]
+    if said is not None:
+        raise UnknownNameError.of(f"relation from {types[0]!r} to {types[-1]!r}:", said, between)
+    known = f"name one of {', '.join(between)} as the relation" if between else "there is none"
+    raise ConfigError(f"top: looks at edges from {types[0]!r} to {types[-1]!r}: {known}")
 
 
 def _typed(saved: SavedModel) -> bool:

@@ -105,7 +105,7 @@ def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     from atta.train.checkpoint import load_model
     from atta.train.launching.predict import predicted_types
 
-    saved, pairs = load_model(config.checkpoint), config.links is not None
+    saved, pairs = load_model(config.checkpoint), config.links is not None or config.top is not None
     types = predicted_types(cluster.schema, saved, config.node_type, pairs=pairs)
     strings = any(cluster.ids.known(node_type) for node_type in types)
     if config.links is not None:
@@ -118,6 +118,8 @@ def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
     return {
         "model": config.checkpoint,
         "what": config.what,
+        "top": config.top,
+        "relation": config.relation,
         "num_neighbors": config.num_neighbors,
         "seed": config.seed,
         "out": config.out,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ __all__ = [
     "Dot",
     "LinkModel",
     "PairClasses",
+    "PairDecoder",
     "PairMlp",
     "decoder_named",
     "saved_decoder",
@@ -30,15 +32,32 @@ DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
 
 
-class Dot(torch.nn.Module):
+_GRID_NUMBERS = 4 << 20
+"""Products of both ends' numbers that are in memory at a time."""
+
+
+class PairDecoder(torch.nn.Module):
+    """Called with embeddings [..., width] of sources and of targets, gives scores [...]; the two shapes are broadcast."""
+
+    def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Scores [n, m] of each of sources [n, width] with each of targets [m, width]."""
+        some = max(1, _GRID_NUMBERS // max(1, targets.numel()))
+        return torch.cat([self(piece[:, None], targets) for piece in sources.split(some)])
+
+
+class Dot(PairDecoder):
     """The inner product of both ends."""
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Scores [...] of embeddings [..., width]; the two shapes are broadcast, here and below."""
+        """Scores; see ``PairDecoder``."""
         return (sources * targets).sum(-1)
 
+    def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See ``PairDecoder``."""
+        return sources @ targets.T
 
-class DistMult(torch.nn.Module):
+
+class DistMult(PairDecoder):
     """An inner product whose terms have learnt weights (Yang et al., ICLR 2015, with one relation)."""
 
     def __init__(self, width: int) -> None:
@@ -46,11 +65,15 @@ class DistMult(torch.nn.Module):
         self.relation = torch.nn.Parameter(torch.ones(width))
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See ``Dot``."""
+        """See ``PairDecoder``."""
         return (sources * self.relation * targets).sum(-1)
 
+    def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See ``PairDecoder``."""
+        return (sources * self.relation) @ targets.T
 
-class PairMlp(torch.nn.Module):
+
+class PairMlp(PairDecoder):
     """Two layers on the products of both ends' numbers (the link predictor of the Open Graph Benchmark)."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -58,7 +81,7 @@ class PairMlp(torch.nn.Module):
         self.hidden, self.score = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, 1)
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See ``Dot``."""
+        """See ``PairDecoder``."""
         found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
         return found
 
@@ -76,7 +99,7 @@ class PairClasses(torch.nn.Module):
         return found
 
 
-def decoder_named(name: str, width: int, hidden: int) -> torch.nn.Module:
+def decoder_named(name: str, width: int, hidden: int) -> PairDecoder:
     """The decoder of ``--decoder`` for embeddings of ``width`` numbers; raises ConfigError for an unknown one."""
     match name:
         case "dot":
@@ -106,14 +129,15 @@ def saved_decoder(saved: SavedModel) -> torch.nn.Module:
 
 
 def scorer(decoder: torch.nn.Module) -> PairScore:
-    """Scores of pairs, float32 [n] or [n, classes], from embeddings [n, width] of sources and of targets, on the CPU."""
+    """Scores by a decoder on the CPU: of pairs one number or a row of classes each; of a grid ``PairDecoder`` only."""
 
     @torch.no_grad()
-    def score(sources: Floats, targets: Floats) -> Floats:
-        scores: Floats = decoder(torch.from_numpy(sources), torch.from_numpy(targets)).numpy()
-        return scores
+    def applied(scores: Callable[..., torch.Tensor], sources: Floats, targets: Floats) -> Floats:
+        found: Floats = scores(torch.from_numpy(sources), torch.from_numpy(targets)).numpy()
+        return found
 
-    return score
+    grid = decoder.grid if isinstance(decoder, PairDecoder) else decoder
+    return PairScore(partial(applied, decoder), partial(applied, grid))
 
 
 class LinkModel(SampledModel):

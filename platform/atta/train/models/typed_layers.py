@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from atta.client.inference.block import Floats, TypedBlock
 from atta.client.inference.stages import Stage, Targets, TypedLayer, sampled_typed_stages, typed_stages
-from atta.client.inference.task import PairScore, inner_products
+from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
 from atta.partition.schema import Schema, join_edge_type, split_edge_type
 from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
@@ -110,7 +110,7 @@ class SavedTypedModel:
             asked: dict[str, torch.nn.Linear | None] = {t: model.outputs[t] for t in types}
         else:
             asked = dict.fromkeys(types, None if hidden else model.decoder)
-        score = inner_products if decoder is None else scorer(decoder.cpu())
+        score = INNER_PRODUCTS if decoder is None else scorer(decoder.cpu())
         return cls(model, asked, dict(saved.embeddings), score, device)
 
     @property

@@ -39,6 +39,16 @@ class PredictConfig:
         Option("Score the pairs of ids that this file has by their embeddings: .npy [n, 2], or text with two per line.",
                path="file"),
     ] = None  # fmt: skip
+    top: Annotated[
+        int | None,
+        Option("Find this many targets with the best scores for each vertex, without those it has an edge to.",
+               metavar="K", at_least=1, at_most=1 << 16),
+    ] = None  # fmt: skip
+    relation: Annotated[
+        str | None,
+        Option("Of --top: the relation whose edges are left out.", metavar="NAME",
+               unset="the model's, or the only one"),
+    ] = None  # fmt: skip
     node_type: Annotated[
         str | None,
         Option("Of a model of pairs of a typed graph: the end whose vertices are computed.", unset="the targets'",
@@ -88,6 +98,7 @@ class PredictConfig:
         if self.split is not None and self.ids is not None:
             raise ConfigError("give --split or --ids, not both")
         self._check_links()
+        self._check_top()
         self._check_mode()
 
     def _check_links(self) -> None:
@@ -99,6 +110,14 @@ class PredictConfig:
             raise ConfigError("--links: the model says of which types the ends are, so it does not go with --node-type")
         if self.table is not None:
             raise ConfigError("--links: writes scores of pairs into files: it takes no --table")
+
+    def _check_top(self) -> None:
+        if self.top is None and self.relation is not None:
+            raise ConfigError("--relation: goes with --top K")
+        if self.top is not None and (self.links, self.node_type, self.table) != (None, None, None):
+            raise ConfigError("--top: finds the pairs itself and writes files: no --links, --node-type and --table")
+        if self.top is not None and self.what == "classes":
+            raise ConfigError("--top: pairs have scores: it does not go with --what classes")
 
     def _check_mode(self) -> None:
         if (self.mode == "sampled") != (self.num_neighbors is not None):

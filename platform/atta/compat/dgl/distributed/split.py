@@ -8,9 +8,8 @@ import numpy as np
 
 from atta.compat.dgl.distributed.book import GraphPartitionBook, tensor
 from atta.compat.dgl.distributed.tensor import DistRows
-from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
-from atta.samplers.arguments import whole
+from atta.samplers.arguments import integers, whole
 
 __all__ = ["edge_split", "node_split"]
 
@@ -35,15 +34,16 @@ def node_split(  # noqa: PLR0917 - as in DGL
         rank: whose share; default: this trainer's.
         force_even: all trainers get equally many, give or take one, in the order of the parts, so most are near. False:
             the vertices of the trainer's part, divided among the trainers of the part.
+        node_trainer_ids: the trainer of each vertex of the type, such as ``g.ndata["trainer_id"]`` of DGL's
+            ``partition_graph(num_trainers_per_machine=...)``. With ``force_even`` shares stay even, and follow it as far
+            as that allows. With more trainers in it than there are, neighbours among them are joined.
 
     Raises:
-        ConfigError: the mask has another length, or ``rank`` does not exist. NotOfferedError: ``node_trainer_ids``.
+        ConfigError: the mask or the trainers have another length, or ``rank`` does not exist.
     """
-    if node_trainer_ids is not None:
-        raise NotOfferedError("node_split does not offer node_trainer_ids: trainers get shares by part and number")
     book = _book(nodes, partition_book)
     policy = f"nodes:{_type_of(nodes, ntype, book.types.node_type)}"
-    return tensor(_share(_chosen(nodes, policy, book), policy, book, rank, force_even=force_even))
+    return tensor(_share(_chosen(nodes, policy, book), policy, book, rank, node_trainer_ids, force_even=force_even))
 
 
 def edge_split(  # noqa: PLR0917 - as in DGL
@@ -55,11 +55,9 @@ def edge_split(  # noqa: PLR0917 - as in DGL
     edge_trainer_ids: Any = None,
 ) -> Any:
     """The ids of this trainer's share of the edges, int64; see ``node_split``. An edge is near its destination."""
-    if edge_trainer_ids is not None:
-        raise NotOfferedError("edge_split does not offer edge_trainer_ids: trainers get shares by part and number")
     book = _book(edges, partition_book)
     policy = f"edges:{_type_of(edges, etype, book.types.edge_type)}"
-    return tensor(_share(_chosen(edges, policy, book), policy, book, rank, force_even=force_even))
+    return tensor(_share(_chosen(edges, policy, book), policy, book, rank, edge_trainer_ids, force_even=force_even))
 
 
 def share(places: np.ndarray, rank: int, world: int) -> slice:
@@ -82,13 +80,9 @@ def _type_of(chosen: Any, name: Any, by_name: Any) -> str:
 
 def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
     """The ids that the mask marks, ascending."""
-    kind, _, name = policy.partition(":")
-    counts = book.types.schema.node_counts if kind == "nodes" else book.types.schema.edge_counts
-    if len(mask) != counts[name]:
-        raise ConfigError(f"a mask of {len(mask)} for the {counts[name]} {kind} of {name}")
+    _check_length("a mask", mask, policy, book)
     if not isinstance(mask, DistRows):
-        values = mask.detach().cpu().numpy() if hasattr(mask, "detach") else np.asarray(mask)
-        return np.flatnonzero(values)
+        return np.flatnonzero(_values(mask))
     members = getattr(mask, "members", None)
     if members is not None:
         return np.asarray(members())
@@ -96,12 +90,34 @@ def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
     return np.concatenate([np.flatnonzero(mask[at : at + _TOGETHER].numpy()) + at for at in pieces])
 
 
-def _share(ids: np.ndarray, policy: str, book: GraphPartitionBook, rank: int | None, *, force_even: bool) -> np.ndarray:
+def _check_length(what: str, given: Any, policy: str, book: GraphPartitionBook) -> None:
+    kind, _, name = policy.partition(":")
+    counts = book.types.schema.node_counts if kind == "nodes" else book.types.schema.edge_counts
+    if len(given) != counts[name]:
+        raise ConfigError(f"{what} of {len(given)} for the {counts[name]} {kind} of {name}")
+
+
+def _values(given: Any) -> np.ndarray:
+    return np.asarray(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
+
+
+def _trainers(given: Any, ids: np.ndarray, policy: str, book: GraphPartitionBook, world: int) -> np.ndarray:
+    """int64 [n]: the trainer that each of ``ids`` is given to; zeros if nobody says it."""
+    if given is None:
+        return np.zeros(len(ids), np.int64)
+    _check_length("trainer ids", given, policy, book)
+    found = integers("trainer ids", _values(given[ids]))
+    return found * world // max(world, int(found.max(initial=0)) + 1)
+
+
+def _share(
+    ids: np.ndarray, policy: str, book: GraphPartitionBook, rank: int | None, trainers_of: Any, *, force_even: bool
+) -> np.ndarray:
     world = book.job.world
     rank = book.job.rank if rank is None else whole("rank", rank, 0, world - 1)
     order = book.order(policy, ids)
     if force_even:
-        near = np.argsort(order, kind="stable")
+        near = np.lexsort((order, _trainers(trainers_of, ids, policy, book, world)))
         return np.sort(ids[near[share(near, rank, world)]])
     bounds, mine = book.bounds(policy), []
     for part in range(book.num_partitions()):

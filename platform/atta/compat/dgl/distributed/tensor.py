@@ -132,7 +132,8 @@ class DistTensor(MutableRows):
             shape: number of rows, then the shape of a row.
             dtype: of torch.
             name: letters, digits, dots, dashes, single underscores; None: one is made.
-            init_func: ``(shape, dtype)`` gives the first contents, some rows at a time; default: zeros. Rank 0 calls it.
+            init_func: ``(shape, dtype)`` gives the first contents, some rows at a time in the order of their ids;
+                default: zeros. Rank 0 calls it.
             part_policy: from ``DistGraph.get_node_partition_policy`` or ``get_edge_partition_policy``; None: the only
                 type of vertices or edges with as many members as there are rows.
             persistent: whether it outlives its object.
@@ -178,7 +179,7 @@ def create(
         tables.delete(spec.name)
         table = tables.create(spec)
         if init_func is not None:
-            _initialise(table, init_func)
+            _initialise(table, policy, init_func)
     barrier()
     job.tensors.add(spec.name)
     return (table if job.rank == 0 else tables.create(spec)), True
@@ -237,7 +238,8 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
         raise ConfigError(f"dtype {dtype}: {error}") from None
 
 
-def _initialise(table: RemoteTable, init_func: InitFunc) -> None:
+def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc) -> None:
+    """Write what ``init_func`` gives. Its row i belongs to id i, wherever the partitions have it."""
     spec = table.spec
     for first in range(0, spec.rows, _TOGETHER):
         count = min(_TOGETHER, spec.rows - first)
@@ -245,7 +247,8 @@ def _initialise(table: RemoteTable, init_func: InitFunc) -> None:
         values = made.detach().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
         if values.shape != (count, *spec.row_shape):
             raise ConfigError(f"init_func gave {list(values.shape)} for {[count, *spec.row_shape]}")
-        table.push(np.arange(first, first + count), values.astype(spec.dtype, copy=False)).wait()
+        rows = policy.partition_book.order(policy.rows, np.arange(first, first + count))
+        table.push(rows, values.astype(spec.dtype, copy=False)).wait()
 
 
 def drop(job: Job, name: str) -> None:

@@ -73,7 +73,7 @@ class EdgeBatches:
         places = [Cursor.from_state(loader.state_dict()) for loader in self._loaders]
         epoch = min(place.epoch for place in places)
         done = (len(loader) if p.epoch > epoch else p.batch for loader, p in zip(self._loaders, places, strict=True))
-        return Cursor(_digest(places), epoch, sum(done)).to_state()
+        return replace(places[0], request=_digest(places), epoch=epoch, batch=sum(done), tables_version=None).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration begin where ``state``, from ``state_dict``, says.
