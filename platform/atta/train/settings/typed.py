@@ -9,7 +9,7 @@ from atta.errors import ConfigError, UnknownNameError
 
 __all__ = ["fan_outs_by_type", "parse_fan_outs"]
 
-_ENTRY_END = re.compile(r"(?<=[0-9 ]);|^;|;$")
+_ENTRY_END = re.compile(r"(?<=[0-9])[\s;]*;|^[\s;]+|[\s;]+$")
 """";" after a number: a name may have one, too."""
 
 
