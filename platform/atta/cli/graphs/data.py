@@ -33,6 +33,24 @@ _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
+def _read_renames(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """New names by old ones."""
+    found: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.rpartition("=")
+        if not (old and equals and new) or found.setdefault(old, new) != new:
+            raise click.BadParameter(f"{text!r}: give OLD=NEW, each OLD once", param=option)
+    return found
+
+
+rename_option = click.option(
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=_read_renames,
+    help="Call the node types, relations and tables OLD NEW. SRC__REL__DST=NEW and TYPE/TABLE=NEW rename one.",
+)
+
 _FORMATS = textwrap.fill(", ".join(sorted(IMPORTERS)), 72, break_on_hyphens=False)
 _IMPORT_HELP = f"""Turn the dataset at SRC into the graph folder DST.
 
@@ -65,6 +83,7 @@ refused by name. An edge list may have several files SRC, which are read in this
     metavar="NAME",
     help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
 )
+@rename_option
 @overwrite_option
 @quiet_option
 def import_(
@@ -77,6 +96,7 @@ def import_(
     columns: dict[str, str],
     string_ids: bool,
     drop: tuple[str, ...],
+    rename: dict[str, str],
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -93,6 +113,7 @@ def import_(
             columns=columns,
             string_ids=string_ids,
             drop=drop,
+            rename=rename,
             overwrite=overwrite,
             progress=progress,
             contents=written.append,
