@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,8 @@ __all__ = ["EdgeAppender", "GraphWriter"]
 _CHUNK = 4 << 20
 """Number of elements of a table that are copied at a time."""
 _LARGEST = 2**63 - 1
+_MAX_CLASSES_BYTES = 2 << 20
+"""At most this many bytes of names of classes."""
 
 Array = npt.NDArray[Any]
 
@@ -103,6 +106,7 @@ class GraphWriter:
         self.path = self._staging.path
         self.provenance = dict(provenance or {})
         self.num_classes: int | None = None
+        self._classes: dict[str, dict[str, list[str]]] = {}
         self._counts: dict[str, int] = {}
         self._tables: dict[str, dict[str, NpyAppender]] = {}
         self._splits: dict[str, dict[str, int]] = {}
@@ -179,6 +183,16 @@ class GraphWriter:
             self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)
         self.add_table("y", y, node_type)
 
+    def note_classes(self, type_: str, table: str, names: list[str]) -> None:
+        """Keep the names of the classes that a table of a node or edge type holds by their numbers.
+
+        ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names of the
+        graph together are too long: every client of a cluster reads them.
+        """
+        self._classes.setdefault(type_, {})[table] = names
+        if len(json.dumps(self._classes)) > _MAX_CLASSES_BYTES:
+            raise ConfigError(f"the names of all classes take more than {_MAX_CLASSES_BYTES >> 20} MiB")
+
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add a split from row numbers (any order, duplicates dropped) or a boolean mask [n]."""
         check_name("split", name)
@@ -242,6 +256,7 @@ class GraphWriter:
             edge_tables={e: out.specs for e, out in self._edges.items()},
             splits={t: dict(sorted(s.items())) for t, s in self._splits.items()},
             num_classes=self.num_classes,
+            classes=self._classes,
         )
 
     def _files(self) -> list[NpyAppender]:

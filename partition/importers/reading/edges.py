@@ -69,8 +69,13 @@ class EdgeStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._symmetric:
+        if kind is not None:
+            return
+        if self._symmetric:
             self._append_reverses()
+        for edges in (self._forward, self._backward):
+            if edges is not None:
+                edges.close()
 
 
 def add_edges(

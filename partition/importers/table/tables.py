@@ -1,0 +1,130 @@
+"""Tables of several columns, and the labels and splits of vertices, by the rules of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import DataError
+from atta.partition.importers.reading.stated import as_masks
+from atta.partition.importers.table.columns import ColumnReader
+from atta.partition.importers.table.files import Piece, TypeFiles
+from atta.partition.importers.table.refusals import Refusals
+from atta.partition.importers.table.rules import ColumnRule, TableRule
+
+__all__ = ["SplitReader", "TableReader", "labels_of"]
+
+Array = npt.NDArray[Any]
+
+
+class TableReader:
+    """Reads a table piece by piece.
+
+    Attributes:
+        columns: a reader for each column.
+        dtype: of the table.
+        is_stated: whether the schema says the dtype.
+        is_wide: whether it may have several columns.
+    """
+
+    def __init__(
+        self, name: str, rule: TableRule, files: TypeFiles, refusals: Refusals, *, unit: str, nodes: bool = False
+    ) -> None:
+        """``unit``: of times. ``nodes``: whether the table is one of vertices, in which ``x`` and ``y`` have their
+        usual meanings. Raises DataError (without its path) for a column that no rule makes numbers."""
+        labels = nodes and name == "y" and not rule.wide
+        self.is_wide = rule.wide
+        self._name, self._shape = name, None
+        self.is_stated = rule.dtype is not None
+        self.columns = [
+            ColumnReader(one, files.of(one.name), refusals, unit=unit, labels=labels) for one in rule.columns
+        ]
+        for column in self.columns:
+            if column.must_learn:
+                column.learn(files.pieces([column.rule.name]))
+        features = nodes and name == "x"
+        self._accept = ""
+        self.dtype = rule.dtype or np.result_type(*(column.dtype for column in self.columns))
+        if features and rule.dtype is None:
+            self.dtype, self._accept = np.dtype(np.float32), '"dtype": "float64" in schema.json keeps them'
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """The names of classes by column, of columns that have some."""
+        return {column.rule.name: column.names for column in self.columns if column.names is not None}
+
+    def rows(self, piece: Piece) -> Array:
+        """The rows of a piece, [n] or [n, k]; numbers and lists side by side become one row."""
+        found = [part for column in self.columns for part in self._parts(column, piece)]
+        if not self.is_wide:
+            rows = found[0]
+        elif len({part.shape for part in found}) == 1:
+            rows = np.stack(found, axis=1)
+        else:
+            rows = np.concatenate([part.reshape(len(part), -1) for part in found], axis=1)
+        if self._shape not in (None, rows.shape[1:]):
+            raise DataError(piece.path, f"rows of the table {self._name!r} have lists of different lengths")
+        self._shape = rows.shape[1:]
+        return rows
+
+    def _parts(self, column: ColumnReader, piece: Piece) -> list[Array]:
+        """A column, and beside it whether each value is known if the rule asks for that."""
+        values, empty = column.values(piece)
+        parts = [column.cast(piece, values, self.dtype, self._accept)]
+        if column.rule.known:
+            parts.append((~empty).astype(self.dtype))
+        return parts
+
+
+def labels_of(reader: TableReader, rows: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Labels [n], and a mask [n] of the vertices without one.
+
+    A cell that is empty is -1; it is NaN in numbers with fractions, or if the schema asks for floats. Whole numbers are
+    floats if pandas has written them beside an empty cell.
+    """
+    column = reader.columns[0]
+    empty = np.concatenate([np.zeros(0, np.bool_), *column.empty])
+    if column.rule.fill is not None or not empty.any():
+        return rows, np.zeros(len(rows), np.bool_)
+    if rows.dtype.kind == "f" and not reader.is_stated and (rows[~empty] % 1 == 0).all():
+        return np.where(empty, -1, rows).astype(np.int64), empty
+    return rows, empty
+
+
+class SplitReader:
+    """Reads the splits of a node type from columns piece by piece."""
+
+    def __init__(self, splits: Mapping[str, str] | str, files: TypeFiles, refusals: Refusals) -> None:
+        """``splits``: the column of each split, or the one column that names the split of each vertex."""
+        self._splits = splits
+        if isinstance(splits, str):
+            named = ColumnRule(splits, classes=True)
+            self._readers = {splits: ColumnReader(named, files.of(splits), refusals, unit="s", labels=True)}
+            self._readers[splits].learn(files.pieces([splits]))
+        else:
+            self._readers = {
+                column: ColumnReader(ColumnRule(column, fill=0), files.of(column), refusals, unit="s")
+                for column in splits.values()
+            }
+        self._rows: dict[str, list[Array]] = {column: [] for column in self._readers}
+
+    def read(self, piece: Piece) -> None:
+        """Note the rows of a piece."""
+        for column, reader in self._readers.items():
+            self._rows[column].append(reader.values(piece)[0])
+
+    def masks(self, where: Path) -> dict[str, npt.NDArray[np.bool_]]:
+        """The mask [n] of each split, without vertices whose cell is empty; raises DataError if a column holds none."""
+        rows = {column: np.concatenate(found or [np.zeros(0, np.int64)]) for column, found in self._rows.items()}
+        if isinstance(self._splits, str):
+            names = self._readers[self._splits].names or []
+            return {name: rows[self._splits] == code for code, name in enumerate(names)}
+        return {
+            split: mask
+            for name, column in self._splits.items()
+            for split, mask in as_masks(where, f"the column {column!r}", name, rows[column]).items()
+        }
