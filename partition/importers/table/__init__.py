@@ -118,12 +118,11 @@ class _Import:
         return TypeFiles(entry, texts, self._options, self._refusals)
 
     def _table_readers(self, files: TypeFiles, *, nodes: bool) -> dict[str, TableReader]:
-        """A reader of each table whose columns can be read; the others are refused."""
-        readers = {}
-        for name, rule in files.entry.tables.items():
-            with self._refusals.held(files.entry.files[0]):
-                readers[name] = TableReader(name, rule, files, self._refusals, unit=self._schema.time_unit, nodes=nodes)
-        return readers
+        unit = self._schema.time_unit
+        return {
+            name: TableReader(name, rule, files, self._refusals, unit=unit, nodes=nodes)
+            for name, rule in files.entry.tables.items()
+        }
 
     def _add_nodes(self, files: TypeFiles) -> None:
         """Write a node type if nothing of it is refused."""
@@ -138,8 +137,8 @@ class _Import:
         ids: list[Piece] = []
         for piece in files.pieces():
             ids.append(Piece(piece.path, piece.first, piece.rows.select([entry.ids[0]])))
-            for name, found in self._read_tables(readers, piece).items():
-                rows[name].append(found)
+            for name, reader in readers.items():
+                rows[name].append(reader.rows(piece))
             if splits is not None:
                 with self._refusals.held(piece.path):
                     splits.read(piece)
@@ -149,14 +148,6 @@ class _Import:
         if not self._refusals and vertices is not None and splits is not None:
             tables = {name: np.concatenate(found) for name, found in rows.items()}
             self._write_nodes(files, vertices, readers, tables, splits)
-
-    def _read_tables(self, readers: Mapping[str, TableReader], piece: Piece) -> dict[str, Array]:
-        """The rows of a piece by table, without those that are refused."""
-        found = {}
-        for name, reader in readers.items():
-            with self._refusals.held(piece.path):
-                found[name] = reader.rows(piece)
-        return found
 
     def _write_nodes(
         self,
@@ -176,7 +167,8 @@ class _Import:
                 if name == "y":
                     labels, unlabelled = labels_of(readers[name], rows)
                     out.add_labels(labels, node_type)
-                    out.num_classes = max([out.num_classes or 0, *map(len, readers[name].classes.values())])
+                    for names in readers[name].classes.values():
+                        out.num_classes = max(out.num_classes or 0, len(names))
                 elif name == "x":
                     write_features(out, rows, node_type, self._options)
                 else:
@@ -187,7 +179,8 @@ class _Import:
             with self._refusals.held(where):
                 out.add_split(split, mask & ~unlabelled, node_type)
         if count := int(unlabelled.sum()):
-            self._options.notes.append(f"{node_type}: {count:,} vertices have no label; they are in no split")
+            note = f"{node_type}: {count:,} of {len(ids):,} vertices have no label, so they are in no split"
+            self._options.notes.append(note)
 
     def _note_classes(self, type_: str, table: str, reader: TableReader) -> None:
         """Keep the names of classes: under the name of the table, or of table and column if it has several."""
@@ -251,7 +244,7 @@ class _Import:
                     end_rows(files, n, piece, known, self._refusals)
                     for n, known in zip(files.entry.ids, ids, strict=True)
                 ]
-                tables = self._read_tables(readers, piece)
+                tables = {name: reader.rows(piece) for name, reader in readers.items()}
                 found = np.zeros(len(ends[0]), np.int64) if kinds is None else kinds.values(piece)[0]
                 if self._refusals:
                     continue

@@ -12,7 +12,16 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.importers.reading.common import inexact
 from atta.partition.importers.table.files import Piece
-from atta.partition.importers.table.kinds import LISTS, NUMBERS, TEXT, TIMES, category, plain, result_dtype
+from atta.partition.importers.table.kinds import (
+    LISTS,
+    NUMBERS,
+    TEXT,
+    TIMES,
+    category,
+    is_categorical,
+    plain,
+    result_dtype,
+)
 from atta.partition.importers.table.refusals import Refusals, quoted
 from atta.partition.importers.table.rules import UNITS, ColumnRule
 
@@ -40,14 +49,15 @@ class ColumnReader:
     ) -> None:
         """``kinds``: the Arrow types of the column in the files. ``unit``: of times that have none. ``labels``: whether
         these are the labels of vertices. Raises DataError (without its path) if the rule does not fit the types."""
-        if labels and rule.time_unit is None and any(category(kind) == TEXT for kind in kinds):
+        texts = [kind for kind in kinds if category(kind) == TEXT]
+        if texts and rule.time_unit is None and (labels or all(map(is_categorical, kinds))):
             rule = replace(rule, classes=rule.classes or True)
         self.rule, self._refusals, self._labels = rule, refusals, labels
         self._unit = rule.time_unit or unit
         self._mean = 0.0
         self.dtype = result_dtype(rule, kinds, labels=labels)
         self.names = None if isinstance(rule.classes, bool) else list(rule.classes)
-        self._text_is_times = any(category(kind) == TEXT for kind in kinds)
+        self._is_text = bool(texts)
         self.empty: list[npt.NDArray[np.bool_]] = []
         if rule.fill == "mean" and any(category(kind) != NUMBERS for kind in kinds):
             raise DataError("", f"the column {rule.name!r}: 'fill' is 'mean', and only numbers have one")
@@ -112,7 +122,7 @@ class ColumnReader:
             found, empty = self._codes(piece, flat)
         else:
             found, empty = self._numbers(piece, flat)
-        if self._labels:
+        if self._labels and not isinstance(piece.rows, _Rows):
             self.empty.append(empty)
         return self._filled(piece, found, empty), empty
 
@@ -124,7 +134,7 @@ class ColumnReader:
         if category(column.type) == TIMES:
             return column
         values = plain(self.rule.name, column)
-        if self._text_is_times or self.rule.classes or not pa.types.is_large_string(values.type):
+        if self._is_text or self.rule.classes or not pa.types.is_large_string(values.type):
             return values
         try:  # ids in CSV, which are read as text
             return pc.utf8_trim_whitespace(values).cast(pa.from_numpy_dtype(self.dtype))

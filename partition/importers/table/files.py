@@ -187,7 +187,7 @@ class TypeFiles:
         for name in names:
             if name not in self.entry.columns and name not in self.entry.ignore:
                 with refusals.held():
-                    options.refuse(path, name, 'schema.json does not name the column ("ignore" there leaves it out)')
+                    options.refuse(path, name, 'schema.json does not name the column, and "ignore" does not either')
 
     def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
         """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.importers.table.rules import ColumnRule
 
-__all__ = ["LISTS", "NUMBERS", "TEXT", "TIMES", "category", "is_integer", "plain", "result_dtype"]
+__all__ = ["LISTS", "NUMBERS", "TEXT", "TIMES", "category", "is_categorical", "is_integer", "plain", "result_dtype"]
 
 NUMBERS, TIMES, TEXT, LISTS, OTHERS = "numbers", "times", "text", "lists", "others"
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -49,6 +49,13 @@ def _is_uuid(kind: Any) -> bool:
 
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return bool(pa.types.is_fixed_size_binary(storage) and storage.byte_width == _UUID_BYTES)
+
+
+def is_categorical(kind: Any) -> bool:
+    """Whether an Arrow type is that of a categorical column."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_dictionary(kind))
 
 
 def is_integer(column: Any) -> bool:

@@ -35,20 +35,22 @@ class TableReader:
         self, name: str, rule: TableRule, files: TypeFiles, refusals: Refusals, *, unit: str, nodes: bool = False
     ) -> None:
         """``unit``: of times. ``nodes``: whether the table is one of vertices, in which ``x`` and ``y`` have their
-        usual meanings. Raises DataError (without its path) for a column that no rule makes numbers."""
+        usual meanings. Columns that no rule makes numbers are refused."""
         labels = nodes and name == "y" and not rule.wide
         self.is_wide = rule.wide
         self._name, self._shape = name, None
         self.is_stated = rule.dtype is not None
-        self.columns = [
-            ColumnReader(one, files.of(one.name), refusals, unit=unit, labels=labels) for one in rule.columns
-        ]
-        for column in self.columns:
-            if column.must_learn:
-                column.learn(files.pieces([column.rule.name]))
+        self.columns: list[ColumnReader] = []
+        for one in rule.columns:
+            with refusals.held(files.entry.files[0]):
+                column = ColumnReader(one, files.of(one.name), refusals, unit=unit, labels=labels)
+                if column.must_learn:
+                    column.learn(files.pieces([one.name]))
+                self.columns.append(column)
+        self._refusals = refusals
         features = nodes and name == "x"
         self._accept = ""
-        self.dtype = rule.dtype or np.result_type(*(column.dtype for column in self.columns))
+        self.dtype = rule.dtype or np.result_type(np.bool_, *(column.dtype for column in self.columns))
         if features and rule.dtype is None:
             self.dtype, self._accept = np.dtype(np.float32), '"dtype": "float64" in schema.json keeps them'
 
@@ -58,8 +60,16 @@ class TableReader:
         return {column.rule.name: column.names for column in self.columns if column.names is not None}
 
     def rows(self, piece: Piece) -> Array:
-        """The rows of a piece, [n] or [n, k]; numbers and lists side by side become one row."""
-        found = [part for column in self.columns for part in self._parts(column, piece)]
+        """The rows of a piece, [n] or [n, k]; numbers and lists side by side become one row.
+
+        What they are does not matter once something was refused.
+        """
+        found: list[Array] = []
+        for column in self.columns:
+            with self._refusals.held(piece.path):
+                found += self._parts(column, piece)
+        if self._refusals:
+            return np.zeros(piece.rows.num_rows, self.dtype)
         if not self.is_wide:
             rows = found[0]
         elif len({part.shape for part in found}) == 1:

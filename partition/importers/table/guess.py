@@ -1,0 +1,270 @@
+"""A first ``schema.json``, guessed from the files of a folder.
+
+A node file has a column that differs in all rows and looks like an id. An edge file has two columns whose values are
+ids of node files. A node file with such a column beside its id gives edges as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from atta.errors import DataError
+from atta.observe.extras import load
+from atta.partition.importers.table.looks import ColumnLook, FileLook, look_at
+from atta.partition.importers.table.rules import SCHEMA
+from atta.partition.schema import is_table_name
+
+__all__ = ["Guess", "guess_schema"]
+
+_SPLIT = re.compile(r"(?:is_|in_)?(train|val|test|valid|validation|dev)(?:ing|ed)?(?:_?mask|_?set)?", re.I)
+_SPLIT_NAMES = {"valid": "val", "validation": "val", "dev": "val"}
+_LABELS = {"y", "label", "labels", "class", "target"}
+_RELATIONS = {"type", "rel", "relation", "predicate", "edge_type", "relationship"}
+_ENDS = re.compile(
+    r"src|dst|source|target|from|to|head|tail|u|v|who|whom|subject|object|start|end|sender|receiver|parent|manager",
+    re.I,
+)
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
+"""Columns that pandas writes for the numbers of rows."""
+
+
+@dataclass
+class Guess:
+    """A guessed schema.
+
+    Attributes:
+        schema: the content of ``schema.json``.
+        lines: what was guessed, a sentence each.
+    """
+
+    schema: dict[str, Any] = field(default_factory=lambda: {"nodes": {}, "edges": {}})
+    lines: list[str] = field(default_factory=list)
+
+
+def guess_schema(folder: Path) -> Guess:
+    """Guess a schema from the Parquet and CSV files in ``folder``.
+
+    Raises:
+        DataError: there are no such files, none has ids, or one cannot be read.
+    """
+    load("reading tables", "pyarrow", "pyarrow.dataset")
+    looks = look_at(folder)
+    if not looks:
+        raise DataError(folder, "holds no Parquet or CSV files")
+    ids = {look.name: key for look in looks if (key := _id_column(look))}
+    ends = {look.name: _references(look, looks, ids) for look in looks}
+    used = Counter(end for name in ends for column, end in ends[name] if column != ids.get(name))
+    edges = {name for name, found in ends.items() if len(found) > 1 and not (name in ids and used[name])}
+    guess, nodes = Guess(), {}
+    for look in looks:
+        if look.name in ids and look.name not in edges:
+            nodes[look.name] = look
+    if not nodes:
+        raise DataError(folder, "no file has a column of different ids, so none lists vertices")
+    for look in looks:
+        if look.name in nodes:
+            _add_nodes(guess, look, ids[look.name], [name for name, _ in ends[look.name] if name != ids[look.name]])
+    for look in looks:
+        known = [(column, end) for column, end in ends[look.name] if end in nodes]
+        if look.name in nodes:
+            for column, end in [one for one in known if one[0] != ids[look.name]]:
+                _add_references(guess, look, ids[look.name], column, end)
+        elif len(known) > 1:
+            _add_edges(guess, look, known[:2])
+        else:
+            guess.lines.append(
+                f"{look.pattern}: not in {SCHEMA}: it has neither ids nor two columns of ids: add it by hand"
+            )
+    return guess
+
+
+def _id_column(look: FileLook) -> str | None:
+    """The column that differs in all rows and looks most like an id; None if there is none."""
+    found = [name for name, column in look.columns.items() if column.is_id and not _INDEX.fullmatch(name)]
+
+    def likeness(name: str) -> int:
+        low = name.lower()
+        own = low.removesuffix("id").rstrip("_")
+        if low == "id" or (low.endswith("id") and own and look.name.lower().startswith(own)):
+            return 3
+        if low.endswith(("id", "key", "code", "name")) or look.name.lower().startswith(low):
+            return 2
+        return 1 if name == next(iter(look.columns)) else 0
+
+    best = max(found, key=likeness, default=None)
+    return best if best is not None and likeness(best) else None
+
+
+def _references(look: FileLook, looks: Sequence[FileLook], ids: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Columns whose values are ids of a node file, and the file of each."""
+    found = []
+    for name, column in look.columns.items():
+        if column.keys is None or _INDEX.fullmatch(name):
+            continue
+        fitting = [
+            other.name
+            for other in looks
+            if other.name in ids
+            and not (other is look and name == ids[look.name])
+            and column.is_within(other.columns[ids[other.name]])
+        ]
+        named = [other for other in fitting if _mentions(name, other)]
+        if named:
+            found.append((name, named[0]))
+        elif fitting and (_is_end(name) or column.is_text or len(look.columns) == 2):
+            found.append((name, fitting[0]))
+    return found
+
+
+def _is_end(column: str) -> bool:
+    """Whether the name of a column is that of an end of edges: ``src``, ``source_id``, ``parent``."""
+    words = column.lower().split("_")
+    return any(_ENDS.fullmatch(word) for word in words)
+
+
+def _mentions(column: str, file: str) -> bool:
+    """Whether the name of a column speaks of a file: ``user_id`` of ``users``."""
+    words = [word for word in re.split(r"[^a-z0-9]+", column.lower()) if word not in ("", "id", "key", "code")]
+    return any(len(word) > 2 and file.lower().startswith(word) for word in words)
+
+
+def _add_nodes(guess: Guess, look: FileLook, key: str, references: Sequence[str]) -> None:
+    """Add a node type."""
+    rest = [name for name in look.columns if name not in (key, *references)]
+    ignore = list(references)
+    guess.lines.append(f"{look.pattern}: vertices {look.name!r}, ids {key!r} ({look.count:,} different)")
+    splits = _splits(look, rest)
+    taken = {splits} if isinstance(splits, str) else set(splits.values())
+    tables: dict[str, Any] = {}
+    label = _label(look, [name for name in rest if name not in taken])
+    if label is not None:
+        tables["y"] = label
+        guess.lines.append(f"  table y, the labels: {label!r} ({look.columns[label].distinct:,} different values)")
+    features = []
+    for name in rest:
+        column = look.columns[name]
+        if name in taken or name == label:
+            continue
+        if _INDEX.fullmatch(name):
+            ignore.append(name)
+        elif column.is_number and column.fits_float32:
+            features.append({"column": name, "fill": "mean", "known": True} if column.has_empty else name)
+        elif (rule := _rule(name, column)) is not None:
+            tables[_table_name(name if column.sort != "times" else "time", tables)] = rule
+        else:
+            ignore.append(name)
+    if features:
+        tables["x"] = features
+    _say_columns(guess, tables, ignore)
+    if splits:
+        guess.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}")
+    entry = {"files": look.pattern, "id": key, "tables": tables, "splits": splits, "ignore": ignore}
+    guess.schema["nodes"][look.name] = {**_kept(entry), **look.options}
+
+
+def _kept(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if value}
+
+
+def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
+    """Columns of splits, or the one column that names them."""
+    found = {}
+    for name in names:
+        column, match = look.columns[name], _SPLIT.fullmatch(name)
+        if match and column.is_mask:
+            split = match[1].lower()
+            found.setdefault(_SPLIT_NAMES.get(split, split), name)
+        elif column.is_text and column.values and all(_SPLIT.fullmatch(value) for value in column.values):
+            return name
+    return found
+
+
+def _label(look: FileLook, names: Sequence[str]) -> str | None:
+    """The column of labels: by its name, or the only one with few different whole numbers or words."""
+    few = [name for name in names if look.columns[name].is_category and look.columns[name].distinct > 1]
+    named = [name for name in names if name.lower() in _LABELS and look.columns[name].sort in ("numbers", "text")]
+    return named[0] if named else few[0] if len(few) == 1 else None
+
+
+def _rule(name: str, column: ColumnLook) -> Any:
+    """What the schema says of a column that is a table of its own; None: it is to be ignored."""
+    if column.sort in ("lists", "others") or (column.is_text and not column.is_category):
+        return None if column.sort != "lists" or column.has_empty else name
+    rule: dict[str, Any] = {"column": name, **(column.time_unit or {})}
+    if column.is_text:
+        rule["classes"] = True
+    if column.has_empty:
+        rule["fill"] = "none" if column.is_text else 0
+    return rule if len(rule) > 1 else name
+
+
+def _table_name(name: str, taken: Mapping[str, Any]) -> str:
+    """A name for a table: letters, digits, '.', '-' and single '_'; free among ``taken``."""
+    plain = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", name)).strip("_.-")[:80]
+    plain = plain if is_table_name(plain) and plain not in ("x", "y", "name") else f"column-{plain}".rstrip("-_.")
+    return next(one for one in _numbered(plain) if one not in taken)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}-{number}"
+        number += 1
+
+
+def _say_columns(guess: Guess, tables: Mapping[str, Any], ignore: Sequence[str]) -> None:
+    for table, rule in tables.items():
+        if table != "y":
+            listed = rule if isinstance(rule, list) else [rule]
+            names = [one if isinstance(one, str) else one["column"] for one in listed]
+            filled = [one["column"] for one in listed if isinstance(one, dict) and "fill" in one]
+            note = f" (empty cells are filled: {', '.join(filled)})" if filled else ""
+            guess.lines.append(f"  table {table}: {', '.join(names)}{note}")
+    if ignore:
+        guess.lines.append(f"  ignored: {', '.join(map(repr, ignore))}")
+
+
+def _add_references(guess: Guess, look: FileLook, key: str, column: str, end: str) -> None:
+    """Add edges from the vertices of a node file to those that one of its columns names."""
+    relation = _table_name(column, {})
+    others = [name for name in look.columns if name not in (key, column)]
+    if look.columns[column].has_empty:
+        guess.lines.append(f"{look.pattern}: {column!r} names {end!r} and has empty cells, so no edges: ignored")
+        return
+    name = f"{look.name}__{relation}__{end}"
+    guess.lines.append(f"{look.pattern}: edges {name!r}, from {key!r} to {column!r}")
+    entry = {"files": look.pattern, "src": key, "dst": column, "ignore": others}
+    guess.schema["edges"][name] = {**_kept(entry), **look.options}
+
+
+def _add_edges(guess: Guess, look: FileLook, ends: Sequence[tuple[str, str]]) -> None:
+    """Add an edge type, or the relations of a file."""
+    (src, source), (dst, target) = ends
+    tables: dict[str, Any] = {}
+    ignore, kind = [], None
+    for name, column in look.columns.items():
+        if name in (src, dst):
+            continue
+        low = name.lower()
+        if kind is None and low in _RELATIONS and column.is_text and column.has_type_names:
+            kind = name
+        elif _INDEX.fullmatch(name) or (column.is_id and low.endswith("id")):
+            ignore.append(name)
+        elif (rule := _rule(name, column)) is not None:
+            wanted = "weight" if low in ("w", "weight") else "time" if column.sort == "times" else name
+            tables[_table_name(wanted, tables)] = rule
+        else:
+            ignore.append(name)
+    edge_type = f"{source}__{'*' if kind else look.name}__{target}"
+    guess.lines.append(f"{look.pattern}: edges {edge_type!r}, from {src!r} to {dst!r} ({look.count:,})")
+    if kind:
+        guess.lines.append(f"  relations: {kind!r}")
+    _say_columns(guess, tables, ignore)
+    entry = {"files": look.pattern, "src": src, "dst": dst, "type": kind, "tables": tables, "ignore": ignore}
+    guess.schema["edges"][edge_type] = {**_kept(entry), **look.options}
