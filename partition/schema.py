@@ -219,7 +219,7 @@ class Schema:
             edge_tables={e: _tables(v, e) for e, v in edges.items()},
             splits={t: dict(_mapping(v, t, "splits")) for t, v in nodes.items()},
             num_classes=value.get("num_classes"),
-            classes={t: dict(_mapping(value["classes"], "classes", t)) for t in value.get("classes", {})},
+            classes=_classes(value.get("classes", {})),
         )
 
 
@@ -243,6 +243,12 @@ def _count(value: Any, where: str) -> int:
     if not isinstance(found, int) or not _is_count(found):
         raise ConfigError(f"{where}: {found!r} is not a count")
     return found
+
+
+def _classes(value: Any) -> dict[str, dict[str, list[str]]]:
+    if not isinstance(value, Mapping):
+        raise ConfigError("schema: 'classes' is not a mapping")
+    return {type_: dict(_mapping(value, "classes", type_)) for type_ in value}
 
 
 def _tables(value: Any, where: str) -> dict[str, TableSpec]:

@@ -153,8 +153,10 @@ def _rounded_floats(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_
     """Mark the whole numbers that a narrower float dtype rounds."""
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.abs(values)
-        large = (size > _largest_exact(dtype)) & (size < 2.0**53)
-        return large & (values % 1 == 0) & (values.astype(dtype) != values) if large.any() else large
+        large = np.asarray((size > _largest_exact(dtype)) & (size < 2.0**53))
+        if not large.any():
+            return large
+        return np.asarray(large & (values % 1 == 0) & (values.astype(dtype) != values))
 
 
 def _rounded_integers(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
@@ -170,7 +172,7 @@ def _rounded_integers(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.boo
 
 def _largest_exact(dtype: np.dtype[Any]) -> int:
     """The integer up to which a float dtype holds all integers."""
-    return 2 ** (int(np.finfo(dtype).nmant) + 1)
+    return 1 << int(np.finfo(dtype).nmant) + 1
 
 
 def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:

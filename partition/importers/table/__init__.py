@@ -38,7 +38,7 @@ names all that it refuses. Rows are counted from 1, without the heading.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -196,20 +196,18 @@ class _Import:
         files.settle()
         readers = self._table_readers(files, nodes=False)
         if relation != ANY:
-            self._write_edges(files, readers, {None: files.entry.name})
+            self._write_edges(files, readers, {0: files.entry.name})
             return
-        kinds = ColumnReader(
-            ColumnRule(str(files.entry.type), classes=True), files.of(str(files.entry.type)), self._refusals, unit="s"
-        )
-        kinds.learn(files.pieces([kinds.rule.name]))
-        relations = list(enumerate(kinds.names or []))
-        for name in (name for _, name in relations):
+        rule = ColumnRule(str(files.entry.type), classes=True)
+        kinds = ColumnReader(rule, files.of(rule.name), self._refusals, unit="s")
+        kinds.learn(files.pieces([rule.name]))
+        relations = {code: f"{source}__{name}__{target}" for code, name in enumerate(kinds.names or [])}
+        for name in relations.values():
             with self._refusals.held():
-                split_edge_type(f"{source}__{name}__{target}")
+                split_edge_type(name)
         for lo, hi in chunks(len(relations), _RELATIONS):
             if not self._refusals:
-                names = {code: f"{source}__{name}__{target}" for code, name in relations[lo:hi]}
-                self._write_edges(files, readers, names, kinds)
+                self._write_edges(files, readers, {code: relations[code] for code in range(lo, hi)}, kinds)
 
     def _ends_as_text(self, files: TypeFiles, ends: tuple[str, str]) -> frozenset[str]:
         """Columns of CSV that hold ends of edges and are to be read as they are written: names, and numbers like 1.0.
@@ -231,32 +229,48 @@ class _Import:
         self,
         files: TypeFiles,
         readers: Mapping[str, TableReader],
-        names: Mapping[int | None, str],
+        names: Mapping[int, str],
         kinds: ColumnReader | None = None,
     ) -> None:
-        """Write the edges of some relations: ``names`` by number of the class in ``kinds``."""
-        source, _, target = split_edge_type(next(iter(names.values())))
-        ids = [self._known[source], self._known[target]]
+        """Write the edges of some relations: ``names`` by number of the class in ``kinds``; of one without it."""
         with contextlib.ExitStack() as stack:
-            streams: dict[int | None, EdgeStream] = {}
+            streams: dict[int, EdgeStream] = {}
             for piece in files.pieces():
-                ends = [
-                    end_rows(files, n, piece, known, self._refusals)
-                    for n, known in zip(files.entry.ids, ids, strict=True)
-                ]
+                ends = self._ends(files, piece, next(iter(names.values())))
                 tables = {name: reader.rows(piece) for name, reader in readers.items()}
                 found = np.zeros(len(ends[0]), np.int64) if kinds is None else kinds.values(piece)[0]
                 if self._refusals:
                     continue
-                if not streams:
-                    for code, name in names.items():
-                        specs = {n: TableSpec(rows.dtype.str, rows.shape[1:]) for n, rows in tables.items()}
-                        streams[code] = stack.enter_context(EdgeStream(self._out, name, self._options, specs))
-                        for table, reader in readers.items():
-                            self._note_classes(name, table, reader)
-                for code, stream in streams.items():
-                    if code is None:
-                        stream.append(*ends, **tables)
-                    elif (chosen := np.flatnonzero(found == code)).size:
+                for code, name in names.items() if not streams else ():
+                    streams[code] = stack.enter_context(self._stream(name, readers, tables))
+                for code, chosen in _by_class(found):
+                    if code in streams:
                         rows = {name: rows[chosen] for name, rows in tables.items()}
-                        stream.append(ends[0][chosen], ends[1][chosen], **rows)
+                        streams[code].append(ends[0][chosen], ends[1][chosen], **rows)
+
+    def _ends(self, files: TypeFiles, piece: Piece, edge_type: str) -> list[npt.NDArray[np.int64]]:
+        """Rows of the sources and of the destinations of a piece."""
+        source, _, target = split_edge_type(edge_type)
+        return [
+            end_rows(files, column, piece, self._known[end], self._refusals)
+            for column, end in zip(files.entry.ids, (source, target), strict=True)
+        ]
+
+    def _stream(self, name: str, readers: Mapping[str, TableReader], tables: Mapping[str, Array]) -> EdgeStream:
+        """Begin an edge type with the tables of its first piece."""
+        specs = {table: TableSpec(rows.dtype.str, rows.shape[1:]) for table, rows in tables.items()}
+        stream = EdgeStream(self._out, name, self._options, specs)
+        for table, reader in readers.items():
+            self._note_classes(name, table, reader)
+        return stream
+
+
+def _by_class(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+    """Each number in ``codes`` [n] with an index of its rows, in their order."""
+    if not codes.any():
+        yield 0, slice(None)
+        return
+    order = np.argsort(codes, kind="stable")
+    found, first = np.unique(codes[order], return_index=True)
+    for code, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
+        yield code, rows

@@ -59,8 +59,15 @@ class ColumnReader:
         self.names = None if isinstance(rule.classes, bool) else list(rule.classes)
         self._is_text = bool(texts)
         self.empty: list[npt.NDArray[np.bool_]] = []
-        if rule.fill == "mean" and any(category(kind) != NUMBERS for kind in kinds):
-            raise DataError("", f"the column {rule.name!r}: 'fill' is 'mean', and only numbers have one")
+        self._check_fill(numbers=all(category(kind) == NUMBERS for kind in kinds))
+
+    def _check_fill(self, *, numbers: bool) -> None:
+        """Check that empty cells can get what the rule says; raises DataError (without its path)."""
+        fill = self.rule.fill
+        wanted = "a class" if self.rule.classes else "a number or 'mean'"
+        if fill is not None and isinstance(fill, str) != bool(self.rule.classes) and (fill != "mean" or not numbers):
+            why = ", and only numbers have one" if fill == "mean" else f", wanted is {wanted}"
+            raise DataError("", f"the column {self.rule.name!r}: 'fill' is {fill!r}{why}")
 
     @property
     def must_learn(self) -> bool:

@@ -28,6 +28,8 @@ _ROWS = 1 << 18
 _BLOCK = 1 << 20
 """Bytes of a CSV file from which Arrow guesses the types of its columns."""
 _LONGEST_HEADING = 1 << 20
+_LISTED = 20
+"""At most this many columns are named in a message."""
 
 
 def kind_of(path: Path) -> str | None:
@@ -184,10 +186,15 @@ class TypeFiles:
                 refusals.add(path, escaped(f"has no column {name!r}; there are: {', '.join(names)}"))
             elif names.count(name) > 1:
                 refusals.add(path, escaped(f"has {names.count(name)} columns {name!r}"))
-        for name in names:
-            if name not in self.entry.columns and name not in self.entry.ignore:
-                with refusals.held():
-                    options.refuse(path, name, 'schema.json does not name the column, and "ignore" does not either')
+        others = [name for name in names if name not in self.entry.columns and name not in self.entry.ignore]
+        kept = [name for name in others if name not in options.drop]
+        for name in others if len(kept) < 2 else set(others) - set(kept):
+            with refusals.held():
+                options.refuse(path, name, 'schema.json does not name the column, and "ignore" there leaves it out')
+        if len(kept) > 1:
+            listed = ", ".join(map(repr, kept[:_LISTED])) + (", ..." if len(kept) > _LISTED else "")
+            what = f"{len(kept)} columns are not imported: {listed}: schema.json does not name them"
+            refusals.add(path, escaped(what), accept='"ignore" there leaves them out')
 
     def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
         """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""

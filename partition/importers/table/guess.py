@@ -173,7 +173,7 @@ def _kept(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
     """Columns of splits, or the one column that names them."""
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         column, match = look.columns[name], _SPLIT.fullmatch(name)
         if match and column.is_mask:

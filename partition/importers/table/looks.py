@@ -214,7 +214,7 @@ def _column(name: str, column: Any) -> ColumnLook:
     if sort == TIMES:
         look["time_unit"] = _unit(times)
     look["is_mask"] = sort == NUMBERS and len(unique) > 0 and bool(np.isin(numbers, (0, 1)).all())
-    return ColumnLook(**look, keys=_keys(unique, numbers))  # type: ignore[arg-type]
+    return ColumnLook(**look, keys=_keys(unique, numbers))
 
 
 def _keys(unique: Any, numbers: Any) -> Any:

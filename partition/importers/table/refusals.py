@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from atta.errors import ConfigError, DataError, DiskFullError
 
 __all__ = ["Refusals", "escaped", "quoted"]
@@ -58,7 +60,13 @@ class Refusals:
         return self._total > 0
 
     def add(
-        self, where: Path | str, what: str, *, rows: Sequence[int] = (), values: Sequence[Any] = (), accept: str = ""
+        self,
+        where: Path | str,
+        what: str,
+        *,
+        rows: Sequence[int] | npt.NDArray[Any] = (),
+        values: Sequence[Any] = (),
+        accept: str = "",
     ) -> None:
         """Add rows of the file ``where``. Rows with the same reason become one refusal.
 

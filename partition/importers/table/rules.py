@@ -62,7 +62,7 @@ class TypeEntry:
         files: paths, in the order in which they are read; folders are resolved.
         ids: the column ``id``, or ``src`` and ``dst``.
         tables: rules by name of table.
-        splits: column by name of split.
+        splits: column by name of split, or the column that names the split of each vertex.
         ignore: columns to leave out.
         type: column that names the relation of each edge.
         delimiter: between the columns of CSV files; None: as the heading shows.
@@ -73,7 +73,7 @@ class TypeEntry:
     files: tuple[Path, ...]
     ids: tuple[str, ...]
     tables: Mapping[str, TableRule]
-    splits: Mapping[str, str]
+    splits: Mapping[str, str] | str
     ignore: frozenset[str]
     type: str | None
     delimiter: str | None
@@ -84,7 +84,8 @@ class TypeEntry:
         """Every column that is read, once."""
         rules = [rule.name for table in self.tables.values() for rule in table.columns]
         kinds = [] if self.type is None else [self.type]
-        return list(dict.fromkeys([*self.ids, *kinds, *rules, *self.splits.values()]))
+        splits = [self.splits] if isinstance(self.splits, str) else self.splits.values()
+        return list(dict.fromkeys([*self.ids, *kinds, *rules, *splits]))
 
 
 @dataclass(frozen=True)

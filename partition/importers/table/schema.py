@@ -165,10 +165,6 @@ def _column(path: Path, where: str, common: Mapping[str, Any], said: Any) -> Col
         raise DataError(path, f"{where}: a column needs 'column', its name")
     classes = given.get("classes", False)
     rule = {key: given[key] for key in ("fill", "known", "time_unit") if key in given}
-    if isinstance(rule.get("fill"), str) and rule["fill"] != "mean" and not classes:
-        raise DataError(path, f"{where}: 'fill' is {rule['fill']!r}, wanted is a number or 'mean'")
-    if classes and not isinstance(rule.get("fill", ""), str):
-        raise DataError(path, f"{where}: 'fill' is {rule['fill']!r}, wanted is a class")
     return ColumnRule(given["column"], classes=tuple(classes) if isinstance(classes, list) else classes, **rule)
 
 
@@ -213,8 +209,8 @@ _SHAPES: dict[str, _Shape] = {
         "an object with a column, or a list of columns, for each table",
     ),
     "splits": (
-        lambda said: isinstance(said, dict) and all(map(_is_name, said.values())),
-        "an object with a column for each split",
+        lambda said: _is_name(said) or (isinstance(said, dict) and all(map(_is_name, said.values()))),
+        "an object with a column for each split, or the column that names them",
     ),
     "ignore": (_are_names, "a list of columns"),
     "delimiter": (lambda said: _is_name(said) and len(said.encode()) == 1 and said not in '"\r\n', "one character"),

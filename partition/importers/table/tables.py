@@ -19,6 +19,8 @@ from atta.partition.importers.table.rules import ColumnRule, TableRule
 __all__ = ["SplitReader", "TableReader", "labels_of"]
 
 Array = npt.NDArray[Any]
+_BEYOND = 2.0**63
+"""The least whole number that int64 does not hold."""
 
 
 class TableReader:
@@ -38,7 +40,8 @@ class TableReader:
         usual meanings. Columns that no rule makes numbers are refused."""
         labels = nodes and name == "y" and not rule.wide
         self.is_wide = rule.wide
-        self._name, self._shape = name, None
+        self._name = name
+        self._shape: tuple[int, ...] | None = None
         self.is_stated = rule.dtype is not None
         self.columns: list[ColumnReader] = []
         for one in rule.columns:
@@ -47,7 +50,7 @@ class TableReader:
                 if column.must_learn:
                     column.learn(files.pieces([one.name]))
                 self.columns.append(column)
-        self._refusals = refusals
+        self._refusals, self._files = refusals, files
         features = nodes and name == "x"
         self._accept = ""
         self.dtype = rule.dtype or np.result_type(np.bool_, *(column.dtype for column in self.columns))
@@ -84,6 +87,10 @@ class TableReader:
     def _parts(self, column: ColumnReader, piece: Piece) -> list[Array]:
         """A column, and beside it whether each value is known if the rule asks for that."""
         values, empty = column.values(piece)
+        if self._files.is_csv and values.dtype == np.float64 and (np.abs(values) >= _BEYOND).any():
+            if not self._files.has_fractions(piece.path, column.rule.name):
+                what = f"the column {column.rule.name!r} has whole numbers beyond int64, which float64 rounds"
+                raise DataError(piece.path, what)
         parts = [column.cast(piece, values, self.dtype, self._accept)]
         if column.rule.known:
             parts.append((~empty).astype(self.dtype))
