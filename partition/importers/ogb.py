@@ -16,7 +16,7 @@ import io
 import itertools
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,11 @@ def _ids(folder: Path, count: int) -> Array | None:
 
 def _add_columns(raw: Path, out: GraphWriter) -> None:
     if (raw / "node-label.csv.gz").exists():
-        labels = _read(raw / "node-label.csv.gz", np.float64)
+        labels = _read(raw / "node-label.csv.gz", np.float64, empty="nan")
         labels = labels[:, 0] if labels.shape[1] == 1 else labels
         if (labels[~np.isnan(labels)] % 1 != 0).any():
             raise DataError(raw / "node-label.csv.gz", "labels are whole numbers, or nan")
-        # Unlabelled vertices are written as nan.
+        # Unlabelled vertices are written as nan; pandas leaves their cells empty.
         out.add_labels(np.nan_to_num(labels, nan=-1).astype(np.int64))
     if (raw / "node_year.csv.gz").exists():
         out.add_table("node_year", _column(raw / "node_year.csv.gz"))
@@ -147,20 +147,24 @@ def _splits(folder: Path, options: ImportOptions) -> dict[str, Array]:
     return {name: _column(path) for name, path in found.items() if path.exists()}
 
 
-def _read(path: Path, dtype: Any) -> Array:
-    blocks = list(_blocks(path, np.dtype(dtype)))
+def _read(path: Path, dtype: Any, empty: str | None = None) -> Array:
+    blocks = list(_blocks(path, np.dtype(dtype), empty=empty))
     return np.concatenate(blocks) if blocks else np.empty((0, 2), dtype)
 
 
-def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0) -> Iterator[Array]:
-    """Yield rows [n, columns] of a gzipped csv file without its first ``skip`` lines; raises DataError."""
+def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0, empty: str | None = None) -> Iterator[Array]:
+    """Yield rows [n, columns] of a gzipped csv file without its first ``skip`` lines; raises DataError.
+
+    ``empty``: what an empty cell means; None: it is an error, and empty lines are none.
+    """
     try:
         with gzip.open(path, "rb") as raw, io.TextIOWrapper(raw, "ascii") as text, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
             for _ in range(skip):
                 text.readline()
+            lines = text if empty is None else _filled(text, empty)
             while True:
-                rows = np.loadtxt(text, dtype=dtype, delimiter=",", ndmin=2, max_rows=_ROWS, comments=None)
+                rows = np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, max_rows=_ROWS, comments=None)
                 if len(rows):
                     yield rows
                 if len(rows) < _ROWS:
@@ -169,3 +173,9 @@ def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0) -> Iterator[Arra
         raise DataError(path, "the file is missing") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None
+
+
+def _filled(lines: Iterable[str], empty: str) -> Iterator[str]:
+    """Lines of a csv file with ``empty`` in empty cells."""
+    for line in lines:
+        yield ",".join(cell.strip().strip('"') or empty for cell in line.split(","))

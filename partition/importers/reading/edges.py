@@ -69,13 +69,12 @@ class EdgeStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            return
-        if self._symmetric:
+        if kind is None and self._symmetric:
             self._append_reverses()
-        for edges in (self._forward, self._backward):
-            if edges is not None:
-                edges.close()
+        if kind is None:  # a graph may have more edge types than files may be open
+            self._forward.close()
+            if self._backward is not None:
+                self._backward.close()
 
 
 def add_edges(

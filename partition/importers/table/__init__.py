@@ -272,5 +272,4 @@ def _by_class(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         return
     order = np.argsort(codes, kind="stable")
     found, first = np.unique(codes[order], return_index=True)
-    for code, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
-        yield code, rows
+    yield from zip(found.tolist(), np.split(order, first[1:]), strict=True)

@@ -87,14 +87,17 @@ class TableReader:
     def _parts(self, column: ColumnReader, piece: Piece) -> list[Array]:
         """A column, and beside it whether each value is known if the rule asks for that."""
         values, empty = column.values(piece)
-        if self._files.is_csv and values.dtype == np.float64 and (np.abs(values) >= _BEYOND).any():
-            if not self._files.has_fractions(piece.path, column.rule.name):
-                what = f"the column {column.rule.name!r} has whole numbers beyond int64, which float64 rounds"
-                raise DataError(piece.path, what)
+        self._check_rounding(piece, column.rule.name, values)
         parts = [column.cast(piece, values, self.dtype, self._accept)]
         if column.rule.known:
             parts.append((~empty).astype(self.dtype))
         return parts
+
+    def _check_rounding(self, piece: Piece, name: str, values: Array) -> None:
+        """Check that Arrow has not made doubles of whole numbers in CSV that int64 does not hold; raises DataError."""
+        large = self._files.is_csv and values.dtype == np.float64 and bool((np.abs(values) >= _BEYOND).any())
+        if large and not self._files.has_fractions(piece.path, name):
+            raise DataError(piece.path, f"the column {name!r} has whole numbers beyond int64, which float64 rounds")
 
 
 def labels_of(reader: TableReader, rows: Array) -> tuple[Array, npt.NDArray[np.bool_]]:

@@ -25,6 +25,7 @@ __all__ = ["COMMANDS"]
 # The tables show these splits; the JSON has all of them.
 _MAIN_SPLITS = ("train", "val", "test")
 _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
+_SHOWN_CLASSES = 8
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
@@ -249,10 +250,17 @@ def _types_table(report: dict[str, Any]) -> Table:
     table = Table("type", "count", "tables", "splits", title="Contents")
     for kind in ("node_types", "edge_types"):
         for name, entry in report[kind].items():
-            specs = (f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items())
+            specs = [f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items()]
+            specs += [f"{t}: {_listed(names)}" for t, names in report.get("classes", {}).get(name, {}).items()]
             splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
             table.add_row(name, f"{entry['count']:,}", "\n".join(specs), ", ".join(splits))
     return table
+
+
+def _listed(names: list[str]) -> str:
+    """The first names of classes with their numbers."""
+    shown = [f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES])]
+    return ", ".join(shown + (["..."] if len(names) > len(shown) else []))
 
 
 def _parts_table(report: dict[str, Any]) -> Table:

@@ -181,6 +181,8 @@ class PredictJob:
             about["node_type"] = self.node_type
         if any(self.cluster.ids.known(t) for t in self.types):
             about["ids"] = "strings"
+        if names := self.cluster.schema.classes.get(self.types[0], {}).get("y") if pairs is None else None:
+            about.update({"classes": names} if self.what == "classes" else {})
         column = "score" if pairs is not None and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))
