@@ -65,7 +65,7 @@ COLUMNS: dict[str, Any] = {
     "truth": st.booleans(),
     "price": st.decimals(-1000, 1000, places=2, allow_nan=False),
     "instant": SECONDS.map(lambda s: pd.Timestamp(s, unit="s")),
-    "abroad": SECONDS.map(lambda s: pd.Timestamp(s, unit="s", tz="UTC").tz_convert("Asia/Kolkata")),
+    "abroad": st.integers(0, 2**32).map(lambda s: pd.Timestamp(s, unit="s", tz="UTC").tz_convert("Asia/Kolkata")),
     "day": st.dates(dt.date(1700, 1, 1), dt.date(2200, 1, 1)),
     "word": st.text("abc é\"';,\t", min_size=1, max_size=4).filter(lambda s: s == s.strip() and s),
 }
