@@ -1,4 +1,4 @@
-"""Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table.py`` describes.
+"""Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table`` describes.
 
 The users' ids identify the vertices. If the table ``name`` was made from string ids, the names do. Edges refer to
 them.

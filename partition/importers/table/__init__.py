@@ -54,7 +54,7 @@ from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import state_classes
 from atta.partition.importers.table.columns import ColumnReader
-from atta.partition.importers.table.files import KINDS, Piece, TypeFiles
+from atta.partition.importers.table.files import KINDS, FilePiece, TypeFiles
 from atta.partition.importers.table.ids import end_rows, node_ids
 from atta.partition.importers.table.kinds import is_integer
 from atta.partition.importers.table.refusals import Refusals
@@ -134,9 +134,9 @@ class _Import:
         with self._refusals.held(entry.files[0]):
             splits = SplitReader(entry.splits, files, self._refusals)
         rows: dict[str, list[Array]] = {name: [] for name in readers}
-        ids: list[Piece] = []
+        ids: list[FilePiece] = []
         for piece in files.pieces():
-            ids.append(Piece(piece.path, piece.first, piece.rows.select([entry.ids[0]])))
+            ids.append(FilePiece(piece.path, piece.first, piece.rows.select([entry.ids[0]])))
             for name, reader in readers.items():
                 rows[name].append(reader.rows(piece))
             if splits is not None:
@@ -248,7 +248,7 @@ class _Import:
                         rows = {name: rows[chosen] for name, rows in tables.items()}
                         streams[code].append(ends[0][chosen], ends[1][chosen], **rows)
 
-    def _ends(self, files: TypeFiles, piece: Piece, edge_type: str) -> list[npt.NDArray[np.int64]]:
+    def _ends(self, files: TypeFiles, piece: FilePiece, edge_type: str) -> list[npt.NDArray[np.int64]]:
         """Rows of the sources and of the destinations of a piece."""
         source, _, target = split_edge_type(edge_type)
         return [

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.importers.reading.common import inexact
-from atta.partition.importers.table.files import Piece
+from atta.partition.importers.table.files import FilePiece
 from atta.partition.importers.table.kinds import (
     LISTS,
     NUMBERS,
@@ -74,14 +74,14 @@ class ColumnReader:
         """Whether all values must be seen before the first can be read."""
         return (bool(self.rule.classes) and self.names is None) or self.rule.fill == "mean"
 
-    def learn(self, pieces: Iterable[Piece]) -> None:
+    def learn(self, pieces: Iterable[FilePiece]) -> None:
         """Find the classes, or the mean, of all values."""
         if self.rule.fill == "mean" and not self.rule.classes:
             self._learn_mean(pieces)
         else:
             self._learn_names(pieces)
 
-    def _learn_mean(self, pieces: Iterable[Piece]) -> None:
+    def _learn_mean(self, pieces: Iterable[FilePiece]) -> None:
         total, count = 0.0, 0
         for piece in pieces:
             values, empty = self._numbers(piece, self._flat(piece.rows.column(self.rule.name)))
@@ -89,7 +89,7 @@ class ColumnReader:
             total, count = total + float(known.sum()), count + len(known)
         self._mean = total / count if count else 0.0
 
-    def _learn_names(self, pieces: Iterable[Piece]) -> None:
+    def _learn_names(self, pieces: Iterable[FilePiece]) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -119,7 +119,7 @@ class ColumnReader:
             return values
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
-    def values(self, piece: Piece) -> tuple[Array, npt.NDArray[np.bool_]]:
+    def values(self, piece: FilePiece) -> tuple[Array, npt.NDArray[np.bool_]]:
         """The rows of a piece, [n] or [n, k] for lists of k numbers, and a mask [n] of those whose cell is empty."""
         column = piece.rows.column(self.rule.name)
         if category(column.type) == LISTS:
@@ -129,7 +129,7 @@ class ColumnReader:
             found, empty = self._codes(piece, flat)
         else:
             found, empty = self._numbers(piece, flat)
-        if self._labels and not isinstance(piece.rows, _Rows):
+        if self._labels and not isinstance(piece.rows, _ListValues):
             self.empty.append(empty)
         return self._filled(piece, found, empty), empty
 
@@ -148,7 +148,7 @@ class ColumnReader:
         except pa.ArrowInvalid as error:
             raise DataError("", f"the column {self.rule.name!r}: {error}") from None
 
-    def _lists(self, piece: Piece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
+    def _lists(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
         import pyarrow.compute as pc
 
         none = np.zeros(len(column), np.bool_)
@@ -160,11 +160,11 @@ class ColumnReader:
         if len(lengths) > 1:
             raise DataError(piece.path, f"the column {name!r} has lists of {lengths[0]} to {lengths[-1]} values")
         width = int(lengths[0]) if len(lengths) else getattr(column.type, "list_size", 0)
-        inner = Piece(piece.path, piece.first, _Rows(name, pc.list_flatten(column), max(width, 1)))
+        inner = FilePiece(piece.path, piece.first, _ListValues(name, pc.list_flatten(column), max(width, 1)))
         flat, _ = self.values(inner)
         return flat.reshape(len(column), width), none
 
-    def _numbers(self, piece: Piece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
+    def _numbers(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Numbers, and times as numbers, with 0 in empty cells."""
         import pyarrow as pa
 
@@ -184,7 +184,7 @@ class ColumnReader:
             values = np.where(empty, values.dtype.type(0), values)
         return values, empty
 
-    def _in_unit(self, piece: Piece, values: Array, length: int) -> Array:
+    def _in_unit(self, piece: FilePiece, values: Array, length: int) -> Array:
         """Times of ``length`` nanoseconds in the unit of the column; refuse those that are no whole number of it."""
         wanted = UNITS[self._unit]
         if length >= wanted:
@@ -200,7 +200,7 @@ class ColumnReader:
             self._refuse(piece, f"has times that are no whole {self._unit}", bad, f'"time_unit": "{fine}" keeps them')
         return values // factor
 
-    def _read_times(self, piece: Piece, column: Any) -> Any:
+    def _read_times(self, piece: FilePiece, column: Any) -> Any:
         """Text as times: ISO 8601, with a zone or without (UTC)."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -215,7 +215,7 @@ class ColumnReader:
                 last = str(error)
         raise DataError(piece.path, f"the column {self.rule.name!r} holds text that is no time in ISO 8601: {last}")
 
-    def _codes(self, piece: Piece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
+    def _codes(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Classes as their numbers."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -234,7 +234,7 @@ class ColumnReader:
         self._refuse(piece, "has the value {}, which is not in 'classes'", bad & ~empty, values=values)
         return codes, empty
 
-    def _filled(self, piece: Piece, values: Array, empty: npt.NDArray[np.bool_]) -> Array:
+    def _filled(self, piece: FilePiece, values: Array, empty: npt.NDArray[np.bool_]) -> Array:
         """``values`` in the dtype of the column, with what the rule says in empty cells."""
         values = self.cast(piece, values, self.dtype)
         if not empty.any():
@@ -253,7 +253,7 @@ class ColumnReader:
             return values
         return np.where(empty, self.dtype.type(fill), values)
 
-    def cast(self, piece: Piece, values: Array, dtype: np.dtype[Any], accept: str = "") -> Array:
+    def cast(self, piece: FilePiece, values: Array, dtype: np.dtype[Any], accept: str = "") -> Array:
         """``values`` as ``dtype``; refuse whole numbers that it cannot hold."""
         if values.dtype == dtype:
             return values
@@ -265,7 +265,7 @@ class ColumnReader:
         self._refuse(piece, f"has the number {{}}, which {dtype} cannot hold", bad, accept, values)
         return held
 
-    def _refuse(self, piece: Piece, what: str, bad: Array, accept: str = "", values: Any = None) -> None:
+    def _refuse(self, piece: FilePiece, what: str, bad: Array, accept: str = "", values: Any = None) -> None:
         """Refuse the rows of a piece where ``bad`` [n] or [n, k] is set."""
         if not bad.any():
             return
@@ -285,7 +285,7 @@ class ColumnReader:
         )
 
 
-class _Rows:
+class _ListValues:
     """The values of lists as a column, ``width`` in each row."""
 
     def __init__(self, name: str, values: Any, width: int) -> None:

@@ -18,7 +18,7 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.table.refusals import Refusals, escaped
 from atta.partition.importers.table.rules import TypeEntry
 
-__all__ = ["DELIMITERS", "KINDS", "Piece", "TypeFiles", "files_of", "heading", "kind_of", "reading"]
+__all__ = ["DELIMITERS", "KINDS", "FilePiece", "TypeFiles", "files_of", "heading", "kind_of", "reading"]
 
 KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".csv.gz": "csv", ".tsv.gz": "tsv"}
 """The endings of names, and what the files hold. Folders may end so, too: Spark writes such."""
@@ -66,7 +66,7 @@ def heading(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """Rows of a file.
 
     Attributes:
@@ -121,7 +121,7 @@ class TypeFiles:
         found = [kinds[column] for kinds in (self.guessed if column in self.texts else self.kinds).values()]
         return [kind for kind in found if not pa.types.is_null(kind)] or found[:1]
 
-    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[Piece]:
+    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[FilePiece]:
         """The rows of all files, of some ``columns`` or all, in at least one piece; raises DataError."""
         import pyarrow as pa
 
@@ -131,12 +131,12 @@ class TypeFiles:
             first = 1
             with reading(path):
                 for batch in self._batches(path, {name: self.kinds[path][name] for name in names}):
-                    piece = Piece(path, first, batch)
+                    piece = FilePiece(path, first, batch)
                     yield piece
                     first += batch.num_rows
         if piece is None:
             kinds = self.kinds[self.entry.files[0]]
-            yield Piece(
+            yield FilePiece(
                 self.entry.files[0], 1, pa.RecordBatch.from_pylist([], pa.schema([(n, kinds[n]) for n in names]))
             )
 

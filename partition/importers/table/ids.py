@@ -12,7 +12,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.importers.reading.common import inexact
 from atta.partition.importers.reading.stated import check_numbers
-from atta.partition.importers.table.files import Piece, TypeFiles
+from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.kinds import category, plain
 from atta.partition.importers.table.refusals import Refusals, quoted
 
@@ -22,7 +22,7 @@ _WHOLE = r"^\s*\+?(-?[0-9]+)(?:\.0*)?\s*$"
 _INTEGER = "^(0|-?[1-9][0-9]*)$"
 
 
-def node_ids(files: TypeFiles, pieces: Sequence[Piece], refusals: Refusals) -> Any:
+def node_ids(files: TypeFiles, pieces: Sequence[FilePiece], refusals: Refusals) -> Any:
     """The ids of all vertices of a type as an Arrow array of int64 or large_string; None if some are refused."""
     import pyarrow as pa
 
@@ -42,7 +42,7 @@ def node_ids(files: TypeFiles, pieces: Sequence[Piece], refusals: Refusals) -> A
     return ids
 
 
-def _piece_ids(files: TypeFiles, name: str, piece: Piece, refusals: Refusals) -> Any:
+def _piece_ids(files: TypeFiles, name: str, piece: FilePiece, refusals: Refusals) -> Any:
     """Ids of a piece: those of CSV as they are written, others as ``_of_one_sort`` gives them; None if some are
     refused."""
     import pyarrow as pa
@@ -66,14 +66,14 @@ def _blanks() -> list[str]:
     return list(pyarrow.csv.ConvertOptions().null_values)
 
 
-def _has_empty(piece: Piece, name: str, column: Any, refusals: Refusals) -> bool:
+def _has_empty(piece: FilePiece, name: str, column: Any, refusals: Refusals) -> bool:
     if column.null_count:
         places = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         refusals.add(piece.path, f"the column {quoted(name)} has empty ids", rows=piece.first + places)
     return bool(column.null_count)
 
 
-def _of_one_sort(piece: Piece, name: str, column: Any, refusals: Refusals, wanted: str) -> Any:
+def _of_one_sort(piece: FilePiece, name: str, column: Any, refusals: Refusals, wanted: str) -> Any:
     """Ids as int64 or large_string. Whole numbers that are written as floats or decimals are integers.
 
     None if some are refused. Raises DataError (without its path) for an id that does not fit into 64 bits.
@@ -128,7 +128,7 @@ def _repeated(where: Path, ids: Any, refusals: Refusals) -> bool:
     return True
 
 
-def end_rows(files: TypeFiles, name: str, piece: Piece, ids: Any, refusals: Refusals) -> npt.NDArray[np.int64]:
+def end_rows(files: TypeFiles, name: str, piece: FilePiece, ids: Any, refusals: Refusals) -> npt.NDArray[np.int64]:
     """Rows of the vertices ``ids`` that a column of a piece names; -1 where it names none, which is refused."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -151,7 +151,7 @@ def end_rows(files: TypeFiles, name: str, piece: Piece, ids: Any, refusals: Refu
     return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _from_text(piece: Piece, name: str, column: Any, ids: Any, refusals: Refusals) -> Any:
+def _from_text(piece: FilePiece, name: str, column: Any, ids: Any, refusals: Refusals) -> Any:
     """Ends of edges that are read from CSV as text: integers if those of vertices are, also where they are written as
     1.0. Text that is no number is refused."""
     import pyarrow as pa
@@ -178,7 +178,7 @@ def _as_int64(where: Path, name: str, text: Any) -> Any:
         raise DataError(where, f"the column {name!r} has an id that does not fit into 64 bits: {error}") from None
 
 
-def _refuse_strangers(piece: Piece, name: str, ends: Any, strange: Any, refusals: Refusals) -> None:
+def _refuse_strangers(piece: FilePiece, name: str, ends: Any, strange: Any, refusals: Refusals) -> None:
     """Refuse the ``ends`` of edges that are ``strange``: no vertex has such an id."""
     places = np.flatnonzero(strange.to_numpy(zero_copy_only=False))
     refusals.add(

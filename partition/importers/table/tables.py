@@ -12,7 +12,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.importers.reading.stated import as_masks
 from atta.partition.importers.table.columns import ColumnReader
-from atta.partition.importers.table.files import Piece, TypeFiles
+from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.refusals import Refusals
 from atta.partition.importers.table.rules import ColumnRule, TableRule
 
@@ -62,7 +62,7 @@ class TableReader:
         """The names of classes by column, of columns that have some."""
         return {column.rule.name: column.names for column in self.columns if column.names is not None}
 
-    def rows(self, piece: Piece) -> Array:
+    def rows(self, piece: FilePiece) -> Array:
         """The rows of a piece, [n] or [n, k]; numbers and lists side by side become one row.
 
         What they are does not matter once something was refused.
@@ -84,7 +84,7 @@ class TableReader:
         self._shape = rows.shape[1:]
         return rows
 
-    def _parts(self, column: ColumnReader, piece: Piece) -> list[Array]:
+    def _parts(self, column: ColumnReader, piece: FilePiece) -> list[Array]:
         """A column, and beside it whether each value is known if the rule asks for that."""
         values, empty = column.values(piece)
         self._check_rounding(piece, column.rule.name, values)
@@ -93,7 +93,7 @@ class TableReader:
             parts.append((~empty).astype(self.dtype))
         return parts
 
-    def _check_rounding(self, piece: Piece, name: str, values: Array) -> None:
+    def _check_rounding(self, piece: FilePiece, name: str, values: Array) -> None:
         """Check that Arrow has not made doubles of whole numbers in CSV that int64 does not hold; raises DataError."""
         large = self._files.is_csv and values.dtype == np.float64 and bool((np.abs(values) >= _BEYOND).any())
         if large and not self._files.has_fractions(piece.path, name):
@@ -132,7 +132,7 @@ class SplitReader:
             }
         self._rows: dict[str, list[Array]] = {column: [] for column in self._readers}
 
-    def read(self, piece: Piece) -> None:
+    def read(self, piece: FilePiece) -> None:
         """Note the rows of a piece."""
         for column, reader in self._readers.items():
             self._rows[column].append(reader.values(piece)[0])
