@@ -31,8 +31,9 @@ number of classes if it is larger than the labels show.
 
 A pattern names several files, which are read in the order of their names, in pieces. It is relative to the folder of
 ``schema.json``, or absolute. Files end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz; so may a folder of such files. What
-separates the columns of CSV files shows in the heading, or ``delimiter`` says it; ``decimal`` may be ``","``. One run
-names all that it refuses. Rows are counted from 1, without the heading.
+separates the columns of CSV files shows in the heading, or ``delimiter`` says it; ``decimal`` may be ``","``, and the
+texts of the list ``empty`` are empty cells, besides "", NA, nan and the like in columns of numbers. One run names all
+that it refuses. Rows are counted from 1, without the heading.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ from atta.partition.schema import TableSpec, split_edge_type
 __all__ = ["read"]
 
 Array = npt.NDArray[Any]
+_SHOWN = 8
+"""At most this many classes are named in a note."""
 _RELATIONS = 128
 """At most this many relations are written at a time: their files are open."""
 
@@ -92,12 +95,12 @@ class _Import:
         edges = [self._files(entry, entry.ids) for entry in self._schema.edges]
         self._refusals.check()
         for files in nodes:
-            with self._refusals.held():
+            with self._refusals.held(files.entry.files[0]):
                 self._add_nodes(files)
         with self._refusals.held():
             state_classes(self._out, self._schema.path, self._schema.num_classes)
         for files in edges:
-            with self._refusals.held():
+            with self._refusals.held(files.entry.files[0]):
                 self._add_edges(files)
         self._refusals.check()
 
@@ -167,8 +170,7 @@ class _Import:
                 if name == "y":
                     labels, unlabelled = labels_of(readers[name], rows)
                     out.add_labels(labels, node_type)
-                    for names in readers[name].classes.values():
-                        out.num_classes = max(out.num_classes or 0, len(names))
+                    self._note_labels(node_type, readers[name])
                 elif name == "x":
                     write_features(out, rows, node_type, self._options)
                 else:
@@ -181,6 +183,15 @@ class _Import:
         if count := int(unlabelled.sum()):
             note = f"{node_type}: {count:,} of {len(ids):,} vertices have no label, so they are in no split"
             self._options.notes.append(note)
+
+    def _note_labels(self, node_type: str, reader: TableReader) -> None:
+        """Raise the number of classes to that of the names, and tell the user which they are if the schema does not."""
+        for column in reader.columns:
+            if column.names is not None:
+                self._out.num_classes = max(self._out.num_classes or 0, len(column.names))
+            if column.names is not None and not isinstance(column.rule.classes, tuple):
+                shown = ", ".join(map(repr, column.names[:_SHOWN])) + (", ..." if len(column.names) > _SHOWN else "")
+                self._options.notes.append(f"{node_type}: the labels y are {len(column.names)} classes: {shown}")
 
     def _note_classes(self, type_: str, table: str, reader: TableReader) -> None:
         """Keep the names of classes: under the name of the table, or of table and column if it has several."""
@@ -199,7 +210,7 @@ class _Import:
             self._write_edges(files, readers, {0: files.entry.name})
             return
         rule = ColumnRule(str(files.entry.type), classes=True)
-        kinds = ColumnReader(rule, files.of(rule.name), self._refusals, unit="s")
+        kinds = ColumnReader(rule, files, self._refusals)
         kinds.learn(files.pieces([rule.name]))
         relations = {code: f"{source}__{name}__{target}" for code, name in enumerate(kinds.names or [])}
         for name in relations.values():

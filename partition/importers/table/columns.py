@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.importers.reading.common import inexact
-from atta.partition.importers.table.files import FilePiece
+from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.kinds import (
     LISTS,
     NUMBERS,
@@ -45,17 +45,22 @@ class ColumnReader:
     """
 
     def __init__(
-        self, rule: ColumnRule, kinds: Sequence[Any], refusals: Refusals, *, unit: str, labels: bool = False
+        self, rule: ColumnRule, files: TypeFiles, refusals: Refusals, *, unit: str = "s", labels: bool = False
     ) -> None:
-        """``kinds``: the Arrow types of the column in the files. ``unit``: of times that have none. ``labels``: whether
-        these are the labels of vertices. Raises DataError (without its path) if the rule does not fit the types."""
+        """``unit``: of times that have none. ``labels``: whether these are the labels of vertices.
+
+        Raises DataError (without its path) if the rule does not fit the types of the column.
+        """
+        kinds = files.of(rule.name)
         texts = [kind for kind in kinds if category(kind) == TEXT]
         if texts and rule.time_unit is None and (labels or all(map(is_categorical, kinds))):
             rule = replace(rule, classes=rule.classes or True)
         self.rule, self._refusals, self._labels = rule, refusals, labels
         self._unit = rule.time_unit or unit
         self._mean = 0.0
-        self.dtype = result_dtype(rule, kinds, labels=labels)
+        self._blanks = ["", *files.entry.empty]
+        words = files.words(rule.name) if texts and not rule.classes and rule.time_unit is None else ""
+        self.dtype = result_dtype(rule, kinds, labels=labels, words=words)
         self.names = None if isinstance(rule.classes, bool) else list(rule.classes)
         self._is_text = bool(texts)
         self.empty: list[npt.NDArray[np.bool_]] = []
@@ -117,7 +122,8 @@ class ColumnReader:
         values = plain(self.rule.name, column)
         if not pa.types.is_large_string(values.type):
             return values
-        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+        blank = pc.is_in(values, value_set=pa.array(self._blanks, values.type))
+        return pc.if_else(blank, pa.scalar(None, values.type), values)
 
     def values(self, piece: FilePiece) -> tuple[Array, npt.NDArray[np.bool_]]:
         """The rows of a piece, [n] or [n, k] for lists of k numbers, and a mask [n] of those whose cell is empty."""
@@ -205,8 +211,7 @@ class ColumnReader:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        blank = pc.equal(column, "")
-        text = pc.if_else(blank, pa.scalar(None, column.type), column)
+        text = self._as_names(column)
         zone = "UTC" if pc.any(pc.match_substring_regex(text, "(?i)[:0-9]{5}" + _ZONE)).as_py() else None
         for unit in _ARROW_UNITS:
             try:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from atta.errors import DataError
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.table.kinds import plain
 from atta.partition.importers.table.refusals import Refusals, escaped
 from atta.partition.importers.table.rules import TypeEntry
 
@@ -28,6 +31,7 @@ _ROWS = 1 << 18
 _BLOCK = 1 << 20
 """Bytes of a CSV file from which Arrow guesses the types of its columns."""
 _LONGEST_HEADING = 1 << 20
+_NUMBER = r"^\s*([-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:nan|inf))?\s*$"
 _LISTED = 20
 """At most this many columns are named in a message."""
 
@@ -156,7 +160,10 @@ class TypeFiles:
             return "parquet"
         return ds.CsvFileFormat(
             parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(path, options)),
-            convert_options=pyarrow.csv.ConvertOptions(decimal_point=self.entry.decimal),
+            convert_options=pyarrow.csv.ConvertOptions(
+                decimal_point=self.entry.decimal,
+                null_values=[*pyarrow.csv.ConvertOptions().null_values, *self.entry.empty],
+            ),
         )
 
     def _delimiter(self, path: Path, options: ImportOptions) -> str:
@@ -238,6 +245,20 @@ class TypeFiles:
         Without them its numbers are whole ones, of which some are beyond int64: as double they would be rounded.
         """
         return self._any_matches(path, name, r"^\s*[-+]?([0-9]*\.|[0-9]+[eE]|(?i:nan|inf))")
+
+    def words(self, name: str) -> str:
+        """The first cell of a column of text that is no number, for a message, if most cells are numbers."""
+        import pyarrow.compute as pc
+
+        cells, words, first = 0, 0, ""
+        for piece in self.pieces([name]):
+            strange = pc.invert(pc.match_substring_regex(plain(name, piece.rows.column(0)), _NUMBER)).fill_null(False)
+            places = np.flatnonzero(strange.to_numpy(zero_copy_only=False))
+            if len(places) and not first:
+                value = piece.rows.column(0)[int(places[0])].as_py()
+                first = f" ({value!r} in row {piece.first + int(places[0])})"
+            cells, words = cells + piece.rows.num_rows, words + len(places)
+        return first if words * 2 < cells else ""
 
     def _whole(self, path: Path, name: str) -> bool:
         """Whether all values of a column are empty or digits."""

@@ -110,13 +110,14 @@ def _uuids(column: Any) -> Any:
     return pa.array(strings.to_pylist(), pa.large_string(), mask=empty) if empty.any() else strings
 
 
-def result_dtype(rule: ColumnRule, kinds: Sequence[Any], *, labels: bool) -> np.dtype[Any]:
+def result_dtype(rule: ColumnRule, kinds: Sequence[Any], *, labels: bool, words: str = "") -> np.dtype[Any]:
     """The dtype of a column of these Arrow types: the smallest that holds the values of all files.
 
     Whole numbers and fractions together are float64. Times and classes are int64, and so are whole numbers that have
-    empty cells to fill. Raises DataError (without its path) for a type that is no number.
+    empty cells to fill. ``words``: what a message says of text among numbers. Raises DataError (without its path) for a
+    type that is no number.
     """
-    found = {_dtype(rule, kind, labels=labels) for kind in kinds}
+    found = {_dtype(rule, kind, words) for kind in kinds}
     sorts = {dtype.kind.replace("u", "i") for dtype in found}
     dtype = np.dtype(np.float64) if {"i", "f"} <= sorts or rule.fill == "mean" else np.result_type(*found)
     scalars = not any(category(kind) == LISTS for kind in kinds)
@@ -125,25 +126,31 @@ def result_dtype(rule: ColumnRule, kinds: Sequence[Any], *, labels: bool) -> np.
     return np.dtype(np.float64 if isinstance(rule.fill, float) and rule.fill % 1 else np.int64)
 
 
-def _dtype(rule: ColumnRule, kind: Any, *, labels: bool) -> np.dtype[Any]:
+def _dtype(rule: ColumnRule, kind: Any, words: str) -> np.dtype[Any]:
     import pyarrow as pa
 
     what = category(kind)
     if rule.classes and what in (TEXT, NUMBERS) and not pa.types.is_floating(kind):
         return np.dtype(np.int64)
+    if rule.classes and what in (TIMES, LISTS):
+        raise DataError("", f"the column {rule.name!r} holds {kind}: classes are text, whole numbers or truth values")
     if what == TIMES or (what == TEXT and rule.time_unit is not None):
         return np.dtype(np.int64)
     if what == LISTS:
-        return _dtype(rule, kind.value_type, labels=labels)
+        return _dtype(rule, kind.value_type, words)
     if what != NUMBERS:
         accept = '"ignore" leaves it out'
         if what == TEXT:
-            accept = '"classes": true in schema.json numbers its values, and "time_unit" reads them as times'
-        raise DataError("", f"the column {rule.name!r} holds {kind}, wanted are numbers or lists of numbers; {accept}")
+            accept = (
+                '"classes": true in schema.json numbers its values, "time_unit" reads times, "empty" takes words away'
+            )
+        raise DataError(
+            "", f"the column {rule.name!r} holds {kind}, wanted are numbers or lists of numbers{words}; {accept}"
+        )
     if rule.classes:
         raise DataError("", f"the column {rule.name!r} holds {kind}: classes are text, whole numbers or truth values")
     if pa.types.is_decimal(kind):
         return np.dtype(np.int64 if kind.scale <= 0 else np.float64)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _dtype(rule, kind.value_type, labels=labels)
+        return _dtype(rule, kind.value_type, words)
     return np.dtype(np.float32 if pa.types.is_null(kind) else kind.to_pandas_dtype())

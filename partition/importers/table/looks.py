@@ -157,7 +157,7 @@ def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[st
     is_csv = kind_of(files[0]) != "parquet"
     mark = _delimiter(files[0]) if is_csv else None
     rule = TableRule(tuple(ColumnRule(name) for name in names), wide=True)
-    entry = TypeEntry("", tuple(files), (), {"all": rule}, {}, frozenset(), None, mark, ".")
+    entry = TypeEntry("", tuple(files), (), {"all": rule}, {}, frozenset(), None, mark)
     refusals = Refusals(paths[0].parent / SCHEMA)
     reader = TypeFiles(entry, (), ImportOptions(), refusals)
     refusals.check()

@@ -67,6 +67,7 @@ class TypeEntry:
         type: column that names the relation of each edge.
         delimiter: between the columns of CSV files; None: as the heading shows.
         decimal: what separates the fraction of a number in CSV files.
+        empty: texts that stand for an empty cell.
     """
 
     name: str
@@ -76,8 +77,9 @@ class TypeEntry:
     splits: Mapping[str, str] | str
     ignore: frozenset[str]
     type: str | None
-    delimiter: str | None
-    decimal: str
+    delimiter: str | None = None
+    decimal: str = "."
+    empty: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:

@@ -104,6 +104,7 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
         said.get("type"),
         said.get("delimiter"),
         said.get("decimal", "."),
+        tuple(said.get("empty", ())),
     )
 
 
@@ -213,11 +214,12 @@ _SHAPES: dict[str, _Shape] = {
         "an object with a column for each split, or the column that names them",
     ),
     "ignore": (_are_names, "a list of columns"),
+    "empty": (_are_names, "a list of texts"),
     "delimiter": (lambda said: _is_name(said) and len(said.encode()) == 1 and said not in '"\r\n', "one character"),
     "decimal": (lambda said: said in (".", ","), "'.' or ','"),
 }
 """What the schema may say under a key of a type, and how a message calls it."""
-_COMMON = {"files", "tables", "ignore", "delimiter", "decimal"}
+_COMMON = {"files", "tables", "ignore", "delimiter", "decimal", "empty"}
 _KEYS = {
     "nodes": ({"files", "id"}, _COMMON | {"id", "splits"}),
     "edges": ({"files", "src", "dst"}, _COMMON | {"src", "dst", "type"}),

@@ -46,7 +46,7 @@ class TableReader:
         self.columns: list[ColumnReader] = []
         for one in rule.columns:
             with refusals.held(files.entry.files[0]):
-                column = ColumnReader(one, files.of(one.name), refusals, unit=unit, labels=labels)
+                column = ColumnReader(one, files, refusals, unit=unit, labels=labels)
                 if column.must_learn:
                     column.learn(files.pieces([one.name]))
                 self.columns.append(column)
@@ -123,12 +123,11 @@ class SplitReader:
         self._splits = splits
         if isinstance(splits, str):
             named = ColumnRule(splits, classes=True)
-            self._readers = {splits: ColumnReader(named, files.of(splits), refusals, unit="s", labels=True)}
+            self._readers = {splits: ColumnReader(named, files, refusals, labels=True)}
             self._readers[splits].learn(files.pieces([splits]))
         else:
             self._readers = {
-                column: ColumnReader(ColumnRule(column, fill=0), files.of(column), refusals, unit="s")
-                for column in splits.values()
+                column: ColumnReader(ColumnRule(column, fill=0), files, refusals) for column in splits.values()
             }
         self._rows: dict[str, list[Array]] = {column: [] for column in self._readers}
 

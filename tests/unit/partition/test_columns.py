@@ -323,6 +323,19 @@ def test_types_change_behind_the_beginning_of_a_csv_file(tmp_path: Path) -> None
     assert {name: (graph.table("n", name)[0], graph.table("n", name)[-1]) for name in rules} == want
 
 
+def test_words_for_empty_cells(tmp_path: Path) -> None:
+    text = {"n.csv": "id,a,y\n1,5,cat\n2,?,?\n3,6,dog\n"}
+    entry = {"files": "n.csv", "id": "id", "tables": {"x": [{"column": "a", "fill": "mean"}], "y": "y"}}
+    with pytest.raises(DataError, match=r"'a' holds string, wanted are numbers or lists of numbers \('\?' in row 2\)"):
+        graph_of(tmp_path, text, {"n": entry}, {})
+    graph = graph_of(tmp_path, text, {"n": entry | {"empty": ["?"]}}, {})
+    assert (graph.table("n", "x").tolist(), graph.table("n", "y").tolist()) == ([[5], [5.5], [6]], [0, -1, 1])
+    assert graph.provenance["notes"] == [
+        "n: the labels y are 2 classes: 'cat', 'dog'",
+        "n: 1 of 3 vertices have no label, so they are in no split",
+    ]
+
+
 def test_one_column_names_the_split(tmp_path: Path) -> None:
     text = "id,set\n1,train\n2,test\n3,\n4,train\n"
     graph = graph_of(tmp_path, {"n.csv": text}, {"n": {"files": "n.csv", "id": "id", "splits": "set"}}, {})
