@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.common import first_line
+from atta.partition.importers.reading.common import as_float32, first_line
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import distinct_ids
@@ -65,7 +65,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 def _stream_edges(raw: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Write the edges, and their features if there are any."""
     path, beside = raw / "edge.csv.gz", raw / "edge-feat.csv.gz"
-    features = _blocks(beside, np.dtype(np.float32)) if beside.exists() else None
+    features = _floats(beside) if beside.exists() else None
     first = next(features, None) if features is not None else None
     specs = {} if first is None else {"edge_attr": TableSpec("<f4", first.shape[1:])}
     rest = itertools.chain([] if first is None else [first], features or ())
@@ -116,7 +116,7 @@ def _stream_features(path: Path, out: GraphWriter, options: ImportOptions, count
         return
     options.progress.stage("features", count)
     table = None
-    for rows in _blocks(path, np.dtype(np.float32)):
+    for rows in _floats(path):
         if table is None:
             table = out.open_table("x", np.float32, rows.shape[1:])
         values = rows
@@ -173,6 +173,13 @@ def _blocks(path: Path, dtype: np.dtype[Any], *, skip: int = 0, empty: str | Non
         raise DataError(path, "the file is missing") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None
+
+
+def _floats(path: Path) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield rows [n, columns] of a gzipped csv file; raises DataError, and ConfigError for numbers that are no
+    float32."""
+    for rows in _blocks(path, np.dtype(np.float64)):
+        yield as_float32(str(path), rows)
 
 
 def _filled(lines: Iterable[str], empty: str) -> Iterator[str]:

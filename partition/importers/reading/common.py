@@ -19,6 +19,7 @@ from atta.partition.importers.reading.options import ImportOptions
 __all__ = [
     "add_features",
     "as_csr",
+    "as_float32",
     "first_line",
     "inexact",
     "load_array",
@@ -83,7 +84,7 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
     what = f"table {name!r} of {node_type!r}"
     if matrix.dtype.kind not in "biuf":
         raise ConfigError(f"{what}: holds {matrix.dtype}, wanted are numbers")
-    write_features(out, matrix, node_type, options, name=name, converted=lambda values: _float32(what, values))
+    write_features(out, matrix, node_type, options, name=name, converted=lambda values: as_float32(what, values))
 
 
 def write_features(
@@ -115,7 +116,7 @@ def write_features(
         options.progress.advance(hi - lo)
 
 
-def _float32(what: str, values: Array) -> npt.NDArray[np.float32]:
+def as_float32(what: str, values: Array) -> npt.NDArray[np.float32]:
     """``values`` as float32; raises ConfigError if a finite one would become an infinity, or a whole one another."""
     if (bad := inexact(values, np.dtype(np.float32))).any():
         lost = values[bad][0]
@@ -144,8 +145,9 @@ def inexact(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
 def _outside(values: Array, limits: np.iinfo[Any]) -> npt.NDArray[np.bool_]:
     """Mark the numbers that are no whole ones from the least to the largest of an integer dtype."""
     if values.dtype.kind == "f":
-        # the largest number of int64 is no double, but one more is
-        return ~((values >= float(limits.min)) & (values < float(limits.max) + 1) & (values % 1 == 0))
+        with np.errstate(invalid="ignore"):  # the largest number of int64 is no double, but one more is
+            inside = (values >= float(limits.min)) & (values < float(limits.max) + 1) & (values % 1 == 0)
+        return np.asarray(~inside)
     return np.asarray((values < limits.min) | (values > limits.max))
 
 

@@ -60,7 +60,7 @@ from atta.partition.importers.table.ids import end_rows, node_ids
 from atta.partition.importers.table.kinds import is_integer
 from atta.partition.importers.table.refusals import Refusals
 from atta.partition.importers.table.rules import ANY, SCHEMA, ColumnRule, GraphSchema, TypeEntry
-from atta.partition.importers.table.schema import read_schema, relation_ends
+from atta.partition.importers.table.schema import read_schema, relation_ends, relation_type
 from atta.partition.importers.table.tables import SplitReader, TableReader, labels_of
 from atta.partition.schema import TableSpec, split_edge_type
 
@@ -212,10 +212,10 @@ class _Import:
         rule = ColumnRule(str(files.entry.type), classes=True)
         kinds = ColumnReader(rule, files, self._refusals)
         kinds.learn(files.pieces([rule.name]))
-        relations = {code: f"{source}__{name}__{target}" for code, name in enumerate(kinds.names or [])}
-        for name in relations.values():
-            with self._refusals.held():
-                split_edge_type(name)
+        relations = {}
+        for code, name in enumerate(kinds.names or []):
+            with self._refusals.held(files.entry.files[0]):
+                relations[code] = relation_type(source, name, target)
         for lo, hi in chunks(len(relations), _RELATIONS):
             if not self._refusals:
                 self._write_edges(files, readers, {code: relations[code] for code in range(lo, hi)}, kinds)

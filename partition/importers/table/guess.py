@@ -7,7 +7,6 @@ ids of node files. A node file with such a column beside its id gives edges as w
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,29 +57,34 @@ def guess_schema(folder: Path) -> Guess:
         raise DataError(folder, "holds no Parquet or CSV files")
     ids = {look.name: key for look in looks if (key := _id_column(look))}
     ends = {look.name: _references(look, looks, ids) for look in looks}
-    used = Counter(end for name in ends for column, end in ends[name] if column != ids.get(name))
-    edges = {name for name, found in ends.items() if len(found) > 1 and not (name in ids and used[name])}
-    guess, nodes = Guess(), {}
-    for look in looks:
-        if look.name in ids and look.name not in edges:
-            nodes[look.name] = look
+    nodes = _node_files(ids, ends)
     if not nodes:
         raise DataError(folder, "no file has a column of different ids, so none lists vertices")
+    guess = Guess()
     for look in looks:
         if look.name in nodes:
             _add_nodes(guess, look, ids[look.name], [name for name, _ in ends[look.name] if name != ids[look.name]])
     for look in looks:
         known = [(column, end) for column, end in ends[look.name] if end in nodes]
         if look.name in nodes:
-            for column, end in [one for one in known if one[0] != ids[look.name]]:
-                _add_references(guess, look, ids[look.name], column, end)
+            for column, end in known:
+                if column != ids[look.name]:
+                    _add_references(guess, look, ids[look.name], column, end)
         elif len(known) > 1:
             _add_edges(guess, look, known[:2])
         else:
-            guess.lines.append(
-                f"{look.pattern}: not in {SCHEMA}: it has neither ids nor two columns of ids: add it by hand"
-            )
+            why = "it has neither ids nor two columns of ids: add it by hand"
+            guess.lines.append(f"{look.pattern}: not in {SCHEMA}: {why}")
     return guess
+
+
+def _node_files(ids: Mapping[str, str], ends: Mapping[str, Sequence[tuple[str, str]]]) -> set[str]:
+    """The files that list vertices: those with ids, without files of edges that have ids which no other file uses.
+
+    ``ids``: the id column by file. ``ends``: columns that are ids of a file, and that file, by file.
+    """
+    used = {end for name, found in ends.items() for column, end in found if column != ids.get(name)}
+    return {name for name in ids if len(ends[name]) < 2 or name in used}
 
 
 def _id_column(look: FileLook) -> str | None:

@@ -18,7 +18,7 @@ from atta.partition.importers.table.refusals import Refusals
 from atta.partition.importers.table.rules import ANY, DTYPES, UNITS, ColumnRule, GraphSchema, TableRule, TypeEntry
 from atta.partition.schema import split_edge_type
 
-__all__ = ["read_schema", "relation_ends"]
+__all__ = ["read_schema", "relation_ends", "relation_type"]
 
 
 def read_schema(path: Path) -> GraphSchema:
@@ -50,6 +50,13 @@ def relation_ends(edge_type: str) -> tuple[str, str, str]:
         source, _, target = split_edge_type(f"{names[0]}__any__{names[2]}")
         return source, ANY, target
     return split_edge_type(edge_type)
+
+
+def relation_type(source: str, relation: str, target: str) -> str:
+    """The edge type of a relation that a column names; raises ConfigError if it cannot be called so."""
+    edge_type = f"{source}__{relation}__{target}"
+    split_edge_type(edge_type)
+    return edge_type
 
 
 def _object(path: Path) -> dict[str, Any]:

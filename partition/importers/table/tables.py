@@ -110,7 +110,8 @@ def labels_of(reader: TableReader, rows: Array) -> tuple[Array, npt.NDArray[np.b
     empty = np.concatenate([np.zeros(0, np.bool_), *column.empty])
     if column.rule.fill is not None or not empty.any():
         return rows, np.zeros(len(rows), np.bool_)
-    if rows.dtype.kind == "f" and not reader.is_stated and (rows[~empty] % 1 == 0).all():
+    known = rows[~empty]
+    if rows.dtype.kind == "f" and not reader.is_stated and (known == np.floor(known)).all():
         return np.where(empty, -1, rows).astype(np.int64), empty
     return rows, empty
 
