@@ -119,7 +119,7 @@ def _stream_features(path: Path, out: GraphWriter, options: ImportOptions, count
     for rows in _floats(path):
         if table is None:
             table = out.open_table("x", np.float32, rows.shape[1:])
-        values = rows
+        values: Array = rows
         if options.normalize_features:
             total = np.abs(rows).sum(axis=1, keepdims=True)
             values = rows / np.where(total == 0, np.float32(1), total)

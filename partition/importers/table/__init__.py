@@ -25,7 +25,8 @@ A *table* is a column, several columns side by side, a column of lists of equal 
 
 A whole number that the dtype cannot hold is refused. A column of whole numbers in which some file has a fraction
 becomes float64. ``splits`` may also be one column that names the split of each vertex. An edge type
-``user__*__item`` has a key ``type``: the column that names the relation of each edge. Other columns, of any file, are
+``user__*__item`` has a key ``type``: the column that names the relation of each edge. ``"unknown": "drop"`` leaves out
+edges of which an end is empty, or in no node file; otherwise they are refused. Other columns, of any file, are
 refused by name, unless the list ``ignore`` beside ``files`` has them. ``num_classes`` beside ``nodes`` states the
 number of classes if it is larger than the labels show.
 
@@ -246,18 +247,26 @@ class _Import:
         """Write the edges of some relations: ``names`` by number of the class in ``kinds``; of one without it."""
         with contextlib.ExitStack() as stack:
             streams: dict[int, EdgeStream] = {}
+            dropped = 0
             for piece in files.pieces():
                 ends = self._ends(files, piece, next(iter(names.values())))
                 tables = {name: reader.rows(piece) for name, reader in readers.items()}
                 found = np.zeros(len(ends[0]), np.int64) if kinds is None else kinds.values(piece)[0]
                 if self._refusals:
                     continue
+                strange = (ends[0] < 0) | (ends[1] < 0)
+                if files.entry.drops_unknown and strange.any():
+                    found = np.where(strange, -1, found)
+                    dropped += int(strange.sum())
                 for code, name in names.items() if not streams else ():
                     streams[code] = stack.enter_context(self._stream(name, readers, tables))
                 for code, chosen in _by_class(found):
                     if code in streams:
                         rows = {name: rows[chosen] for name, rows in tables.items()}
                         streams[code].append(ends[0][chosen], ends[1][chosen], **rows)
+        if dropped and 0 in names:
+            note = f"{files.entry.name}: {dropped:,} edges are left out: an end is empty, or in no node file"
+            self._options.notes.append(note)
 
     def _ends(self, files: TypeFiles, piece: FilePiece, edge_type: str) -> list[npt.NDArray[np.int64]]:
         """Rows of the sources and of the destinations of a piece."""

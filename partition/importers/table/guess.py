@@ -28,8 +28,24 @@ _ENDS = re.compile(
     r"src|dst|source|target|from|to|head|tail|u|v|who|whom|subject|object|start|end|sender|receiver|parent|manager",
     re.I,
 )
+_MOST = 0.9
+"""A column refers to a file if at least this share of its values are ids there."""
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
 """Columns that pandas writes for the numbers of rows."""
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A column whose values are ids of a file.
+
+    Attributes:
+        column, end: its name, and that of the file.
+        is_whole: whether all cells hold such an id.
+    """
+
+    column: str
+    end: str
+    is_whole: bool
 
 
 @dataclass
@@ -63,27 +79,36 @@ def guess_schema(folder: Path) -> Guess:
     guess = Guess()
     for look in looks:
         if look.name in nodes:
-            _add_nodes(guess, look, ids[look.name], [name for name, _ in ends[look.name] if name != ids[look.name]])
+            others = [one.column for one in ends[look.name] if one.column != ids[look.name]]
+            _add_nodes(guess, look, ids[look.name], others)
     for look in looks:
-        known = [(column, end) for column, end in ends[look.name] if end in nodes]
+        known = [one for one in ends[look.name] if one.end in nodes]
         if look.name in nodes:
-            for column, end in known:
-                if column != ids[look.name]:
-                    _add_references(guess, look, ids[look.name], column, end)
+            for one in known:
+                if one.column != ids[look.name]:
+                    _add_references(guess, look, ids[look.name], one)
         elif len(known) > 1:
-            _add_edges(guess, look, known[:2])
+            _add_edges(guess, look, *_pair(known))
         else:
             why = "it has neither ids nor two columns of ids: add it by hand"
             guess.lines.append(f"{look.pattern}: not in {SCHEMA}: {why}")
     return guess
 
 
-def _node_files(ids: Mapping[str, str], ends: Mapping[str, Sequence[tuple[str, str]]]) -> set[str]:
+def _pair(known: Sequence[_Reference]) -> tuple[_Reference, _Reference]:
+    """The two ends of edges: columns that are called like ends, or refer to the same file, or the first two."""
+    named = [one for one in known if _is_end(one.column)]
+    alike = [one for one in known if sum(one.end == other.end for other in known) > 1]
+    first, second = next(found for found in (named, alike, known) if len(found) > 1)[:2]
+    return first, second
+
+
+def _node_files(ids: Mapping[str, str], ends: Mapping[str, Sequence[_Reference]]) -> set[str]:
     """The files that list vertices: those with ids, without files of edges that have ids which no other file uses.
 
     ``ids``: the id column by file. ``ends``: columns that are ids of a file, and that file, by file.
     """
-    used = {end for name, found in ends.items() for column, end in found if column != ids.get(name)}
+    used = {one.end for name, found in ends.items() for one in found if one.column != ids.get(name)}
     return {name for name in ids if len(ends[name]) < 2 or name in used}
 
 
@@ -95,33 +120,32 @@ def _id_column(look: FileLook) -> str | None:
         low = name.lower()
         own = low.removesuffix("id").rstrip("_")
         if low == "id" or (low.endswith("id") and own and look.name.lower().startswith(own)):
+            return 4
+        if low.endswith(("id", "key", "code")):
             return 3
-        if low.endswith(("id", "key", "code", "name")) or look.name.lower().startswith(low):
-            return 2
-        return 1 if name == next(iter(look.columns)) else 0
+        return 2 if name == next(iter(look.columns)) else 1 if low.endswith("name") else 0
 
     best = max(found, key=likeness, default=None)
     return best if best is not None and likeness(best) else None
 
 
-def _references(look: FileLook, looks: Sequence[FileLook], ids: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Columns whose values are ids of a node file, and the file of each."""
+def _references(look: FileLook, looks: Sequence[FileLook], ids: Mapping[str, str]) -> list[_Reference]:
+    """Columns whose values are ids of a node file, all or nearly all of them."""
     found = []
     for name, column in look.columns.items():
         if column.keys is None or _INDEX.fullmatch(name):
             continue
-        fitting = [
-            other.name
+        shares = {
+            other.name: column.share_within(other.columns[ids[other.name]])
             for other in looks
-            if other.name in ids
-            and not (other is look and name == ids[look.name])
-            and column.is_within(other.columns[ids[other.name]])
-        ]
-        named = [other for other in fitting if _mentions(name, other)]
-        if named:
-            found.append((name, named[0]))
-        elif fitting and (_is_end(name) or column.is_text or len(look.columns) == 2):
-            found.append((name, fitting[0]))
+            if other.name in ids and not (other is look and name == ids[look.name])
+        }
+        fitting = [other for other, share in shares.items() if share >= _MOST]
+        likely = [other for other in fitting if _mentions(name, other)]
+        if _is_end(name) or column.is_text or len(look.columns) == 2:
+            likely += fitting
+        if likely:
+            found.append(_Reference(name, likely[0], shares[likely[0]] == 1 and not column.has_empty))
     return found
 
 
@@ -234,22 +258,28 @@ def _say_columns(guess: Guess, tables: Mapping[str, Any], ignore: Sequence[str])
         guess.lines.append(f"  ignored: {', '.join(map(repr, ignore))}")
 
 
-def _add_references(guess: Guess, look: FileLook, key: str, column: str, end: str) -> None:
+def _add_references(guess: Guess, look: FileLook, key: str, reference: _Reference) -> None:
     """Add edges from the vertices of a node file to those that one of its columns names."""
-    relation = _table_name(column, {})
+    column = reference.column
     others = [name for name in look.columns if name not in (key, column)]
-    if look.columns[column].has_empty:
-        guess.lines.append(f"{look.pattern}: {column!r} names {end!r} and has empty cells, so no edges: ignored")
-        return
-    name = f"{look.name}__{relation}__{end}"
+    name = f"{look.name}__{_table_name(column, {})}__{reference.end}"
     guess.lines.append(f"{look.pattern}: edges {name!r}, from {key!r} to {column!r}")
-    entry = {"files": look.pattern, "src": key, "dst": column, "ignore": others}
+    entry = {"files": look.pattern, "src": key, "dst": column, "ignore": others, **_dropping(guess, reference)}
     guess.schema["edges"][name] = {**_kept(entry), **look.options}
 
 
-def _add_edges(guess: Guess, look: FileLook, ends: Sequence[tuple[str, str]]) -> None:
+def _dropping(guess: Guess, *ends: _Reference) -> dict[str, str]:
+    """The key that leaves out edges without both ends, where there are some."""
+    lacking = [one.column for one in ends if not one.is_whole]
+    if not lacking:
+        return {}
+    guess.lines.append(f"  edges are left out where there is no vertex for {' or '.join(map(repr, lacking))}")
+    return {"unknown": "drop"}
+
+
+def _add_edges(guess: Guess, look: FileLook, source: _Reference, target: _Reference) -> None:
     """Add an edge type, or the relations of a file."""
-    (src, source), (dst, target) = ends
+    src, dst = source.column, target.column
     tables: dict[str, Any] = {}
     ignore, kind = [], None
     for name, column in look.columns.items():
@@ -265,10 +295,11 @@ def _add_edges(guess: Guess, look: FileLook, ends: Sequence[tuple[str, str]]) ->
             tables[_table_name(wanted, tables)] = rule
         else:
             ignore.append(name)
-    edge_type = f"{source}__{'*' if kind else look.name}__{target}"
+    edge_type = f"{source.end}__{'*' if kind else look.name}__{target.end}"
     guess.lines.append(f"{look.pattern}: edges {edge_type!r}, from {src!r} to {dst!r} ({look.count:,})")
     if kind:
         guess.lines.append(f"  relations: {kind!r}")
     _say_columns(guess, tables, ignore)
     entry = {"files": look.pattern, "src": src, "dst": dst, "type": kind, "tables": tables, "ignore": ignore}
+    entry |= _dropping(guess, source, target)
     guess.schema["edges"][edge_type] = {**_kept(entry), **look.options}

@@ -19,6 +19,7 @@ from atta.partition.importers.table.refusals import Refusals, quoted
 __all__ = ["end_rows", "node_ids"]
 
 _WHOLE = r"^\s*\+?(-?[0-9]+)(?:\.0*)?\s*$"
+_DROP = '"unknown": "drop" in schema.json leaves such edges out'
 _INTEGER = "^(0|-?[1-9][0-9]*)$"
 
 
@@ -66,10 +67,10 @@ def _blanks() -> list[str]:
     return list(pyarrow.csv.ConvertOptions().null_values)
 
 
-def _has_empty(piece: FilePiece, name: str, column: Any, refusals: Refusals) -> bool:
+def _has_empty(piece: FilePiece, name: str, column: Any, refusals: Refusals, accept: str = "") -> bool:
     if column.null_count:
         places = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-        refusals.add(piece.path, f"the column {quoted(name)} has empty ids", rows=piece.first + places)
+        refusals.add(piece.path, f"the column {quoted(name)} has empty ids", rows=piece.first + places, accept=accept)
     return bool(column.null_count)
 
 
@@ -129,42 +130,47 @@ def _repeated(where: Path, ids: Any, refusals: Refusals) -> bool:
 
 
 def end_rows(files: TypeFiles, name: str, piece: FilePiece, ids: Any, refusals: Refusals) -> npt.NDArray[np.int64]:
-    """Rows of the vertices ``ids`` that a column of a piece names; -1 where it names none, which is refused."""
+    """Rows of the vertices ``ids`` that a column of a piece names.
+
+    -1 where it names none. That is refused, unless the schema says that such edges are dropped.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     column = piece.rows.column(name)
-    none = np.full(len(column), -1, np.int64)
     if files.is_csv and pa.types.is_string(column.type):
-        column = _from_text(piece, name, column, ids, refusals)
-    if _has_empty(piece, name, column, refusals) or not len(column):
-        return none
-    asked = _of_one_sort(piece, name, column, refusals, f"the ids of vertices are {_sort(ids)}")
-    if asked is None:
-        return none
+        column = _from_text(files, piece, name, ids, refusals)
+    rows = np.full(len(column), -1, np.int64)
+    if not files.entry.drops_unknown and _has_empty(piece, name, column, refusals, _DROP):
+        return rows
+    asked = _of_one_sort(piece, name, column.drop_null(), refusals, f"the ids of vertices are {_sort(ids)}")
+    if asked is None or not len(asked):
+        return rows
     if asked.type != ids.type:
         refusals.add(piece.path, f"the column {quoted(name)} holds {column.type}, the ids of vertices are {_sort(ids)}")
-        return none
+        return rows
     found = pc.index_in(asked, value_set=ids)
-    if found.null_count:
+    if found.null_count and not files.entry.drops_unknown:
         _refuse_strangers(piece, name, asked, found.is_null(), refusals)
-    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
+    rows[column.is_valid().to_numpy(zero_copy_only=False)] = found.fill_null(-1).to_numpy(zero_copy_only=False)
+    return rows
 
 
-def _from_text(piece: FilePiece, name: str, column: Any, ids: Any, refusals: Refusals) -> Any:
+def _from_text(files: TypeFiles, piece: FilePiece, name: str, ids: Any, refusals: Refusals) -> Any:
     """Ends of edges that are read from CSV as text: integers if those of vertices are, also where they are written as
-    1.0. Text that is no number is refused."""
+    1.0. Text that is no number is refused, or empty if such edges are dropped."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    text = column.cast(pa.large_string())
+    text = piece.rows.column(name).cast(pa.large_string())
     if not pa.types.is_integer(ids.type):
         return text
     text = pc.if_else(pc.is_in(text, value_set=pa.array(_blanks(), text.type)), pa.scalar(None, text.type), text)
     strange = pc.fill_null(pc.invert(pc.match_substring_regex(text, _WHOLE)), False)
     if pc.any(strange).as_py():
-        _refuse_strangers(piece, name, text, strange, refusals)
-        text = pc.if_else(strange, pa.scalar("0", text.type), text)
+        if not files.entry.drops_unknown:
+            _refuse_strangers(piece, name, text, strange, refusals)
+        text = pc.if_else(strange, pa.scalar("0" if not files.entry.drops_unknown else None, text.type), text)
     return _as_int64(piece.path, name, pc.replace_substring_regex(text, _WHOLE, r"\1"))
 
 
@@ -186,6 +192,7 @@ def _refuse_strangers(piece: FilePiece, name: str, ends: Any, strange: Any, refu
         f"the column {quoted(name)} names the vertex {{}}, which is in no node file",
         rows=piece.first + places,
         values=[ends[int(place)].as_py() for place in places[:8]],
+        accept=_DROP,
     )
 
 

@@ -82,13 +82,13 @@ class ColumnLook:
         except ConfigError:
             return False
 
-    def is_within(self, other: ColumnLook) -> bool:
-        """Whether all values are values of ``other``."""
+    def share_within(self, other: ColumnLook) -> float:
+        """The share of its different values that are values of ``other``."""
         import pyarrow.compute as pc
 
         if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
-            return False
-        return bool(pc.all(pc.is_in(self.keys, value_set=other.keys)).as_py())
+            return 0.0
+        return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
 
 
 @dataclass(frozen=True)

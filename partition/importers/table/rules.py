@@ -68,6 +68,7 @@ class TypeEntry:
         delimiter: between the columns of CSV files; None: as the heading shows.
         decimal: what separates the fraction of a number in CSV files.
         empty: texts that stand for an empty cell.
+        drops_unknown: whether edges are left out of which an end is empty, or in no node file.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TypeEntry:
     delimiter: str | None = None
     decimal: str = "."
     empty: tuple[str, ...] = ()
+    drops_unknown: bool = False
 
     @property
     def columns(self) -> list[str]:

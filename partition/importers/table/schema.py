@@ -112,6 +112,7 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
         said.get("delimiter"),
         said.get("decimal", "."),
         tuple(said.get("empty", ())),
+        said.get("unknown") == "drop",
     )
 
 
@@ -222,6 +223,7 @@ _SHAPES: dict[str, _Shape] = {
     ),
     "ignore": (_are_names, "a list of columns"),
     "empty": (_are_names, "a list of texts"),
+    "unknown": (lambda said: said == "drop", "'drop'"),
     "delimiter": (lambda said: _is_name(said) and len(said.encode()) == 1 and said not in '"\r\n', "one character"),
     "decimal": (lambda said: said in (".", ","), "'.' or ','"),
 }
@@ -229,6 +231,6 @@ _SHAPES: dict[str, _Shape] = {
 _COMMON = {"files", "tables", "ignore", "delimiter", "decimal", "empty"}
 _KEYS = {
     "nodes": ({"files", "id"}, _COMMON | {"id", "splits"}),
-    "edges": ({"files", "src", "dst"}, _COMMON | {"src", "dst", "type"}),
+    "edges": ({"files", "src", "dst"}, _COMMON | {"src", "dst", "type", "unknown"}),
 }
 """The keys that a type needs, and those that it may have."""

@@ -250,6 +250,25 @@ def test_whole_ids_that_pandas_wrote_as_floats(tmp_path: Path, way: str) -> None
 
 
 @pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
+@pytest.mark.parametrize("ids", [[1, 2, 3], ["a", "b", "c"]])
+def test_edges_without_a_vertex_can_be_dropped(tmp_path: Path, way: str, ids: list[Any]) -> None:
+    stranger = 9 if ids[0] == 1 else "z"
+    frame = pd.DataFrame(
+        {"s": [*ids, None, stranger, ids[0]], "t": [ids[1], stranger, ids[0], ids[0], None, ids[2]], "w": range(6)}
+    )
+    write(frame, tmp_path, way)
+    write(pd.DataFrame({"id": ids}), tmp_path, "n.csv")
+    nodes = {"n": {"files": "n.csv", "id": "id"}}
+    entry = {"files": way, "src": "s", "dst": "t", "tables": {"w": "w"}}
+    with pytest.raises(DataError, match=r'row.*"unknown": "drop" in schema.json leaves such edges out'):
+        graph_of(tmp_path, {}, nodes, {"n__to__n": entry})
+    graph = graph_of(tmp_path, {}, nodes, {"n__to__n": entry | {"unknown": "drop"}})
+    edges = graph.edges("n__to__n")
+    assert (edges.src.tolist(), edges.dst.tolist(), edges.tables["w"].tolist()) == ([0, 2, 0], [1, 0, 2], [0, 2, 5])
+    assert graph.provenance["notes"] == ["n__to__n: 3 edges are left out: an end is empty, or in no node file"]
+
+
+@pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
 def test_a_column_names_the_relation(tmp_path: Path, way: str) -> None:
     rng = np.random.default_rng(5)
     names = [f"r{i}" for i in range(300)]  # more than are written at a time
