@@ -53,12 +53,12 @@ class Guess:
     """A guessed schema.
 
     Attributes:
-        schema: the content of ``schema.json``.
         lines: what was guessed, a sentence each.
+        schema: the content of ``schema.json``.
     """
 
+    lines: list[str]
     schema: dict[str, Any] = field(default_factory=lambda: {"nodes": {}, "edges": {}})
-    lines: list[str] = field(default_factory=list)
 
 
 def guess_schema(folder: Path) -> Guess:
@@ -76,7 +76,9 @@ def guess_schema(folder: Path) -> Guess:
     nodes = _node_files(ids, ends)
     if not nodes:
         raise DataError(folder, "no file has a column of different ids, so none lists vertices")
-    guess = Guess()
+    guess = Guess(
+        [f"{look.pattern}: only the first {look.count:,} rows are looked at" for look in looks if look.is_cut]
+    )
     for look in looks:
         if look.name in nodes:
             others = [one.column for one in ends[look.name] if one.column != ids[look.name]]
