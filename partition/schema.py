@@ -72,6 +72,8 @@ class Schema:
         edge_tables: edge type -> table name -> spec; every edge type has an entry. ``weight`` and ``time`` are scalars.
         splits: node type -> split name -> number of vertices; every node type has an entry.
         num_classes: number of classes of the labels ``y``, the largest of all node types; None: no labels.
+        classes: node or edge type -> table -> names of classes, by their numbers in the table. Of a table of several
+            columns, the key is ``"table/column"``.
     """
 
     node_types: tuple[str, ...]
@@ -82,6 +84,7 @@ class Schema:
     edge_tables: dict[str, dict[str, TableSpec]] = field(default_factory=dict)
     splits: dict[str, dict[str, int]] = field(default_factory=dict)
     num_classes: int | None = None
+    classes: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node_type in self.node_types:
@@ -90,6 +93,7 @@ class Schema:
             self._check_edge_type(edge_type)
         if self.num_classes is not None and (not _is_count(self.num_classes) or self.num_classes > _LARGEST):
             raise ConfigError(f"num_classes {self.num_classes!r} is not a number of classes")
+        self._check_classes()
 
     def _check_node_type(self, node_type: str) -> None:
         count = self.node_counts.get(node_type)
@@ -117,6 +121,16 @@ class Schema:
                 raise ConfigError(f"edge type {edge_type!r}: the table name {name!r} is reserved")
             if name in ("weight", "time") and spec.row_shape:
                 raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
+
+    def _check_classes(self) -> None:
+        """Check that classes have names, and belong to tables."""
+        for type_, tables in self.classes.items():
+            known = self.node_tables.get(type_, {}).keys() | self.edge_tables.get(type_, {}).keys()
+            for name, names in tables.items():
+                if name.split("/")[0] not in known:
+                    raise ConfigError(f"classes of {type_!r}: there is no table {name.split('/')[0]!r}")
+                if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                    raise ConfigError(f"classes of {type_!r}: those of {name!r} are not a list of names")
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""
@@ -197,6 +211,7 @@ class Schema:
                 for e in self.edge_types
             },
             "num_classes": self.num_classes,
+            **({"classes": self.classes} if self.classes else {}),
         }
 
     @classmethod
@@ -212,6 +227,7 @@ class Schema:
             edge_tables={e: _tables(v, e) for e, v in edges.items()},
             splits={t: dict(_mapping(v, t, "splits")) for t, v in nodes.items()},
             num_classes=value.get("num_classes"),
+            classes=_classes(value.get("classes", {})),
         )
 
 
@@ -235,6 +251,12 @@ def _count(value: Any, where: str) -> int:
     if not isinstance(found, int) or not _is_count(found):
         raise ConfigError(f"{where}: {found!r} is not a count")
     return found
+
+
+def _classes(value: Any) -> dict[str, dict[str, list[str]]]:
+    if not isinstance(value, Mapping):
+        raise ConfigError("schema: 'classes' is not a mapping")
+    return {type_: dict(_mapping(value, "classes", type_)) for type_ in value}
 
 
 def _tables(value: Any, where: str) -> dict[str, TableSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,8 @@ _CHUNK = 4 << 20
 _LARGEST = 2**63 - 1
 _EXACT = 2**24
 """float32 holds whole numbers up to this one."""
+_MAX_CLASSES_BYTES = 2 << 20
+"""At most this many bytes of names of classes."""
 
 Array = npt.NDArray[Any]
 
@@ -129,6 +132,7 @@ class GraphWriter:
         self.num_classes: int | None = None
         self.schema: Schema | None = None  # of the complete folder
         self._renaming = Renaming(rename)
+        self._classes: dict[str, dict[str, list[str]]] = {}
         self._counts: dict[str, int] = {}
         self._tables: dict[str, dict[str, NpyAppender]] = {}
         self._splits: dict[str, dict[str, int]] = {}
@@ -214,6 +218,19 @@ class GraphWriter:
             self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)
         return y
 
+    def note_classes(self, type_: str, table: str, names: list[str]) -> None:
+        """Keep the names of the classes that a table of a node or edge type holds by their numbers.
+
+        ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names of the
+        graph together are too long: every client of a cluster reads them.
+        """
+        is_node_type = self._renaming.node_type(type_) in self._counts
+        owner = self._renaming.node_type(type_) if is_node_type else self._renaming.edge_type(type_)
+        name, slash, column = table.partition("/")
+        self._classes.setdefault(owner, {})[f"{self._renaming.table(type_, name)}{slash}{column}"] = names
+        if len(json.dumps(self._classes)) > _MAX_CLASSES_BYTES:
+            raise ConfigError(f"the names of all classes take more than {_MAX_CLASSES_BYTES >> 20} MiB")
+
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add a split from row numbers (any order, duplicates dropped) or a boolean mask [n]."""
         check_name("split", name)
@@ -296,6 +313,7 @@ class GraphWriter:
             edge_tables={e: out.specs for e, out in self._edges.items()},
             splits={t: dict(sorted(s.items())) for t, s in self._splits.items()},
             num_classes=self.num_classes,
+            classes=self._classes,
         )
 
     def _files(self) -> list[NpyAppender]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.schema import join_edge_type
+from atta.partition.schema import join_edge_type, split_edge_type
 
 __all__ = ["OgbGraph", "Relation", "edge_type"]
 
@@ -41,7 +41,7 @@ class Relation:
 
     def both_ways(self, edge_type: str) -> Relation:
         """The same with the reverse of each edge behind it, as OGB's loaders give it; raises DataError."""
-        source, _, target = join_edge_type(edge_type)
+        source, _, target = split_edge_type(edge_type)
         if source != target:
             raise DataError(self.edges.path, f"'add_inverse_edge' asks for reverses of {edge_type!r} between two types")
         tables = {name: _doubled(rows, swap=False) for name, rows in self.tables.items()}

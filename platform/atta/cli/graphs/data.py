@@ -30,6 +30,7 @@ _MAIN_SPLITS = ("train", "val", "test")
 _MOST_TYPES = 20
 """Number of types that the end of an import shows; a set of facts may have thousands of relations."""
 _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
+_SHOWN_CLASSES = 8
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
@@ -313,12 +314,19 @@ def _types_table(report: dict[str, Any], most: int | None = None) -> Table:
     for kind in ("node_types", "edge_types"):
         shown = dict(list(report[kind].items())[:most])
         for name, entry in shown.items():
-            specs = (f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items())
+            specs = [f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items()]
+            specs += [f"{t}: {_listed(names)}" for t, names in report.get("classes", {}).get(name, {}).items()]
             splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
             table.add_row(name, f"{entry['count']:,}", "\n".join(specs), ", ".join(splits))
         if rest := [entry["count"] for name, entry in report[kind].items() if name not in shown]:
             table.add_row(f"{len(rest):,} more {kind.replace('_', ' ')}", f"{sum(rest):,}")
     return table
+
+
+def _listed(names: list[str]) -> str:
+    """The first names of classes with their numbers."""
+    shown = [f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES])]
+    return ", ".join(shown + (["..."] if len(names) > len(shown) else []))
 
 
 def _parts_table(report: dict[str, Any]) -> Table:
