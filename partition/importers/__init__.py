@@ -114,6 +114,7 @@ def import_graph(
     normalize_features: bool = False,
     columns: Mapping[str, str] | None = None,
     string_ids: bool = False,
+    bipartite: bool = False,
     drop: Iterable[str] = (),
     rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
@@ -136,6 +137,7 @@ def import_graph(
         columns: what is which column of ``edges`` (``src``, ``dst``, ``relation``, or the name of an edge table): the
             column's name in the heading, or its number from 1.
         string_ids: take the ids of ``edges`` as strings although they look like numbers.
+        bipartite: take sources and destinations of ``edges`` as the node types ``left`` and ``right``.
         drop: names of data to leave out instead of refusing it.
         rename: new names by old ones. An old name is that of a node type, a relation or a table, wherever it occurs;
             ``SRC__REL__DST`` is one edge type's relation, and ``TYPE/TABLE`` one type's table.
@@ -155,8 +157,8 @@ def import_graph(
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
     files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
-    if fmt not in ("edges", "tgb") and (columns or string_ids or len(files) > 1):
-        raise ConfigError(f"{fmt}: only the format edges has several files, --columns and --string-ids")
+    if fmt not in ("edges", "tgb") and (columns or string_ids or bipartite or len(files) > 1):
+        raise ConfigError(f"{fmt}: only the format edges has several files, --columns, --string-ids and --bipartite")
     source = files[0]
     options = ImportOptions(
         undirected,
@@ -168,6 +170,7 @@ def import_graph(
         more=tuple(files[1:]),
         columns=dict(columns or {}),
         string_ids=string_ids,
+        bipartite=bipartite,
     )
     provenance = {
         "command": f"import {fmt}",

@@ -79,6 +79,11 @@ refused by name. An edge list may have several files SRC, which are read in this
     "--string-ids", is_flag=True, help="Take the ids of an edge list as strings although they look like numbers."
 )
 @click.option(
+    "--bipartite",
+    is_flag=True,
+    help="Take sources and destinations of an edge list as two node types, left and right.",
+)
+@click.option(
     "--drop",
     multiple=True,
     metavar="NAME",
@@ -96,6 +101,7 @@ def import_(
     normalize_features: bool,
     columns: dict[str, str],
     string_ids: bool,
+    bipartite: bool,
     drop: tuple[str, ...],
     rename: dict[str, str],
     overwrite: bool,
@@ -113,6 +119,7 @@ def import_(
             normalize_features=normalize_features,
             columns=columns,
             string_ids=string_ids,
+            bipartite=bipartite,
             drop=drop,
             rename=rename,
             overwrite=overwrite,
