@@ -51,6 +51,8 @@ __all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 _STAGED = {"integer": np.int32, "text": np.int32, "int64": np.int64, "float64": np.float64, "date": np.int64}
+_ID = re.compile("id(:[a-z]+)?$", re.IGNORECASE)
+"""How names of columns end that hold ids of something: ``userId``, ``item_id:token``."""
 _ONE_TYPE, _TWO_TYPES = (NODE_TYPE, "to", NODE_TYPE), ("left", "to", "right")
 
 
@@ -207,7 +209,7 @@ def _note_doubts(file: _EdgeFile, options: ImportOptions) -> None:
     dialect, name = file.dialect, file.path.name
     ends = [row[place] for row in dialect.rows for place in (file.roles.src, file.roles.dst)]
     names = [dialect.columns[place] for place in (file.roles.src, file.roles.dst)]
-    if dialect.heading and not options.bipartite and {known_role(each) for each in names} != {"src", "dst"}:
+    if not options.bipartite and all(map(_ID.search, names)) and not any(map(known_role, names)):
         columns = " and ".join(map(repr, names))
         options.notes.append(f"{name}: {columns} hold ids of one node type; --bipartite makes them two")
     words = [field for field in ends if not INTEGER.fullmatch(field)]
