@@ -219,15 +219,18 @@ class GraphWriter:
         return y
 
     def note_classes(self, type_: str, table: str, names: list[str]) -> None:
-        """Keep the names of the classes that a table of a node or edge type holds by their numbers.
+        """Keep the names of the classes that a table of a node or edge type holds by their numbers. Those of ``y`` count.
 
         ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names of the
         graph together are too long: every client of a cluster reads them.
         """
         is_node_type = self._renaming.node_type(type_) in self._counts
         owner = self._renaming.node_type(type_) if is_node_type else self._renaming.edge_type(type_)
-        name, slash, column = table.partition("/")
-        self._classes.setdefault(owner, {})[f"{self._renaming.table(type_, name)}{slash}{column}"] = names
+        old, slash, column = table.partition("/")
+        name = self._renaming.table(type_, old)
+        self._classes.setdefault(owner, {})[f"{name}{slash}{column}"] = names
+        if is_node_type and name == "y":
+            self.num_classes = max(self.num_classes or 0, len(names))
         if len(json.dumps(self._classes)) > _MAX_CLASSES_BYTES:
             raise ConfigError(f"the names of all classes take more than {_MAX_CLASSES_BYTES >> 20} MiB")
 

@@ -164,7 +164,7 @@ def test_renamed_types_relations_and_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("new", "words"),
     [
-        ({"drugs": "d"}, "unknown --rename: name in the source 'drugs'; did you mean 'drug'?"),
+        ({"drugs": "d"}, "unknown old name of --rename 'drugs'; did you mean 'drug'?"),
         ({"drug": "gene/protein"}, "node types 'drug' and 'gene/protein' would both be called 'gene/protein'"),
         ({"like": "a\nb"}, "relation 'a\\\\nb': names of types have 1 to 100"),
         ({"feat": "y"}, "tables of 'gene/protein', '.*' and '.*' would both be called 'y'"),

@@ -137,7 +137,7 @@ def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: boo
     """The format, what is read and what is written. A format that nobody named is guessed, and told."""
     if format_ is None and len(paths) > 2 and (paths[0] in IMPORTERS or not Path(paths[0]).exists()):
         format_, paths = click.Choice(sorted(IMPORTERS))(paths[0]), paths[1:]
-    if len(paths) < 2:
+    if len(paths) < 2 or (format_ is None and paths[0] in IMPORTERS and not Path(paths[0]).exists()):
         raise click.UsageError("Missing argument 'DST'.")
     if format_ is None:
         format_ = guess(paths[0])
