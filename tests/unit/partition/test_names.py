@@ -179,7 +179,9 @@ def test_renames_that_are_refused(tmp_path: Path, new: dict[str, str], words: st
 
 def test_whole_numbers_that_become_features_are_not_rounded(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigError, match="table 'feat' of 'node': has whole numbers beyond 16777216"),
+        pytest.raises(
+            ConfigError, match="table 'feat' of 'node': holds the whole number 16777217, which float32 rounds"
+        ),
         GraphWriter(tmp_path / "g", rename={"feat": "x"}) as out,
     ):
         out.add_nodes("node", 1, tables={"feat": np.array([2**24 + 1])})
