@@ -6,6 +6,7 @@ An importer has a function ``read(source, out, options)`` that fills an open ``G
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from atta.partition.importers import (
 )
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.table.files import kind_of
 from atta.partition.parts.remote import written_graph
 from atta.partition.schema import Schema
 
@@ -92,6 +94,10 @@ def guess(path: str | Path) -> str:
     for fmt in FORMATS:
         if fmt.importer.recognises(source, head):
             return fmt.name
+    if source.is_dir() and any(map(kind_of, source.iterdir())):
+        raise DataError(
+            source, f"has tables without schema.json; atta schema {shlex.quote(str(path))} writes a first one"
+        )
     raise DataError(source, f"not recognised; --format names what it is: {', '.join(sorted(IMPORTERS))}")
 
 

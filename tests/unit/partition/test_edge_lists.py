@@ -348,3 +348,6 @@ def test_what_nobody_recognises_is_said(tmp_path: Path) -> None:
         guess(written(tmp_path, "prose\nof no format at all\n"))
     with pytest.raises(DataError, match="no such file"):
         guess(tmp_path / "absent")
+    written(tmp_path, "id,age\n1,2\n", "people.csv")
+    with pytest.raises(DataError, match=f"has tables without schema.json; atta schema {tmp_path} writes a first one"):
+        guess(tmp_path)
