@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition import Graph, GraphWriter, Schema
+from atta.partition import Graph, GraphWriter, Schema, partition_graph
+from atta.partition.dataset import Dataset
 from atta.partition.importers import import_graph
 from atta.partition.names import (
     check_type_name,
@@ -185,3 +186,21 @@ def test_whole_numbers_that_become_features_are_not_rounded(tmp_path: Path) -> N
         GraphWriter(tmp_path / "g", rename={"feat": "x"}) as out,
     ):
         out.add_nodes("node", 1, tables={"feat": np.array([2**24 + 1])})
+
+
+def test_times_and_classes_of_types_with_free_names(tmp_path: Path) -> None:
+    owner = "Straße/a b__c%"
+    with GraphWriter(tmp_path / "g", rename={"thing": owner, "kind": "y", "y": "other"}) as out:
+        out.add_nodes("thing", 4, tables={"time": np.array([3, 1, 4, 1]), "kind": np.array([0, 1, 0, 0])})
+        out.note_classes("thing", "kind", ["old", "new", "rare"])
+        out.note_classes("thing", "y", [*"abcdefgh"])
+        out.add_table("y", np.zeros(4, np.int64), "thing")
+    partition_graph(tmp_path / "g", tmp_path / "p", parts=2, method="random")
+    dataset = Dataset.open(tmp_path / "p")
+    assert all((dataset.path / name).is_file() for name in dataset.time_files(owner))
+    assert len(dataset.time_files(owner)) == 2
+    times = dataset.times(owner)
+    assert times is not None
+    assert times.times[dataset.sorted_internal(owner)].tolist() == [3, 1, 4, 1]
+    assert dataset.schema.num_classes == 3
+    assert dataset.schema.classes == {owner: {"y": ["old", "new", "rare"], "other": [*"abcdefgh"]}}
