@@ -301,7 +301,7 @@ class Dataset:
         """The files that ``times`` reads, by partition. Every machine has those of all partitions."""
         if not self.schema.timed(node_type):
             return []
-        return [f"{part_folder(part)}/nodes/{node_type}/time.npy" for part in range(self.partitions.num_parts)]
+        return [f"{part_folder(part)}/{node_folder(node_type)}/time.npy" for part in range(self.partitions.num_parts)]
 
     def with_times(self, times: Mapping[str, VertexTimes]) -> Dataset:
         """The same dataset with other times of the vertices of some types."""

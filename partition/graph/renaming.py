@@ -43,7 +43,7 @@ class Renaming:
     def check_used(self) -> None:
         """Raise UnknownNameError if an old name has not occurred."""
         for name in sorted(self._unused):
-            raise UnknownNameError.of("--rename: name in the source", name, self._seen)
+            raise UnknownNameError.of("old name of --rename", name, self._seen)
 
     def _new(self, *names: str) -> str:
         """The new name of what is called by each of ``names``, of which the last is the plain one."""

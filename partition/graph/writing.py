@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, write_sealed
 from atta.partition.disk.staging import Staging
+from atta.partition.graph.exact import as_float32
 from atta.partition.graph.reading import EDGE_TYPE, FORMAT, MANIFEST, NODE_TYPE, VERSION, index_dtype
 from atta.partition.graph.renaming import Renaming
 from atta.partition.names import check_name, edge_folder, node_folder, reverse_relation, split_edge_type
@@ -24,8 +26,6 @@ __all__ = ["EdgeAppender", "GraphWriter"]
 _CHUNK = 4 << 20
 """Number of elements of a table that are copied at a time."""
 _LARGEST = 2**63 - 1
-_EXACT = 2**24
-"""float32 holds whole numbers up to this one."""
 _MAX_CLASSES_BYTES = 2 << 20
 """At most this many bytes of names of classes."""
 
@@ -96,15 +96,6 @@ def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
         place = int(np.argmax(numbers > np.uint64(_LARGEST)))
         raise ConfigError(f"{what}: {numbers.reshape(-1)[place]} at position {place} does not fit into int64")
     return numbers.astype(np.int64)
-
-
-def _features(what: str, rows: Array) -> np.dtype[Any]:
-    """The dtype of features, float32; raises ConfigError for rows that it does not hold."""
-    if rows.dtype.kind not in "biuf":
-        raise ConfigError(f"{what}: holds {rows.dtype}, wanted are numbers")
-    if rows.dtype.kind in "iu" and rows.size and max(int(rows.max()), -int(rows.min())) > _EXACT:
-        raise ConfigError(f"{what}: has whole numbers beyond {_EXACT}, which float32 does not hold")
-    return np.dtype(np.float32)
 
 
 class GraphWriter:
@@ -193,16 +184,14 @@ class GraphWriter:
         ConfigError for whole numbers that float32 does not hold.
         """
         rows = np.asarray(rows)
-        new, dtype = self._renaming.table(node_type, name), rows.dtype
+        new = self._renaming.table(node_type, name)
         if new == "y":
             rows = self._labels(rows, node_type)
-            dtype = rows.dtype
-        elif new == "x" != name:
-            dtype = _features(f"table {name!r} of {node_type!r}", rows)
-        out = self.open_table(name, dtype, rows.shape[1:], node_type)
+        converted = partial(as_float32, f"table {name!r} of {node_type!r}") if new == "x" != name else np.asarray
+        out = self.open_table(name, converted(rows[:0]).dtype, rows.shape[1:], node_type)
         step = max(1, _CHUNK // max(1, int(np.prod(rows.shape[1:]))))
         for lo, hi in chunks(len(rows), step):
-            out.append(rows[lo:hi])
+            out.append(converted(rows[lo:hi]))
 
     def add_labels(self, labels: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add the table ``y``. Labels of one integer per vertex become int64 and raise the number of classes to theirs
@@ -219,15 +208,18 @@ class GraphWriter:
         return y
 
     def note_classes(self, type_: str, table: str, names: list[str]) -> None:
-        """Keep the names of the classes that a table of a node or edge type holds by their numbers.
+        """Keep the names of the classes that a table of a node or edge type holds by their numbers. Those of ``y`` count.
 
         ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names of the
         graph together are too long: every client of a cluster reads them.
         """
         is_node_type = self._renaming.node_type(type_) in self._counts
         owner = self._renaming.node_type(type_) if is_node_type else self._renaming.edge_type(type_)
-        name, slash, column = table.partition("/")
-        self._classes.setdefault(owner, {})[f"{self._renaming.table(type_, name)}{slash}{column}"] = names
+        old, slash, column = table.partition("/")
+        name = self._renaming.table(type_, old)
+        self._classes.setdefault(owner, {})[f"{name}{slash}{column}"] = names
+        if is_node_type and name == "y":
+            self.num_classes = max(self.num_classes or 0, len(names))
         if len(json.dumps(self._classes)) > _MAX_CLASSES_BYTES:
             raise ConfigError(f"the names of all classes take more than {_MAX_CLASSES_BYTES >> 20} MiB")
 

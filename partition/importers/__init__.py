@@ -6,6 +6,7 @@ An importer has a function ``read(source, out, options)`` that fills an open ``G
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from atta.partition.importers import (
 )
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.table.files import kind_of
 from atta.partition.parts.remote import written_graph
 from atta.partition.schema import Schema
 
@@ -92,6 +94,10 @@ def guess(path: str | Path) -> str:
     for fmt in FORMATS:
         if fmt.importer.recognises(source, head):
             return fmt.name
+    if source.is_dir() and any(map(kind_of, source.iterdir())):
+        raise DataError(
+            source, f"has tables without schema.json; atta schema {shlex.quote(str(path))} writes a first one"
+        )
     raise DataError(source, f"not recognised; --format names what it is: {', '.join(sorted(IMPORTERS))}")
 
 
@@ -114,6 +120,7 @@ def import_graph(
     normalize_features: bool = False,
     columns: Mapping[str, str] | None = None,
     string_ids: bool = False,
+    bipartite: bool = False,
     drop: Iterable[str] = (),
     rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
@@ -136,6 +143,7 @@ def import_graph(
         columns: what is which column of ``edges`` (``src``, ``dst``, ``relation``, or the name of an edge table): the
             column's name in the heading, or its number from 1.
         string_ids: take the ids of ``edges`` as strings although they look like numbers.
+        bipartite: take sources and destinations of ``edges`` as the node types ``left`` and ``right``.
         drop: names of data to leave out instead of refusing it.
         rename: new names by old ones. An old name is that of a node type, a relation or a table, wherever it occurs;
             ``SRC__REL__DST`` is one edge type's relation, and ``TYPE/TABLE`` one type's table.
@@ -155,8 +163,8 @@ def import_graph(
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
     files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
-    if fmt not in ("edges", "tgb") and (columns or string_ids or len(files) > 1):
-        raise ConfigError(f"{fmt}: only the format edges has several files, --columns and --string-ids")
+    if fmt not in ("edges", "tgb") and (columns or string_ids or bipartite or len(files) > 1):
+        raise ConfigError(f"{fmt}: only the format edges has several files, --columns, --string-ids and --bipartite")
     source = files[0]
     options = ImportOptions(
         undirected,
@@ -168,6 +176,7 @@ def import_graph(
         more=tuple(files[1:]),
         columns=dict(columns or {}),
         string_ids=string_ids,
+        bipartite=bipartite,
     )
     provenance = {
         "command": f"import {fmt}",

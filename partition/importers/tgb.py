@@ -69,8 +69,10 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the file ``source``."""
     names = _heading(head_of(source))
     lists = names[3:4] != ["state_label"] and names[1:6] != list(_PROCESSED)
-    if not lists and (options.columns or options.string_ids or options.more):
-        raise ConfigError(f"{source}: its columns are known; only edge lists take several files and other columns")
+    if not lists and (options.columns or options.string_ids or options.bipartite or options.more):
+        raise ConfigError(
+            f"{source}: its columns are known; only edge lists take several files, other columns and --bipartite"
+        )
     if names[3:4] == ["state_label"]:
         _add(_jodie(source, names), out, options)
     elif names[1:6] == list(_PROCESSED):

@@ -58,6 +58,8 @@ __all__ = [
 
 LONGEST_NAME = 256
 """Characters of an unknown name that are compared and shown."""
+MOST_NAMES = 50
+"""At most this many of the names that exist are shown."""
 
 
 class AttaError(Exception):
@@ -78,7 +80,10 @@ class UnknownNameError(ConfigError):
         if len(text) > LONGEST_NAME:  # comparing it to all names could take a minute
             return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
         near = difflib.get_close_matches(text, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
+        more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+        hint = (
+            f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names[:MOST_NAMES] + more) or 'none'}"
+        )
         return cls(f"unknown {what} {text!r}{hint}")
 
 

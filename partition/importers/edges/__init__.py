@@ -8,7 +8,7 @@ The ends are the columns with a known name (``source``, ``from``, ``head``, ...)
 meaning are refused by name. Three columns with text in the middle are triples: each relation is an edge type.
 
 In KONECT's files, the third column is the weight and the fourth the time. ``sym``: the reverse of each edge follows
-after all edges; ``bip``: sources and destinations are the node types ``left`` and ``right``.
+after all edges; ``bip``, as with ``--bipartite``: sources and destinations are the node types ``left`` and ``right``.
 
 If all ids in the first lines are integers, they are the users' ids, and vertices are in their order. Otherwise ids are
 strings, numbered as they first come, and become the table ``name``. Edges keep the order of lines.
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import NODE_TYPE, GraphWriter
 from atta.partition.importers.edges.dialect import (
@@ -36,6 +36,7 @@ from atta.partition.importers.edges.dialect import (
     Dialect,
     Roles,
     dialect_of,
+    known_role,
     roles_of,
     splits_into_columns,
 )
@@ -50,6 +51,8 @@ __all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 _STAGED = {"integer": np.int32, "text": np.int32, "int64": np.int64, "float64": np.float64, "date": np.int64}
+_ID = re.compile("id(:[a-z]+)?$", re.IGNORECASE)
+"""How names of columns end that hold ids of something: ``userId``, ``item_id:token``."""
 _ONE_TYPE, _TWO_TYPES = (NODE_TYPE, "to", NODE_TYPE), ("left", "to", "right")
 
 
@@ -101,6 +104,8 @@ def _opened(path: Path, options: ImportOptions) -> _EdgeFile:
         options.refuse(path, name, f"nothing says what it is, as --columns weight={name} or time={name} would{also}")
     if weights == "dynamic" and "weight" in roles.tables:
         options.refuse(path, weights, "the third column says whether an edge comes or goes")
+    if options.bipartite and dialect.konect and dialect.konect[0] == "sym":
+        raise ConfigError(f"--bipartite: the edges of {path} have no direction (sym), so their ends are of one type")
     return _EdgeFile(path, dialect, roles)
 
 
@@ -157,7 +162,8 @@ def _stage(
     """Write the edges of all files to ``edges``; return what they name."""
     make = IntegerVertices if kinds["src"] == "integer" else StringVertices
     konect = files[0].dialect.konect
-    types, src = (_TWO_TYPES if konect and konect[0] == "bip" else _ONE_TYPE), make()
+    two = options.bipartite or (konect is not None and konect[0] == "bip")
+    types, src = (_TWO_TYPES if two else _ONE_TYPE), make()
     found = _FoundTypes(types, (src, src if types is _ONE_TYPE else make()), StringVertices(), [])
     for file in files:
         options.progress.stage(f"reading {file.path.name}", None)
@@ -202,6 +208,10 @@ def _note_doubts(file: _EdgeFile, options: ImportOptions) -> None:
     """Note what the beginning of a file was taken for where it may be something else."""
     dialect, name = file.dialect, file.path.name
     ends = [row[place] for row in dialect.rows for place in (file.roles.src, file.roles.dst)]
+    names = [dialect.columns[place] for place in (file.roles.src, file.roles.dst)]
+    if not options.bipartite and all(map(_ID.search, names)) and not any(map(known_role, names)):
+        columns = " and ".join(map(repr, names))
+        options.notes.append(f"{name}: {columns} hold ids of one node type; --bipartite makes them two")
     words = [field for field in ends if not INTEGER.fullmatch(field)]
     if words and len(words) < len(ends):
         options.notes.append(f"{name}: ids are taken as strings, because {words[0]!r} is no integer")

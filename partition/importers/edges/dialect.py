@@ -1,6 +1,6 @@
 """How an edge list is written, as its first lines show: what separates columns, what they are called, what they are.
 
-A line that begins with ``#`` or ``%`` is a comment.
+A line that begins with ``#`` or ``%`` is a comment. networkx writes attributes in braces behind the ends: they are columns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
@@ -30,6 +31,7 @@ __all__ = [
     "known_role",
     "roles_of",
     "splits_into_columns",
+    "without_braces",
 ]
 
 BLANKS = " "
@@ -40,6 +42,7 @@ UNWEIGHTED = "unweighted"
 """KONECT's files of this kind have ones for weights where times follow."""
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?")
 """How a date is written in a column of times."""
+_BRACES = re.compile(r"[^\s{]+[ \t]+[^\s{]+[ \t]+(\{.*\})")
 _SEPARATORS = ("\t", ",", ";", "|", BLANKS)
 _SAMPLE = 100
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+(\w+)")
@@ -70,6 +73,7 @@ class Dialect:
         konect: the kind of a KONECT file (sym, asym, bip) and of its weights.
         stated: the numbers of ``nodes`` and ``edges`` that comments state.
         called_undirected: whether a comment calls the graph so.
+        braces: names of the attributes that each line has in braces; None: it has no braces.
     """
 
     separator: str
@@ -79,6 +83,7 @@ class Dialect:
     konect: tuple[str, str] | None
     stated: Mapping[str, int]
     called_undirected: bool
+    braces: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,17 @@ def dialect_of(path: Path, named: Iterable[str] = ()) -> Dialect:
     if not lines:
         raise DataError(path, "holds no edges, only empty lines and comments")
     konect = next((found for line in comments if (found := _KONECT.match(line))), None)
-    separator = BLANKS if konect else _separator(path, lines)
+    braces = _names_in_braces(path, lines[0])
+    if braces is not None:
+        lines = [without_braces(line.encode(), braces).decode() for line in lines]
+    separator = BLANKS if konect or braces is not None else _separator(path, lines)
     rows = [fields_of(line, separator) for line in lines]
-    columns = rows[0] if _is_heading(rows, set(named)) else _heading_in(comments, separator, len(rows[0]))
+    if braces is not None:
+        columns: Sequence[str] | None = ("1", "2", *braces)
+    elif _is_heading(rows, set(named)):
+        columns = rows[0]
+    else:
+        columns = _heading_in(comments, separator, len(rows[0]))
     heading = columns is rows[0]
     return Dialect(
         separator,
@@ -125,6 +138,7 @@ def dialect_of(path: Path, named: Iterable[str] = ()) -> Dialect:
             if (found := form.match(line))
         },
         any("undirected graph" in line.lower() for line in comments),
+        braces,
     )
 
 
@@ -134,7 +148,34 @@ def splits_into_columns(path: Path, head: bytes) -> bool:
         _, lines = _comments_and_lines(path, head)
     except DataError:
         return False
-    return any(len(widths) == 1 and min(widths) > 1 for widths in (_widths(lines, s) for s in _SEPARATORS))
+    even = any(len(widths) == 1 and min(widths) > 1 for widths in (_widths(lines, s) for s in _SEPARATORS))
+    return even or (bool(lines) and all(map(_BRACES.fullmatch, lines)))
+
+
+def _names_in_braces(path: Path, line: str) -> tuple[str, ...] | None:
+    """The names of the attributes that networkx writes behind the ends, as in ``0 1 {'weight': 3}``; None: no braces.
+
+    Raises DataError if a value is more than a number or a word.
+    """
+    if (found := _BRACES.fullmatch(line)) is None:
+        return None
+    names = tuple(re.findall(r"'([^']*)': ", found[1]))
+    if _form_of_braces(names).fullmatch(found[1].encode()) is None:
+        raise DataError(
+            path, f"not read: {found[1][:80]!r}; networkx.write_edgelist(graph, file, data=False) leaves it out"
+        )
+    return names
+
+
+@lru_cache(maxsize=16)
+def _form_of_braces(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    pairs = (rb"'%s': ([^\s,{}]+)" % re.escape(name.encode()) for name in names)
+    return re.compile(rb"[ \t]*\{%s\}[ \t\r]*$" % b", ".join(pairs), re.MULTILINE)
+
+
+def without_braces(lines: bytes, names: tuple[str, ...]) -> bytes:
+    """``lines`` with blanks before the values that stand in braces. A line with other names stays as it is."""
+    return _form_of_braces(names).sub(lambda found: b"".join(b" " + value for value in found.groups()), lines)
 
 
 def fields_of(line: str, separator: str) -> list[str]:
@@ -256,8 +297,8 @@ def _heading_in(comments: Sequence[str], separator: str, width: int) -> list[str
 
 def _are_triples(dialect: Dialect) -> bool:
     """Whether the middle of three columns is text, and the others are both text or both numbers."""
-    if len(dialect.columns) != 3 or any("{" in field for row in dialect.rows for field in row):
-        return False  # networkx writes {'weight': 1} behind the ends
+    if len(dialect.columns) != 3 or dialect.braces is not None:
+        return False
     head, relation, tail = (all(map(_is_number, column)) for column in zip(*dialect.rows, strict=True))
     return not relation and head == tail
 

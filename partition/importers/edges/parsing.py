@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from atta import _native
 from atta.errors import DataError
 from atta.observe.machine.threads import in_order
-from atta.partition.importers.edges.dialect import BLANKS, DATE, INTEGER, Dialect, fields_of
+from atta.partition.importers.edges.dialect import BLANKS, DATE, INTEGER, Dialect, fields_of, without_braces
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.head import open_content
 
@@ -124,7 +124,7 @@ def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    plain = _plain(block, layout.dialect.separator)
+    plain = _plain(block, layout.dialect)
     if not plain or plain.isspace():
         return {}
     try:
@@ -146,12 +146,14 @@ def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
     return columns
 
 
-def _plain(block: bytes, separator: str) -> bytes:
+def _plain(block: bytes, dialect: Dialect) -> bytes:
     """The block with empty lines in place of comments, and one blank between columns."""
     block = block.removeprefix(codecs.BOM_UTF8)
     if b"#" in block or b"%" in block:
         block = _COMMENT.sub(b"", block)
-    if separator == BLANKS and (block[:1] == BLANKS.encode() or any(mark in block for mark in _SPACED)):
+    if dialect.braces is not None:
+        block = without_braces(block, dialect.braces)
+    if dialect.separator == BLANKS and (block[:1] == BLANKS.encode() or any(mark in block for mark in _SPACED)):
         lines = (line.strip(b" ") for line in _MANY_BLANKS.sub(b" ", block).split(b"\n"))
         block = b"\n".join(lines)
     return block

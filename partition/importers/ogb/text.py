@@ -26,8 +26,9 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
+from atta.partition.graph.exact import as_float32
 from atta.partition.importers.ogb.layout import OgbGraph, Relation, edge_type
-from atta.partition.importers.reading.common import as_float32, first_line
+from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import FileRows, csv_rows
 from atta.partition.importers.reading.stated import distinct_ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from atta.errors import ConfigError, DataError
+from atta.errors import DataError
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
+from atta.partition.graph.exact import as_float32
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.options import ImportOptions
 
 __all__ = [
     "add_features",
     "as_csr",
-    "as_float32",
     "first_line",
-    "inexact",
     "load_array",
     "load_npz",
     "name_bytes",
@@ -83,10 +83,8 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
     Raises ConfigError naming the table if its values are no real numbers, too large for float32, or whole numbers that
     float32 rounds.
     """
-    what = f"table {name!r} of {node_type!r}"
-    if matrix.dtype.kind not in "biuf":
-        raise ConfigError(f"{what}: holds {matrix.dtype}, wanted are numbers")
-    write_features(out, matrix, node_type, options, name=name, converted=lambda values: as_float32(what, values))
+    converted = partial(as_float32, f"table {name!r} of {node_type!r}")
+    write_features(out, matrix, node_type, options, name=name, converted=converted)
 
 
 def write_features(
@@ -116,67 +114,6 @@ def write_features(
             values = values / np.where(total == 0, np.float32(1), total)
         table.append(values)
         options.progress.advance(hi - lo)
-
-
-def as_float32(what: str, values: Array) -> npt.NDArray[np.float32]:
-    """``values`` as float32; raises ConfigError if a finite one would become an infinity, or a whole one another."""
-    if (bad := inexact(values, np.dtype(np.float32))).any():
-        lost = values[bad][0]
-        raise ConfigError(f"{what}: holds the whole number {lost:.0f}, which float32 rounds to {np.float32(lost):.0f}")
-    try:
-        with np.errstate(over="raise"):
-            return np.asarray(values, dtype=np.float32)
-    except FloatingPointError:
-        raise ConfigError(f"{what}: holds numbers beyond float32, whose largest is 3.4e38") from None
-
-
-def inexact(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Mark the numbers that ``dtype`` cannot hold: whole ones that it rounds, and for an integer ``dtype`` fractions.
-
-    Fractions may be rounded to another float. Doubles from 2**53 on count as fractions: they have no more digits.
-    """
-    if dtype.kind in "iu" and not np.can_cast(values.dtype, dtype):
-        return _outside(values, np.iinfo(dtype))
-    if dtype.kind == "f" and values.dtype.kind in "iu":
-        return _rounded_integers(values, dtype)
-    if dtype.kind == "f" and values.dtype.kind == "f" and not np.can_cast(values.dtype, dtype):
-        return _rounded_floats(values, dtype)
-    return np.zeros(values.shape, np.bool_)
-
-
-def _outside(values: Array, limits: np.iinfo[Any]) -> npt.NDArray[np.bool_]:
-    """Mark the numbers that are no whole ones from the least to the largest of an integer dtype."""
-    if values.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):  # the largest number of int64 is no double, but one more is
-            inside = (values >= float(limits.min)) & (values < float(limits.max) + 1) & (values % 1 == 0)
-        return np.asarray(~inside)
-    return np.asarray((values < limits.min) | (values > limits.max))
-
-
-def _rounded_floats(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Mark the whole numbers that a narrower float dtype rounds."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        size = np.abs(values)
-        large = np.asarray((size > _largest_exact(dtype)) & (size < 2.0**53))
-        if not large.any():
-            return large
-        return np.asarray(large & (values % 1 == 0) & (values.astype(dtype) != values))
-
-
-def _rounded_integers(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Mark the integers that a float dtype rounds."""
-    exact, limits = _largest_exact(dtype), np.iinfo(values.dtype)
-    if not values.size or (-exact <= int(values.min()) and int(values.max()) <= exact):
-        return np.zeros(values.shape, np.bool_)
-    with np.errstate(over="ignore"):
-        found = values.astype(dtype).astype(np.float64)
-    inside = (found >= float(limits.min)) & (found < float(limits.max) + 1)
-    return np.asarray(~inside | (np.where(inside, found, 0).astype(values.dtype) != values))
-
-
-def _largest_exact(dtype: np.dtype[Any]) -> int:
-    """The integer up to which a float dtype holds all integers."""
-    return 1 << int(np.finfo(dtype).nmant) + 1
 
 
 def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:

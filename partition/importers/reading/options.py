@@ -29,6 +29,7 @@ class ImportOptions:
         columns: what is which column of an edge list: ``src``, ``dst``, ``relation`` or the name of an edge table ->
             the column's name, or its number from 1.
         string_ids: ids of an edge list are strings although they look like numbers.
+        bipartite: sources and destinations of an edge list are two node types.
         dropped: names in ``drop`` that were left out.
         notes: sentences that the user should read.
     """
@@ -42,6 +43,7 @@ class ImportOptions:
     more: tuple[Path, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     string_ids: bool = False
+    bipartite: bool = False
     dropped: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 

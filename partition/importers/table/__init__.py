@@ -191,10 +191,8 @@ class _Import:
             self._options.notes.append(note)
 
     def _note_labels(self, node_type: str, reader: TableReader) -> None:
-        """Raise the number of classes to that of the names, and tell the user which they are if the schema does not."""
+        """Tell the user which classes the labels are if the schema does not."""
         for column in reader.columns:
-            if column.names is not None:
-                self._out.num_classes = max(self._out.num_classes or 0, len(column.names))
             if column.names is not None and not isinstance(column.rule.classes, tuple):
                 shown = ", ".join(map(repr, column.names[:_SHOWN])) + (", ..." if len(column.names) > _SHOWN else "")
                 self._options.notes.append(f"{node_type}: the labels y are {len(column.names)} classes: {shown}")

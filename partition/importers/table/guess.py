@@ -75,7 +75,10 @@ def guess_schema(folder: Path) -> Guess:
     ends = {look.name: _references(look, looks, ids) for look in looks}
     nodes = _node_files(ids, ends)
     if not nodes:
-        raise DataError(folder, "no file has a column of different ids, so none lists vertices")
+        raise DataError(
+            folder,
+            "no file has a column of different ids, so none lists vertices; atta import edges takes a file of edges alone",
+        )
     guess = Guess(
         [f"{look.pattern}: only the first {look.count:,} rows are looked at" for look in looks if look.is_cut]
     )

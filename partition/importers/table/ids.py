@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.partition.importers.reading.common import inexact
+from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.stated import check_numbers
 from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.kinds import category, plain

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError
-from atta.partition.importers.reading.common import inexact
+from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.table.files import DELIMITERS, KINDS, TypeFiles, heading, kind_of, reading
 from atta.partition.importers.table.kinds import NUMBERS, TEXT, TIMES, category, plain

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph, partition_graph
+from atta.partition.graph.exact import inexact
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
-from atta.partition.importers.reading.common import inexact
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
 pd = pytest.importorskip("pandas", reason="needs pandas")

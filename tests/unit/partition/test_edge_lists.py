@@ -182,9 +182,41 @@ def test_files_that_networkx_writes(tmp_path: Path) -> None:
     nx.write_weighted_edgelist(labelled, tmp_path / "e.gz")
     found = lines_of(imported(tmp_path / "e.gz", tmp_path, columns={"weight": "3"}))[ONE]
     assert found == [(u, v, w) for u, v, w in labelled.edges(data="weight")]
+    for _, _, data in labelled.edges(data=True):
+        data["since"] = data["weight"] + 0.5
     nx.write_edgelist(labelled, tmp_path / "e.txt", data=True)
-    with pytest.raises(DataError, match="'3' is not imported"):
-        imported(tmp_path / "e.txt", tmp_path)
+    assert guess(tmp_path / "e.txt") == "edges"
+    both = lines_of(imported(tmp_path / "e.txt", tmp_path, columns={"since": "since"}))[ONE]
+    assert both == [(u, v, w + 0.5, w) for u, v, w in found]
+    nx.write_edgelist(nx.path_graph(["a", "b", "c"]), tmp_path / "n.txt")
+    assert lines_of(imported(tmp_path / "n.txt", tmp_path))[ONE] == [("a", "b"), ("b", "c")]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("0 1 {'weight': 4}\n1 2 {}\n", "line 2: column 'weight': '{}' is no number"),
+        ("0 1 {'time': 4}\n1 2 {'b': 4}\n", "line 2: 4 columns instead of 3"),
+        ("0 1 {'a': 'two words'}\n", "data=False"),
+        ("a b {'kind': 'red'}\n", "'kind' is not imported"),
+    ],
+)
+def test_attributes_in_braces_that_differ_are_named(text: str, cause: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape(cause)):
+        imported(written(tmp_path, text), tmp_path)
+
+
+def test_two_columns_may_hold_ids_of_two_types(tmp_path: Path) -> None:
+    path = written(tmp_path, "userId,movieId,weight\n1,31,2.5\n31,1,3.0\n")
+    said = {"src": "userId", "dst": "movieId"}
+    notes = import_graph("edges", path, tmp_path / "one", columns=said)
+    assert "--bipartite" in notes[0]
+    assert Graph.open(tmp_path / "one").schema.node_counts == {"node": 2}
+    graph = imported(path, tmp_path, columns=said, bipartite=True, rename={"left": "user", "right": "movie"})
+    assert lines_of(graph) == {"user__to__movie": [(1, 31, 2.5), (31, 1, 3.0)]}
+    assert {t: labels(graph, t) for t in graph.schema.node_types} == {"user": [1, 31], "movie": [1, 31]}
+    with pytest.raises(ConfigError, match="have no direction"):
+        imported(written(tmp_path, "% sym weighted\n1 2 3\n"), tmp_path, bipartite=True)
 
 
 def test_columns_are_those_that_pandas_reads(tmp_path: Path) -> None:
@@ -316,3 +348,6 @@ def test_what_nobody_recognises_is_said(tmp_path: Path) -> None:
         guess(written(tmp_path, "prose\nof no format at all\n"))
     with pytest.raises(DataError, match="no such file"):
         guess(tmp_path / "absent")
+    written(tmp_path, "id,age\n1,2\n", "people.csv")
+    with pytest.raises(DataError, match=f"has tables without schema.json; atta schema {tmp_path} writes a first one"):
+        guess(tmp_path)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition import Graph, GraphWriter, Schema
+from atta.partition import Graph, GraphWriter, Schema, partition_graph
+from atta.partition.dataset import Dataset
 from atta.partition.importers import import_graph
 from atta.partition.names import (
     check_type_name,
@@ -164,7 +165,7 @@ def test_renamed_types_relations_and_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("new", "words"),
     [
-        ({"drugs": "d"}, "unknown --rename: name in the source 'drugs'; did you mean 'drug'?"),
+        ({"drugs": "d"}, "unknown old name of --rename 'drugs'; did you mean 'drug'?"),
         ({"drug": "gene/protein"}, "node types 'drug' and 'gene/protein' would both be called 'gene/protein'"),
         ({"like": "a\nb"}, "relation 'a\\\\nb': names of types have 1 to 100"),
         ({"feat": "y"}, "tables of 'gene/protein', '.*' and '.*' would both be called 'y'"),
@@ -179,7 +180,27 @@ def test_renames_that_are_refused(tmp_path: Path, new: dict[str, str], words: st
 
 def test_whole_numbers_that_become_features_are_not_rounded(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigError, match="table 'feat' of 'node': has whole numbers beyond 16777216"),
+        pytest.raises(
+            ConfigError, match="table 'feat' of 'node': holds the whole number 16777217, which float32 rounds"
+        ),
         GraphWriter(tmp_path / "g", rename={"feat": "x"}) as out,
     ):
         out.add_nodes("node", 1, tables={"feat": np.array([2**24 + 1])})
+
+
+def test_times_and_classes_of_types_with_free_names(tmp_path: Path) -> None:
+    owner = "Straße/a b__c%"
+    with GraphWriter(tmp_path / "g", rename={"thing": owner, "kind": "y", "y": "other"}) as out:
+        out.add_nodes("thing", 4, tables={"time": np.array([3, 1, 4, 1]), "kind": np.array([0, 1, 0, 0])})
+        out.note_classes("thing", "kind", ["old", "new", "rare"])
+        out.note_classes("thing", "y", [*"abcdefgh"])
+        out.add_table("y", np.zeros(4, np.int64), "thing")
+    partition_graph(tmp_path / "g", tmp_path / "p", parts=2, method="random")
+    dataset = Dataset.open(tmp_path / "p")
+    assert all((dataset.path / name).is_file() for name in dataset.time_files(owner))
+    assert len(dataset.time_files(owner)) == 2
+    times = dataset.times(owner)
+    assert times is not None
+    assert times.times[dataset.sorted_internal(owner)].tolist() == [3, 1, 4, 1]
+    assert dataset.schema.num_classes == 3
+    assert dataset.schema.classes == {owner: {"y": ["old", "new", "rare"], "other": [*"abcdefgh"]}}

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from atta.client.loaders.link import reverse_type_of
 from atta.client.loaders.seeds import link_seeds
 from atta.daemon.services.seed_ids import choose_seeds
 from atta.errors import ConfigError
+from atta.partition.graph import Graph, GraphWriter
 from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
@@ -21,6 +23,28 @@ from atta.samplers.dag.spec import Hops, check_spec, link_spec
 from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed, Typed
 from tests.unit.placement.strategies import assigned, graphs
+
+
+@pytest.mark.parametrize(
+    ("edge_type", "reverse"),
+    [
+        ("user__buys__item", "item__rev_buys__user"),
+        ("user__views__item", "item__rev_views__user"),
+        ("item__rev_views__user", "user__views__item"),
+        ("user__knows__user", "user__rev_knows__user"),
+        ("user__rev_knows__user", "user__knows__user"),
+        ("item__like__item", "item__like__item"),
+    ],
+)
+def test_reverses_are_known_by_their_name(edge_type: str, reverse: str, tmp_path: Path) -> None:
+    with GraphWriter(tmp_path / "g") as out:
+        for name in ("user", "item"):
+            out.add_nodes(name, 2)
+        for name in ("user__buys__item", "user__views__item", "user__knows__user"):
+            out.add_edges(name, [0], [1])
+            out.open_reverses(name).append([1], [0])
+        out.add_edges("item__like__item", [0], [1])
+    assert reverse_type_of(Graph.open(tmp_path / "g").schema, edge_type, None) == reverse
 
 
 @settings(max_examples=30, deadline=None)

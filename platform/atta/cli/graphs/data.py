@@ -79,6 +79,11 @@ refused by name. An edge list may have several files SRC, which are read in this
     "--string-ids", is_flag=True, help="Take the ids of an edge list as strings although they look like numbers."
 )
 @click.option(
+    "--bipartite",
+    is_flag=True,
+    help="Take sources and destinations of an edge list as two node types, left and right.",
+)
+@click.option(
     "--drop",
     multiple=True,
     metavar="NAME",
@@ -96,6 +101,7 @@ def import_(
     normalize_features: bool,
     columns: dict[str, str],
     string_ids: bool,
+    bipartite: bool,
     drop: tuple[str, ...],
     rename: dict[str, str],
     overwrite: bool,
@@ -113,6 +119,7 @@ def import_(
             normalize_features=normalize_features,
             columns=columns,
             string_ids=string_ids,
+            bipartite=bipartite,
             drop=drop,
             rename=rename,
             overwrite=overwrite,
@@ -130,7 +137,7 @@ def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: boo
     """The format, what is read and what is written. A format that nobody named is guessed, and told."""
     if format_ is None and len(paths) > 2 and (paths[0] in IMPORTERS or not Path(paths[0]).exists()):
         format_, paths = click.Choice(sorted(IMPORTERS))(paths[0]), paths[1:]
-    if len(paths) < 2:
+    if len(paths) < 2 or (format_ is None and paths[0] in IMPORTERS and not Path(paths[0]).exists()):
         raise click.UsageError("Missing argument 'DST'.")
     if format_ is None:
         format_ = guess(paths[0])

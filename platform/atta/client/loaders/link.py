@@ -15,6 +15,7 @@ from atta.client.loaders.neighbor import hops_of
 from atta.client.loaders.sampled import LinkLabels
 from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, numbered_edges, tables_by_type
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.names import reverse_relation
 from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
@@ -162,11 +163,14 @@ def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:
 
 
 def reverse_type_of(schema: Schema, edge_type: str, given: Any) -> str | None:
-    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what the schema leaves no doubt about; None:
-    there is none. Raises ConfigError and UnknownNameError.
+    """The edge type of the reverses of ``edge_type``'s edges: ``given``, or what is called ``rev_<relation>``, or what the
+    schema leaves no doubt about; None: there is none. Raises ConfigError and UnknownNameError.
     """
     if given is not None:
         return edge_type_name(schema, given)
+    opposite = reverse_relation(edge_type)
+    if named := [name for name in schema.edge_types if name == opposite or reverse_relation(name) == edge_type]:
+        return named[0]
     source, target = schema.endpoints(edge_type)
     if source == target:
         return edge_type
