@@ -128,7 +128,8 @@ def import_graph(
         fmt: name of the format.
         src: file or folder to read; of ``edges`` also several files, which are read in this order.
         dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
-        undirected: add the missing reverse edges, once each (a reverse relation between different node types).
+        undirected: add the missing reverse edges, once each (a reverse relation between different node types). An edge
+            with a time has a reverse if one of the same time is stored; otherwise it gets one of its time.
         reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``. Sampling
             out-neighbours needs them.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.

@@ -46,6 +46,7 @@ class EdgeStream:
         """
         source, _, target = split_edge_type(edge_type)
         self._options = options
+        self._edge_type = edge_type
         self._both = both
         self._symmetric = (both or options.undirected) and source == target
         self._forward = out.open_edges(edge_type, tables)
@@ -76,6 +77,8 @@ class EdgeStream:
         src, dst, tables = self._forward.written()
         self._options.progress.stage("reverse edges", len(src))
         marked = None if self._both else missing_reverses(src, dst, tables.get("time"))
+        if marked is not None and "time" in tables:
+            self._options.notes.append(_about_times(self._edge_type, int(marked.sum())))
         for lo, hi in chunks(len(src), _CHUNK):
             chosen = np.flatnonzero(src[lo:hi] != dst[lo:hi] if marked is None else marked[lo:hi]) + lo
             self._forward.append(dst[chosen], src[chosen], **{name: rows[chosen] for name, rows in tables.items()})
@@ -91,6 +94,13 @@ class EdgeStream:
             self._forward.close()
             if self._backward is not None:
                 self._backward.close()
+
+
+def _about_times(edge_type: str, added: int) -> str:
+    return (
+        f"{edge_type}: {added:,} reverse edges added, each with the time of its edge; "
+        "a reverse that is there at another time is another edge"
+    )
 
 
 def add_edges(
