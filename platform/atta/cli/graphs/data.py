@@ -182,7 +182,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 )
 @click.option(
     "--split",
-    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if there is none].",
+    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if it is empty].",
 )
 @click.option(
     "--trainers-per-server",
