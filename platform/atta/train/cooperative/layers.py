@@ -142,7 +142,8 @@ def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
 
 def _ones(span: RowRange, like: torch.Tensor) -> torch.Tensor:
     weights = torch.ones(span.edge_index.shape[1], dtype=like.dtype, device=like.device)
-    return adjacency(span.edge_index, weights, span.last - span.first, span.sources)
+    sources, targets = span.edge_index
+    return adjacency(sources, targets, weights, (span.last - span.first, span.sources))
 
 
 def _gcn_edges(
@@ -171,7 +172,6 @@ def _gcn_edges(
             weights = torch.cat([weights, scale[span.first : span.last] ** 2])
             order = torch.argsort(target, stable=True)
             source, target, weights = source[order], target[order], weights[order]
-    edges = torch.stack([source, target])
     if not _as_matrix(layer, like):
-        return edges, weights
-    return adjacency(edges, weights, span.last - span.first, span.sources), None
+        return torch.stack([source, target]), weights
+    return adjacency(source, target, weights, (span.last - span.first, span.sources)), None

@@ -146,7 +146,7 @@ def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
     targets = x[: block.targets]
     if _sums(conv, x.device):
         ones = torch.ones(len(source), dtype=x.dtype)
-        matrix = adjacency(torch.stack([source, target]), ones, block.targets, len(block.x))
+        matrix = adjacency(source, target, ones, (block.targets, len(block.x)))
         try:
             summed: torch.Tensor = conv((x, targets), matrix)
             return summed
@@ -173,7 +173,7 @@ def _gcn(conv: GCNConv, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
     source, target = source[other], target[other]
     weights = scale[source] * scale[target]
     own = scale[: block.targets, None].to(x.device) ** 2 * x[: block.targets]
-    matrix = adjacency(torch.stack([source, target]), weights, block.targets, len(block.x))
+    matrix = adjacency(source, target, weights, (block.targets, len(block.x)))
     summed = matrix.to(x.device) @ x + own
     found: torch.Tensor = conv.lin(summed)
     return found if conv.bias is None else found + conv.bias

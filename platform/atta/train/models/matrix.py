@@ -17,9 +17,11 @@ def row_starts(rows: torch.Tensor, count: int) -> torch.Tensor:
     return starts
 
 
-def adjacency(edges: torch.Tensor, weights: torch.Tensor, targets: int, sources: int) -> torch.Tensor:
-    """Return the matrix [targets, sources] of ``edges`` [2, E] (sources first), sorted by target, and their weights."""
-    return csr_matrix(row_starts(edges[1], targets), edges[0], weights, (targets, sources))
+def adjacency(
+    sources: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, size: tuple[int, int]
+) -> torch.Tensor:
+    """Return the matrix ``size``, [targets, sources], of edges that are sorted by target; all tensors are [E]."""
+    return csr_matrix(row_starts(targets, size[0]), sources, weights, size)
 
 
 def csr_matrix(

@@ -55,7 +55,8 @@ class PublishedGraph:
 
     def adjacency(self, like: torch.Tensor) -> torch.Tensor:
         """CSR [targets, sources] in the dtype and on the device of ``like``; PyG multiplies rows by it."""
-        csr = adjacency(self.edge_index, self.weights, self.rows, self.rows)
+        sources, targets = self.edge_index
+        csr = adjacency(sources, targets, self.weights, (self.rows, self.rows))
         return csr.to(device=like.device, dtype=like.dtype)
 
     def around(self, targets: torch.Tensor) -> tuple[PublishedGraph, torch.Tensor, torch.Tensor]:
