@@ -17,6 +17,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.disk.files import FileRecord, chunks
 from atta.partition.disk.store import path_here
 from atta.partition.graph import Graph
+from atta.partition.importers import refuse_unimported
 from atta.partition.schema import Schema
 
 __all__ = ["describe", "measure"]
@@ -42,9 +43,10 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
     path = path_here(path, "inspect")
     if (path / dataset_files.MANIFEST).exists():
         return _describe_dataset(Dataset.open(path, parts=parts), parts)
-    if (path / graph_files.MANIFEST).exists() or not path.is_dir():
+    if (path / graph_files.MANIFEST).exists() or not path.exists():
         graph = Graph.open(path)
         return {"schema": 1, "kind": "graph", **_common(graph.path, graph.schema, graph.files, graph.provenance)}
+    refuse_unimported(path)
     raise DataError(path, f"holds neither {graph_files.MANIFEST} nor {dataset_files.MANIFEST}")
 
 

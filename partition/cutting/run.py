@@ -13,6 +13,7 @@ from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
+from atta.partition.importers import refuse_unimported
 from atta.partition.methods import bounds_of, check_balance, make_method
 from atta.partition.parts.remote import local_graph, sent
 
@@ -74,6 +75,8 @@ def partition_graph(
                 "verify": verify,
             }
             return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
+    if not is_url(src):
+        refuse_unimported(src)
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how = how_made(method, parts, seed, balance, options)
     try:

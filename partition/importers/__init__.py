@@ -1,20 +1,23 @@
 """Importers: one module per format, found by name or by what a file or folder looks like.
 
 An importer has a function ``read(source, out, options)`` that fills an open ``GraphWriter``, and a function
-``recognises(path, head)`` that says whether a file or folder is of its format.
+``recognises(path, head)`` that says whether a file or folder is of its format. One that knows more of these has
+a function ``called(path)``, which says for people what a file or folder is, or None.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
+from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import (
     dgl,
@@ -35,7 +38,17 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
 from atta.partition.schema import Schema
 
-__all__ = ["FORMATS", "IMPORTERS", "Format", "ImportOptions", "Importer", "guess", "import_graph"]
+__all__ = [
+    "FORMATS",
+    "IMPORTERS",
+    "Format",
+    "ImportOptions",
+    "Importer",
+    "called",
+    "guess",
+    "import_graph",
+    "refuse_unimported",
+]
 
 
 class Importer(Protocol):
@@ -93,6 +106,25 @@ def guess(path: str | Path) -> str:
         if fmt.importer.recognises(source, head):
             return fmt.name
     raise DataError(source, f"not recognised; --format names what it is: {', '.join(sorted(IMPORTERS))}")
+
+
+def called(path: str | Path, fmt: str) -> str:
+    """What a file or folder of the format is, for people."""
+    say = getattr(IMPORTERS[fmt].importer, "called", lambda _: None)
+    return say(Path(path)) or IMPORTERS[fmt].sign
+
+
+def refuse_unimported(path: str | Path) -> None:
+    """Raise DataError if ``path`` holds a graph of another format, which has to be imported first."""
+    if Path(path, GRAPH_MANIFEST).exists():
+        return
+    try:
+        fmt = guess(path)
+        what = called(path, fmt)
+    except AttaError:
+        return
+    command = shlex.join(("atta", "import", fmt, str(path), f"{path}-graph"))
+    raise DataError(path, f"taken for {fmt} ({what}), which is not imported yet: run {command}")
 
 
 def _source(path: str | Path) -> Path:

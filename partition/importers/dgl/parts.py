@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from atta.partition.importers.dgl.originals import original_edges, original_node
 from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl, table_names
 from atta.partition.importers.dgl.topology import part_edges
 from atta.partition.importers.reading.common import first_line
+from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 
@@ -36,7 +38,23 @@ Array = npt.NDArray[Any]
 PART = "part"
 """The node table that has the partition of each vertex."""
 _GRAPHBOLT = "part_graph_graphbolt"
+_KEYS = (b'"part_method"', b'"part-0"')
+"""What the beginning of a ``NAME.json`` has."""
+_MOST_LOOKED_AT = 100
+"""Number of JSON files of a folder that are looked at."""
 _KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
+
+
+def described_parts(source: Path) -> Path | None:
+    """The ``NAME.json`` that a file is or a folder has; None: the file is another, or the folder has none or several."""
+    files = islice(sorted(source.glob("*.json")), _MOST_LOOKED_AT) if source.is_dir() else [source]
+    found = [path for path in files if path.is_file() and all(key in head_of(path) for key in _KEYS)]
+    return found[0] if len(found) == 1 else None
+
+
+def called_parts(path: Path) -> str:
+    """What the partitions that ``path`` describes are, for people."""
+    return "partitions with GraphBolt's graphs" if _of_graphbolt(_config(path)) else "partitions of DistDGL"
 
 
 def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -115,8 +133,7 @@ class _Folder:
     @property
     def of_graphbolt(self) -> bool:
         """Whether the parts' graphs are GraphBolt's alone."""
-        part = self.config.get("part-0")
-        return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
+        return _of_graphbolt(self.config)
 
     def part_folder(self, part: int) -> Path:
         """The folder of a part's files."""
@@ -205,6 +222,11 @@ class _Folder:
 
     def _unreadable(self, part: int, error: Exception) -> DataError:
         return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first_line(error)}")
+
+
+def _of_graphbolt(config: dict[str, Any]) -> bool:
+    part = config.get("part-0")
+    return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
 
 
 def _config(path: Path) -> dict[str, Any]:

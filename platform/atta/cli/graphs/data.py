@@ -19,7 +19,7 @@ from atta.partition.cutting.quality import missed_lines
 from atta.partition.dataset import Dataset
 from atta.partition.describe import describe
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate
-from atta.partition.importers import IMPORTERS, guess, import_graph
+from atta.partition.importers import IMPORTERS, called, guess, import_graph
 from atta.partition.schema import Schema
 from atta.samplers.local.predict import predict
 from atta.samplers.placement import placement
@@ -138,8 +138,8 @@ def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: boo
     if format_ is None:
         format_ = guess(paths[0])
         if not quiet:
-            sign = IMPORTERS[format_].sign
-            echo(f"{paths[0]}: taken for {format_} ({sign}); --format corrects this", err=True)
+            what = called(paths[0], format_)
+            echo(f"{paths[0]}: taken for {format_} ({what}); --format corrects this", err=True)
     return format_, tuple(paths[:-1]), paths[-1]
 
 
