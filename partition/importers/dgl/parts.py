@@ -267,6 +267,7 @@ class _Edges:
         self._path, self._out, self._type = path, out, edge_type
         self._starts, self._original = starts, original
         self._appender: EdgeAppender | None = None
+        self._ends: dict[str, Array] = {}
         self._whole: dict[str, Array] = {}
         self._specs: dict[str, TableSpec] | None = None
 
@@ -287,27 +288,28 @@ class _Edges:
                 self._path, f"part {part}: the tensors of the edges {self._type!r} differ from other parts'"
             )
         self._specs = specs
-        columns = {**{name: rows[order] for name, rows in columns.items()}, **rows_of}
+        ends = {name: rows[order] for name, rows in columns.items()}
         if self._original is None:
-            self._append(columns)
+            self._append(ends, rows_of)
         else:
-            self._scatter(self._original[first:last], columns)
+            self._scatter(self._original[first:last], ends, self._ends)
+            self._scatter(self._original[first:last], rows_of, self._whole)
 
-    def _append(self, columns: dict[str, Array]) -> None:
+    def _append(self, ends: dict[str, Array], tables: dict[str, Array]) -> None:
         if self._appender is None:
             self._appender = self._out.open_edges(self._type, self._specs)
-        self._appender.append(**columns)
+        self._appender.append(ends["src"], ends["dst"], tables)
 
-    def _scatter(self, places: Array, columns: dict[str, Array]) -> None:
+    def _scatter(self, places: Array, columns: dict[str, Array], whole: dict[str, Array]) -> None:
         for name, rows in columns.items():
-            if name not in self._whole:
-                self._whole[name] = np.empty((int(self._starts[-1]), *rows.shape[1:]), rows.dtype)
-            self._whole[name][places] = rows
+            if name not in whole:
+                whole[name] = np.empty((int(self._starts[-1]), *rows.shape[1:]), rows.dtype)
+            whole[name][places] = rows
 
     def close(self) -> None:
         """Write what has been collected."""
-        if self._whole:
-            self._append(self._whole)
+        if self._ends:
+            self._append(self._ends, self._whole)
         elif self._appender is None:
             self._out.open_edges(self._type)
 

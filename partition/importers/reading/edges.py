@@ -55,11 +55,11 @@ class EdgeStream:
             self._backward = out.open_reverses(edge_type, tables)
         options.progress.stage(f"edges {edge_type}", total)
 
-    def append(self, src: Array, dst: Array, **tables: Array) -> None:
+    def append(self, src: Array, dst: Array, tables: Mapping[str, Array] | None = None) -> None:
         """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
-        self._forward.append(src, dst, **tables)
+        self._forward.append(src, dst, tables)
         if self._backward is not None:
-            self._backward.append(dst, src, **tables)
+            self._backward.append(dst, src, tables)
         self._options.progress.advance(len(src))
 
     @property
@@ -81,7 +81,7 @@ class EdgeStream:
             self._options.notes.append(_about_times(self._edge_type, int(marked.sum())))
         for lo, hi in chunks(len(src), _CHUNK):
             chosen = np.flatnonzero(src[lo:hi] != dst[lo:hi] if marked is None else marked[lo:hi]) + lo
-            self._forward.append(dst[chosen], src[chosen], **{name: rows[chosen] for name, rows in tables.items()})
+            self._forward.append(dst[chosen], src[chosen], {name: rows[chosen] for name, rows in tables.items()})
             self._options.progress.advance(hi - lo)
 
     def __enter__(self) -> EdgeStream:
@@ -120,7 +120,7 @@ def add_edges(
     specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
     with EdgeStream(out, edge_type, options, specs, total=len(src), both=both) as stream:
         for lo, hi in chunks(len(src), _CHUNK):
-            stream.append(src[lo:hi], dst[lo:hi], **{name: rows[lo:hi] for name, rows in tables.items()})
+            stream.append(src[lo:hi], dst[lo:hi], {name: rows[lo:hi] for name, rows in tables.items()})
 
 
 def missing_reverses(
