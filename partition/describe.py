@@ -17,6 +17,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.disk.files import FileRecord, chunks
 from atta.partition.disk.store import path_here
 from atta.partition.graph import Graph
+from atta.partition.importers import refuse_unimported
 from atta.partition.schema import Schema
 
 __all__ = ["describe", "measure"]
@@ -42,16 +43,17 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
     path = path_here(path, "inspect")
     if (path / dataset_files.MANIFEST).exists():
         return _describe_dataset(Dataset.open(path, parts=parts), parts)
-    if (path / graph_files.MANIFEST).exists() or not path.is_dir():
+    if (path / graph_files.MANIFEST).exists() or not path.exists():
         graph = Graph.open(path)
         return {"schema": 1, "kind": "graph", **_common(graph.path, graph.schema, graph.files, graph.provenance)}
+    refuse_unimported(path)
     raise DataError(path, f"holds neither {graph_files.MANIFEST} nor {dataset_files.MANIFEST}")
 
 
 def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str, Any]:
     quality = dataset.quality
     if parts is None:
-        quality = summarise(measure(dataset))
+        quality = summarise(measure(dataset), dataset.quality.get("bounds"))
         if quality != dataset.quality:
             raise DataError(dataset.path / dataset_files.MANIFEST, "altered: its quality figures do not fit its files")
     return {
@@ -93,14 +95,17 @@ def measure(dataset: Dataset) -> Counts:
         for name in schema.splits[t]:
             counts.splits[t][name][:] = np.diff(np.searchsorted(dataset.split(t, name), book.offsets[t]))
     for index in range(dataset.num_parts):
-        part = dataset.part(index)
+        part, degrees = dataset.part(index), {t: np.zeros(1, np.int64) for t in schema.node_types}
         for t in schema.node_types:
             counts.halo[t][index] = len(part.halo(t))
         for e in schema.edge_types:
+            source, target = schema.endpoints(e)
             indices = part.csc(e).indices
-            lo, hi = book.range(schema.endpoints(e)[0], index)
+            degrees[target] = degrees[target] + np.diff(part.csc(e).indptr)
+            lo, hi = book.range(source, index)
             counts.edges[e][index] = len(indices)
             for first, last in chunks(len(indices), _CHUNK_EDGES):
                 block = indices[first:last]
                 counts.cut[index] += np.count_nonzero((block < lo) | (block >= hi))
+        counts.most_into[index] = max((int(d.max(initial=0)) for d in degrees.values()), default=0)
     return counts

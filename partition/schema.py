@@ -192,6 +192,17 @@ class Schema:
             raise UnknownNameError.of(f"split of node type {node_type!r}:", name, splits)
         return name
 
+    def split_size(self, node_type: str, name: str) -> int:
+        """Return the number of vertices of a split, at least 1.
+
+        Raises UnknownNameError if there is no such split, ConfigError if it has no vertices.
+        """
+        size = self.splits[node_type][self.check_split(node_type, name)]
+        if not size:
+            sizes = ", ".join(f"{split} {count:,}" for split, count in self.splits[node_type].items())
+            raise ConfigError(f"the split {name!r} of {node_type!r} has no vertices; its splits: {sizes}")
+        return size
+
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, the inverse of ``from_json``."""
         return {

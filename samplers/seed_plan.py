@@ -235,7 +235,7 @@ def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool 
 
 def _check(seeds: int, batch_size: int, rank: int, world: int) -> None:
     if seeds == 0:
-        raise ConfigError("no seeds: the chosen split or list of ids is empty")
+        raise ConfigError("no seeds: the list of ids is empty")
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}, must be at least 1")
     _check_rank(rank, world)

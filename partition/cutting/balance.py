@@ -10,7 +10,7 @@ import numpy.typing as npt
 from atta.errors import UnknownNameError
 from atta.partition.graph import Graph
 
-__all__ = ["DEFAULT_BALANCE", "capacities", "constraints", "known_balance", "slacks"]
+__all__ = ["DEFAULT_BALANCE", "TYPES", "capacities", "capacity", "constraints", "known_balance", "slacks"]
 
 DEFAULT_BALANCE = ("nodes", "edges", "train")
 TYPES = "types"
@@ -33,14 +33,9 @@ def known_balance(graph: Graph, balance: Sequence[str] | None) -> list[str]:
     return list(balance)
 
 
-def slacks(graph: Graph, balance: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return float64 [C]: how far a partition may exceed its share, for each column of ``constraints``.
-
-    Vertices and types: 3 %. In-edges: 8 %, because a hub is hard to place. Splits: 2 %, because they set the number of
-    batches.
-    """
-    known = {"nodes": 0.03, "edges": 0.08, TYPES: 0.03}
-    return np.array([known.get(name, 0.02) for name, _ in _columns(graph, balance)])
+def slacks(graph: Graph, bounds: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """Return float64 [C]: the bound of each column of ``constraints(graph, list(bounds))``."""
+    return np.array([bounds.get(name, 0.0) for name, _ in _columns(graph, list(bounds))])
 
 
 def constraints(
@@ -71,9 +66,15 @@ def capacities(weights: Longs, parts: int, slack: float | npt.NDArray[np.float64
 
     This is its share, plus the fraction ``slack`` of the share, plus room for one vertex.
     """
-    share = weights.sum(axis=0, dtype=np.float64) / parts
+    return capacity(weights.sum(axis=0, dtype=np.float64) / parts, slack, weights.max(axis=0, initial=0))
+
+
+def capacity(
+    share: float | npt.NDArray[np.float64], slack: float | npt.NDArray[np.float64], heaviest: float | Longs
+) -> npt.NDArray[np.float64]:
+    """Return how much a partition may hold whose even share is ``share``; ``heaviest``: the weight of one vertex."""
     room = np.maximum(share * (1 + slack), np.ceil(share))
-    most: npt.NDArray[np.float64] = np.maximum(room, weights.max(axis=0, initial=0))
+    most: npt.NDArray[np.float64] = np.maximum(room, heaviest)
     return most
 
 

@@ -106,20 +106,26 @@ class PartWriter:
     def edges(self, part: int) -> None:
         """Write CSC and HALO lists of the partition."""
         remote = {t: np.zeros(self.schema.node_counts[t], bool) for t in self.schema.node_types}
+        degrees: dict[str, Ids] = {}
         for e in self.schema.edge_types:
-            self._type(e, part, remote[self.schema.endpoints(e)[0]])
+            source, target = self.schema.endpoints(e)
+            into = self.source.degrees(e, part)
+            degrees[target] = degrees[target] + into if target in degrees else into
+            self._type(e, part, into, remote[source])
+        self.counts.most_into[part] = max((int(d.max(initial=0)) for d in degrees.values()), default=0)
         for t, seen in remote.items():
             halo = np.flatnonzero(seen)
             self.counts.halo[t][part] = len(halo)
             write_array(self.path / layout.part_folder(part) / node_folder(t) / "halo.npy", halo.astype(np.int64))
 
-    def _type(self, edge_type: str, part: int, remote: npt.NDArray[np.bool_]) -> None:
-        """Write the in-edges of a part's core vertices; mark the sources that it does not own in ``remote``."""
+    def _type(self, edge_type: str, part: int, degrees: Ids, remote: npt.NDArray[np.bool_]) -> None:
+        """Write the in-edges of a part's core vertices, ``degrees`` of each; mark the sources that it does not own in
+        ``remote``."""
         source, target = self.schema.endpoints(edge_type)
         edges, numbers = self.graph.edges(edge_type), self.numbering[source]
         lo = int(self.numbering[target].offsets[part])
         own_lo, own_hi = numbers.offsets[part], numbers.offsets[part + 1]
-        indptr = np.concatenate([[0], np.cumsum(self.source.degrees(edge_type, part))]).astype(np.int64)
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         folder = self.path / layout.part_folder(part) / edge_folder(edge_type)
         write_array(folder / "indptr.npy", indptr)
         with contextlib.ExitStack() as files:

@@ -8,11 +8,13 @@ from typing import Any
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
+from atta.partition.cutting.quality import missed_lines
 from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
-from atta.partition.methods import check_balance, make_method
+from atta.partition.importers import refuse_unimported
+from atta.partition.methods import bounds_of, check_balance, make_method
 from atta.partition.parts.remote import local_graph, sent
 
 __all__ = ["check_parts", "check_seed", "how_made", "partition_graph"]
@@ -50,7 +52,7 @@ def partition_graph(
 
     Returns:
         What the dataset's manifest says of its making. With the ``fallback``, ``method`` is its name and ``failed``
-        says why the first method is not.
+        says why the first method is not. ``missed`` has a line for each bound of the balance that was missed.
 
     Raises:
         ConfigError: an option is wrong, a method cannot balance what ``balance`` names, or ``dst`` may not be written.
@@ -73,6 +75,8 @@ def partition_graph(
                 "verify": verify,
             }
             return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
+    if not is_url(src):
+        refuse_unimported(src)
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how = how_made(method, parts, seed, balance, options)
     try:
@@ -84,9 +88,13 @@ def partition_graph(
             raise
         progress.stage(f"{method}: {error}; instead: {fallback}", None)
         how |= {"method": fallback, "options": {}, "failed": f"{method}: {error}"}
+        chosen = second
         owners = second.assign(graph, parts, seed=seed, balance=balance, progress=progress)
-    write_dataset(graph, owners, dst, parts, provenance=how, overwrite=overwrite, progress=progress)
-    return how
+    bounds = bounds_of(chosen, graph, balance)
+    quality = write_dataset(
+        graph, owners, dst, parts, bounds=bounds, provenance=how, overwrite=overwrite, progress=progress
+    )
+    return how | {"missed": missed_lines(quality)}
 
 
 def check_parts(parts: int) -> None:

@@ -45,11 +45,12 @@ def write_dataset(
     dst: str | Path,
     parts: int,
     *,
+    bounds: Mapping[str, float] | None = None,
     provenance: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     bucket_edges: int = BUCKET_EDGES,
-) -> None:
+) -> dict[str, Any]:
     """Write the dataset ``dst``; it appears under its name only when complete.
 
     Args:
@@ -57,10 +58,14 @@ def write_dataset(
         assignment: node type -> int32 [n], the partition of each row.
         dst: folder to write; must not exist or be empty, unless ``overwrite``.
         parts: number of partitions.
+        bounds: what the method promised of the balance (``PartitionMethod``).
         provenance: any facts, for the manifest.
         overwrite: replace an existing dataset.
         progress: receives the stages.
         bucket_edges: number of edges sorted in memory at a time (about 40 bytes each).
+
+    Returns:
+        The quality that the manifest records.
 
     Raises:
         ConfigError: ``dst`` may not be written, or the assignment does not fit the graph.
@@ -75,7 +80,7 @@ def write_dataset(
         writer = PartWriter(graph, staging.path, steps.numbering, source, **about)
         steps.tables(writer)
         steps.edges(writer)
-        steps.manifest(dict(provenance or {}))
+        return steps.manifest(dict(provenance or {}), bounds or {})
 
 
 def check_assignment(graph: Graph, assignment: Mapping[str, npt.NDArray[np.int32]], parts: int) -> None:
@@ -139,13 +144,16 @@ class DatasetSteps:
         for part in range(self.parts):
             writer.edges(part)
 
-    def manifest(self, provenance: dict[str, Any], known: Mapping[str, FileRecord] | None = None) -> None:
-        """Write the manifest. ``known``: records of files that were described before."""
+    def manifest(
+        self, provenance: dict[str, Any], bounds: Mapping[str, float], known: Mapping[str, FileRecord] | None = None
+    ) -> dict[str, Any]:
+        """Write the manifest, and return its quality. ``known``: records of files that were described before."""
         self.progress.stage("checksums", None)
         names = sorted(p.relative_to(self.path).as_posix() for p in self.path.rglob("*.npy"))
         files = {name: (known or {}).get(name) or describe_file(self.path / name) for name in names}
         schema = self.schema.to_json()
         ranges = PartitionBook({t: numbers.offsets for t, numbers in self.numbering.items()}).to_json()
+        quality = summarise(self.counts, bounds)
         value = {
             "format": layout.FORMAT,
             "version": layout.VERSION,
@@ -153,7 +161,8 @@ class DatasetSteps:
             "schema": schema,
             "ranges": ranges,
             "provenance": {**provenance, "graph": self.graph.provenance},
-            "quality": summarise(self.counts),
+            "quality": quality,
             "files": {name: record.to_json() for name, record in files.items()},
         }
         write_sealed(self.path / layout.MANIFEST, value)
+        return quality

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.observe.progress import Progress, Silent
 from atta.partition.cutting.balance import known_balance
-from atta.partition.cutting.quality import Counts
+from atta.partition.cutting.quality import Counts, missed_lines
 from atta.partition.cutting.run import check_parts, check_seed, how_made
 from atta.partition.cutting.writer import DatasetSteps
 from atta.partition.dataset import MANIFEST, part_folder
@@ -35,7 +35,7 @@ from atta.partition.distributed.placing import Placing
 from atta.partition.distributed.row_blocks import RowBlocks
 from atta.partition.distributed.task_work import TaskPool, TaskSizes, TaskWork, edge_slices
 from atta.partition.graph import Graph
-from atta.partition.methods import make_method
+from atta.partition.methods import bounds_of, make_method
 from atta.partition.methods.streaming import Ldg, limits
 
 __all__ = ["METHOD", "WORK", "partition_by_tasks"]
@@ -61,7 +61,7 @@ def partition_by_tasks(
     verify: bool = True,
     progress: Progress | None = None,
     sizes: TaskSizes | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Partition ``src`` into ``dst`` by LDG, as ``partition_graph(..., method="ldg")`` does, bit for bit.
 
     ``tasks`` runs the work; ``src`` and ``dst`` are folders that all its machines share. ``sizes`` divide the work; by
@@ -91,7 +91,9 @@ def partition_by_tasks(
         if verify:
             run.tasks("checksums of the graph", check_one, [(name,) for name in sorted(graph.files)])
         assignment = run.assign(method, seed, balance)
-        run.write(staging.path, assignment, how_made(METHOD, parts, seed, balance, options))
+        how = how_made(METHOD, parts, seed, balance, options)
+        quality = run.write(staging.path, assignment, how, bounds_of(method, graph, balance))
+    return how | {"missed": missed_lines(quality)}
 
 
 @dataclass
@@ -140,8 +142,14 @@ class _Run:
         _remove(folders)
         return {t: owners[starts[t] : starts[t] + counts[t]] for t in counts}
 
-    def write(self, path: Path, assignment: Mapping[str, npt.NDArray[np.int32]], provenance: dict[str, Any]) -> None:
-        """Write the dataset."""
+    def write(
+        self,
+        path: Path,
+        assignment: Mapping[str, npt.NDArray[np.int32]],
+        provenance: dict[str, Any],
+        bounds: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Write the dataset, and return its quality."""
         steps = DatasetSteps(self.graph, path, self.parts, self.progress)
         steps.number(assignment)
         steps.shared()
@@ -159,7 +167,7 @@ class _Run:
             _take(steps.counts, counts, part)
             records |= files
         shutil.rmtree(self.work.folder)
-        steps.manifest(provenance, records)
+        return steps.manifest(provenance, bounds, records)
 
 
 def _take(total: Counts, counts: Counts, part: int) -> None:
@@ -168,6 +176,7 @@ def _take(total: Counts, counts: Counts, part: int) -> None:
         for name, figures in others.items():
             mine[name][part] = figures[part]
     total.cut[part] = counts.cut[part]
+    total.most_into[part] = counts.most_into[part]
 
 
 def _remove(folders: Sequence[Path]) -> None:

@@ -54,9 +54,9 @@ class EdgeAppender:
         """Specs of the edge tables."""
         return {self._names[n]: TableSpec(t.dtype.str, t.row_shape) for n, t in self._tables.items()}
 
-    def append(self, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: npt.ArrayLike) -> None:
+    def append(self, src: npt.ArrayLike, dst: npt.ArrayLike, tables: Mapping[str, npt.ArrayLike] | None = None) -> None:
         """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
-        ends = np.asarray(src), np.asarray(dst)
+        ends, tables = (np.asarray(src), np.asarray(dst)), tables or {}
         if len(ends[0]) != len(ends[1]) or tables.keys() != self._tables.keys():
             raise ValueError("every edge needs a source, a destination and a value in each edge table")
         for rows, count, what in zip(ends, self._counts, ("source", "destination"), strict=True):
@@ -260,13 +260,19 @@ class GraphWriter:
         self._edges[new] = EdgeAppender(self.path / edge_folder(new), counts, tables, names)
         return self._edges[new]
 
-    def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
+    def add_edges(
+        self,
+        edge_type: str,
+        src: npt.ArrayLike,
+        dst: npt.ArrayLike,
+        *,
+        tables: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None:
         """Add a whole edge type. ``tables``: [E, *row_shape] each. ``weight`` and ``time`` have their usual meanings;
         other names are free."""
-        out = self.open_edges(
-            edge_type, {n: TableSpec(values.dtype.str, values.shape[1:]) for n, values in tables.items()}
-        )
-        out.append(src, dst, **tables)
+        rows = {name: np.asarray(values) for name, values in (tables or {}).items()}
+        specs = {name: TableSpec(values.dtype.str, values.shape[1:]) for name, values in rows.items()}
+        self.open_edges(edge_type, specs).append(src, dst, rows)
 
     def count(self, node_type: str = NODE_TYPE) -> int:
         """The number of vertices of a declared node type; raises ConfigError."""

@@ -1,7 +1,8 @@
 """Importers: one module per format, found by name or by what a file or folder looks like.
 
 An importer has a function ``read(source, out, options)`` that fills an open ``GraphWriter``, and a function
-``recognises(path, head)`` that says whether a file or folder is of its format.
+``recognises(path, head)`` that says whether a file or folder is of its format. One that knows more of these has
+a function ``called(path)``, which says for people what a file or folder is, or None.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
+from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import GraphWriter
 from atta.partition.importers import (
     dgl,
@@ -37,7 +39,17 @@ from atta.partition.importers.table.files import kind_of
 from atta.partition.parts.remote import written_graph
 from atta.partition.schema import Schema
 
-__all__ = ["FORMATS", "IMPORTERS", "Format", "ImportOptions", "Importer", "guess", "import_graph"]
+__all__ = [
+    "FORMATS",
+    "IMPORTERS",
+    "Format",
+    "ImportOptions",
+    "Importer",
+    "called",
+    "guess",
+    "import_graph",
+    "refuse_unimported",
+]
 
 
 class Importer(Protocol):
@@ -101,6 +113,25 @@ def guess(path: str | Path) -> str:
     raise DataError(source, f"not recognised; --format names what it is: {', '.join(sorted(IMPORTERS))}")
 
 
+def called(path: str | Path, fmt: str) -> str:
+    """What a file or folder of the format is, for people."""
+    say = getattr(IMPORTERS[fmt].importer, "called", lambda _: None)
+    return say(Path(path)) or IMPORTERS[fmt].sign
+
+
+def refuse_unimported(path: str | Path) -> None:
+    """Raise DataError if ``path`` holds a graph of another format, which has to be imported first."""
+    if Path(path, GRAPH_MANIFEST).exists():
+        return
+    try:
+        fmt = guess(path)
+        what = called(path, fmt)
+    except AttaError:
+        return
+    command = shlex.join(("atta", "import", fmt, str(path), f"{path}-graph"))
+    raise DataError(path, f"taken for {fmt} ({what}), which is not imported yet: run {command}")
+
+
 def _source(path: str | Path) -> Path:
     """``path`` as one that can be read; raises DataError."""
     source = path_here(path, "import")
@@ -136,7 +167,8 @@ def import_graph(
         fmt: name of the format.
         src: file or folder to read; of ``edges`` also several files, which are read in this order.
         dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
-        undirected: add the missing reverse edges, once each (a reverse relation between different node types).
+        undirected: add the missing reverse edges, once each (a reverse relation between different node types). An edge
+            with a time has a reverse if one of the same time is stored; otherwise it gets one of its time.
         reverse: add the reverses of every edge type as a type of their own, ``rev_<relation>``. Sampling
             out-neighbours needs them.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.

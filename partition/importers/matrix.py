@@ -106,7 +106,7 @@ def _read_market(source: Path, out: GraphWriter, options: ImportOptions) -> None
             for src, dst, values in _entries(source, stated):
                 if place:
                     src, dst, values = (rows[src != dst] for rows in (dst, src, values * factor))  # noqa: PLW2901
-                stream.append(src, dst, **dict.fromkeys(tables, values))
+                stream.append(src, dst, dict.fromkeys(tables, values))
 
 
 def _market(file: BinaryIO, where: Path) -> _Market:
@@ -256,7 +256,7 @@ def _append_lists(stream: EdgeStream, where: Path, lines: NumberLines, stated: _
     neighbours = lines.values[(within >= 0) & (within % step == 0)]
     dst = _rows(where, neighbours, stated.vertices, lines.places[line])
     tables = {"weight": lines.values[(within >= 0) & (within % step == 1)]} if stated.weighted_edges else {}
-    stream.append(line + first, dst, **tables)
+    stream.append(line + first, dst, tables)
 
 
 def _check_complete(where: Path, stream: EdgeStream, stated: _Metis, found: int) -> None:

@@ -202,4 +202,4 @@ def _add(found: _Interactions, out: GraphWriter, options: ImportOptions) -> None
             tables = {"time": time.astype(dtypes[0]), "state_label": state.astype(dtypes[1])}
             if found.width:
                 tables["edge_attr"] = found.features(piece).astype(np.float32)
-            stream.append(*(np.searchsorted(k, e) for k, e in zip(ids, (src, dst), strict=True)), **tables)
+            stream.append(np.searchsorted(ids[0], src), np.searchsorted(ids[1], dst), tables)

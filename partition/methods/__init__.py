@@ -12,6 +12,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
 from atta.observe.settings import earlier_classes
+from atta.partition.cutting.balance import known_balance
 from atta.partition.graph import Graph
 from atta.partition.methods.block import Block
 from atta.partition.methods.extend import Extend
@@ -20,7 +21,7 @@ from atta.partition.methods.metis import Metis
 from atta.partition.methods.random import Random
 from atta.partition.methods.streaming import Fennel, Ldg
 
-__all__ = ["METHODS", "PartitionMethod", "check_balance", "make_method"]
+__all__ = ["METHODS", "PartitionMethod", "bounds_of", "check_balance", "make_method"]
 
 
 class PartitionMethod(Protocol):
@@ -33,7 +34,8 @@ class PartitionMethod(Protocol):
 
         Each partition should get an equal share of everything in ``balance`` (``atta.partition.cutting.balance``). None
         leaves it to the method. A method may balance more. One that cannot balance everything refuses the rest by a
-        function ``check_balance(balance)``, which raises ConfigError.
+        function ``check_balance(balance)``, which raises ConfigError. One that promises bounds says them by a function
+        ``bounds(names)``: by how much, as a fraction, a partition may exceed its even share of each thing.
         """
 
 
@@ -76,6 +78,12 @@ def check_balance(method: PartitionMethod | None, balance: Sequence[str] | None)
     """Raise ConfigError if the method refuses to balance these, whatever the graph is."""
     if balance is not None and (check := getattr(method, "check_balance", None)) is not None:
         check(balance)
+
+
+def bounds_of(method: PartitionMethod, graph: Graph, balance: Sequence[str] | None) -> dict[str, float]:
+    """The bounds that the method promises when it balances these; none: {}."""
+    promised = getattr(method, "bounds", None)
+    return {} if promised is None else dict(promised(known_balance(graph, balance)))
 
 
 def _converted(method: str, key: str, value: Any, kind: Any) -> Any:

@@ -68,6 +68,10 @@ class Block:
         """See ``PartitionMethod``."""
         raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
 
+    def bounds(self, names: Sequence[str]) -> dict[str, float]:
+        """See ``PartitionMethod``. The paper's form has none."""
+        return {"nodes": self.slack, **dict.fromkeys(_LABELS, _LABEL_SLACK)} if self.passes else {}
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:

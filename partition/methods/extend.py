@@ -37,6 +37,10 @@ class Extend:
         if not 0 <= self.slack <= 10:
             raise ConfigError(f"slack {self.slack}: must be 0 to 10")
 
+    def bounds(self, names: Sequence[str]) -> dict[str, float]:
+        """See ``PartitionMethod``. Vertices that stay may exceed them."""
+        return dict.fromkeys(names, self.slack)
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from atta import _native
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
-from atta.partition.cutting.balance import capacities, constraints, known_balance, slacks
+from atta.partition.cutting.balance import TYPES, capacities, constraints, known_balance, slacks
 from atta.partition.cutting.union import Union, weighted_rows
 from atta.partition.graph import Graph
 from atta.partition.methods.metis_process import metis_bytes, metis_owners
@@ -30,6 +30,10 @@ TAME = ("auto", "yes", "no")
 TAME_FROM = 20_000_000
 """Number of neighbours in the union graph from which ``auto`` uses the tamed form."""
 _TAMED_ITERATIONS = 1
+_BOUNDS = {"nodes": 0.03, "edges": 0.08, TYPES: 0.03}
+"""A hub is hard to place, so in-edges have more room."""
+_SPLIT_BOUND = 0.02
+"""Splits have little room, because they set the number of batches."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,10 @@ class Metis:
                 f"1 to {1 << 20}, and 0 to 1000"
             )
 
+    def bounds(self, names: Sequence[str]) -> dict[str, float]:
+        """See ``PartitionMethod``."""
+        return {name: _BOUNDS.get(name, _SPLIT_BOUND) for name in names}
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
@@ -69,7 +77,7 @@ class Metis:
             return {t: np.zeros(n, np.int32) for t, n in counts.items()}
         progress.stage("union graph", None)
         union = Union.of(graph)
-        weights, slack = constraints(graph, names), slacks(graph, names)
+        weights, slack = constraints(graph, names), slacks(graph, self.bounds(names))
         tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= TAME_FROM)
         rows = union.sparse(self.cap, seed) if tamed else weighted_rows(union)
         iterations = _TAMED_ITERATIONS if tamed else None

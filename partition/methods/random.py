@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
+from atta.partition.cutting.balance import TYPES
 from atta.partition.graph import Graph
 
 __all__ = ["Random"]
@@ -23,6 +24,10 @@ class Random:
         """See ``PartitionMethod``."""
         if set(balance) != {"nodes"}:
             raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
+
+    def bounds(self, names: Sequence[str]) -> dict[str, float]:
+        """See ``PartitionMethod``."""
+        return {TYPES: 0.0}
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress

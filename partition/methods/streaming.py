@@ -43,6 +43,10 @@ class Ldg:
                 f"one of {', '.join(ORDERS)}, and 0 to 10"
             )
 
+    def bounds(self, names: Sequence[str]) -> dict[str, float]:
+        """See ``PartitionMethod``."""
+        return dict.fromkeys(names, self.slack)
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
@@ -63,6 +67,10 @@ class Fennel:
         Ldg(self.passes, self.order, self.slack)
         if not 1 < self.gamma <= 10:
             raise ConfigError(f"gamma {self.gamma}: must lie above 1 and be at most 10")
+
+    def bounds(self, names: Sequence[str]) -> dict[str, float]:
+        """See ``PartitionMethod``."""
+        return dict.fromkeys(names, self.slack)
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress

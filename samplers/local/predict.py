@@ -55,12 +55,12 @@ def predict(
     seed: int = 0,
 ) -> list[Prediction]:
     """Sample ``batches`` random batches per partition from the vertices of ``split``. None: ``train``, or all vertices
-    if there is no such split.
+    if no vertex is in that split.
 
     The seeds are the same as a loader's with one trainer per partition. All partitions must be on this machine.
 
     Raises:
-        ConfigError: an argument is out of range; UnknownNameError: no node type has the ``split``.
+        ConfigError: an argument is out of range, or the ``split`` is empty. UnknownNameError: no node type has it.
     """
     if batch_size < 1 or batches < 1 or not num_neighbors or any(k < -1 for k in num_neighbors):
         raise ConfigError(
@@ -91,9 +91,11 @@ def _seeds(dataset: Dataset, split: str | None) -> tuple[str, np.ndarray]:
     """The node type of the seeds, and all of them."""
     schema, name = dataset.schema, "train" if split is None else split
     for node_type, splits in schema.splits.items():
-        if name in splits:
+        if splits.get(name):
             return node_type, np.asarray(dataset.split(node_type, name))
     if split is not None:
+        for node_type in (t for t, splits in schema.splits.items() if split in splits):
+            schema.split_size(node_type, split)
         raise UnknownNameError.of("split", split, {s for splits in schema.splits.values() for s in splits})
     return schema.node_types[0], np.arange(schema.node_counts[schema.node_types[0]])
 

@@ -74,7 +74,7 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
     with GraphWriter(folder / "graph") as writer:
         writer.add_nodes("node", n, ids=ids, tables={"x": x, "y": y}, splits={"train": train, "val": val})
         edge_time, note = rng.integers(0, 50, m), rng.random((m, 3)).astype(np.float32)
-        writer.add_edges("node__to__node", src, dst, weight=edge_weight, time=edge_time, note=note)
+        writer.add_edges("node__to__node", src, dst, tables={"weight": edge_weight, "time": edge_time, "note": note})
     return SmallGraph(folder, ids, src, dst, x, y, train, edge_weight, edge_time, note)
 
 

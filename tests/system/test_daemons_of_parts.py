@@ -38,7 +38,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out.add_nodes("b", 90, tables={"x": rng.random((90, 3)).astype(np.float32)})
         for edge_type, (rows, cols) in {"a__to__a": (150, 150), "b__of__a": (90, 150), "a__in__b": (150, 90)}.items():
             note = rng.random((1200, 2)).astype(np.float32)
-            out.add_edges(edge_type, rng.integers(0, rows, 1200), rng.integers(0, cols, 1200), note=note)
+            out.add_edges(edge_type, rng.integers(0, rows, 1200), rng.integers(0, cols, 1200), tables={"note": note})
     partition_graph(folder / "graph", folder / "parts", parts=4, method="random", seed=2)
     return folder / "parts"
 

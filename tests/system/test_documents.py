@@ -2,7 +2,8 @@
 
 A fragment is marked by ```` ```python fragment ````, or by ``<!-- fragment: why -->`` before indented commands. Python
 marked as ```` ```python later ```` runs after the commands of its document. A command that ends with ``&`` runs beside
-those that follow, and has to end by itself with the last of them. The test appends smaller figures (the last value of
+those that follow, and has to end by itself with the last of them, unless ``kill -9 %2`` has ended it (the second one).
+``# exit code 1`` behind a command says how it ends. The test appends smaller figures (the last value of
 an option counts) and creates the folders that commands name. All blocks share two daemons.
 """
 
@@ -13,6 +14,7 @@ import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,13 +28,13 @@ import atta
 from atta.cli.main import cli
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from tests.addresses import held_addresses
+from tests.addresses import held_port
 from tests.unit.cli.test_documents import BESIDE, settings_files
 from tests.waiting import connected, eventually
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ("atta", "python", "make")
+COMMANDS = ("atta", "python", "make", "sed", "kill")
 
 SMALLER = {
     "generate": "--nodes 400 --edges 4000 --features 4 --classes 3 --overwrite",
@@ -97,7 +99,7 @@ LATER = {
     "tutorial-links.md": "scores of 50 pairs, the first:",
 }
 """What Python prints that runs after the commands of its document."""
-KEPT = {"tutorial-cluster.md": 4}
+KEPT = {"tutorial-cluster.md": 4, "security.md": 4}
 """Documents whose runs keep their epochs, and how many their trainings have together."""
 LONG = ("async.md", "simulator.md", "stale.md")
 """Documents whose commands `make test-all` runs; other tests run their like."""
@@ -189,14 +191,20 @@ def test_commands_run(
         pytest.importorskip("pandas")
     lines = "\n".join(running(command_blocks(path))).splitlines()
     with contextlib.ExitStack() as beside:
-        started = []
+        started: list[subprocess.Popen[bytes]] = []
+        killed: list[subprocess.Popen[bytes]] = []
         for line in own_addresses(lines, home):
             if line.endswith(BESIDE):
                 started.append(beside.enter_context(in_background(line.removesuffix(BESIDE))))
+            elif line.startswith("kill "):
+                killed.append(started[int(line.removeprefix("kill -9 %")) - 1])
+                killed[-1].kill()
+            elif line.startswith("sed "):
+                subprocess.run(line, shell=True, check=True)
             else:
                 run(line, path)
         for process in started:
-            assert process.wait(30) == 0
+            assert process.wait(30) == (-signal.SIGKILL if process in killed else 0)
     if path.name == "quickstart.md":
         assert sorted(os.listdir(home / "machine-1/big-2p")) == ["manifest.json", "part-0001", "shared"]
     if path.name in KEPT:  # a run that goes on repeats no epoch
@@ -215,7 +223,16 @@ def run(line: str, path: Path) -> None:
         smaller = ["--epochs", "1", "--batch-size", "64"]
     if "dorylus" in arguments and arguments[0] == "simulate":
         smaller = ["--epochs", "2"]
-    assert cli.main([*arguments, *smaller], prog_name="atta", standalone_mode=False) in {None, 0}, line
+    assert exit_code([*arguments, *smaller]) == int((re.findall(r"# exit code (\d)$", line) or ["0"])[0]), line
+
+
+def exit_code(arguments: list[str]) -> int:
+    """How a command ends. An error is written where a shell would show it."""
+    try:
+        return int(cli.main(arguments, prog_name="atta", standalone_mode=False) or 0)
+    except atta.AttaError as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 @contextlib.contextmanager
@@ -232,9 +249,11 @@ def in_background(line: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def own_addresses(lines: list[str], home: Path) -> list[str]:
-    """``lines`` with free addresses in place of those where the document starts daemons, also in its settings files."""
-    told = sorted({at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen (\S+)", line)})
-    for old, new in zip(told, held_addresses(len(told)), strict=True):
+    """``lines`` with free ports in place of those where the document starts daemons, also in its settings files."""
+    for old in sorted(
+        {at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen \S+(:\d+)", line)}
+    ):
+        new = f":{held_port()}"
         lines = [line.replace(old, new) for line in lines]
         for name in {name for line in lines for name in re.findall(r"--peers (\S+)", line)}:
             (home / name).write_text((home / name).read_text().replace(old, new))

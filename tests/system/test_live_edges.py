@@ -45,7 +45,7 @@ def cut(graph: SmallGraph, at: np.ndarray, to: Path, parts: int, method: str) ->
     with GraphWriter(to / "graph") as writer:
         tables = {"x": graph.x, "y": graph.y}
         writer.add_nodes("node", len(graph.ids), ids=graph.ids, tables=tables, splits={"train": graph.train})
-        writer.add_edges("node__to__node", graph.src[at], graph.dst[at], **edge_tables(graph, at))
+        writer.add_edges("node__to__node", graph.src[at], graph.dst[at], tables=edge_tables(graph, at))
     partition_graph(to / "graph", to / "data", parts=parts, method=method, seed=1)
     return to / "data"
 

@@ -6,13 +6,19 @@ import itertools
 import threading
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
 
 import atta
+from atta.cli.main import cli
 from atta.client.loaders import arguments as loader_arguments
+from atta.partition import Dataset, GraphWriter, partition_graph
+from atta.samplers.local.predict import predict
 from tests.system.conftest import SmallGraph
 
 PLACEMENT = "2 parts by metis, 1 threads"
@@ -177,6 +183,29 @@ BIG = 2**63 + 5
 def test_mistakes_are_named_at_once(cluster: atta.LocalCluster, options: dict[str, Any], words: str) -> None:
     with pytest.raises(atta.ConfigError, match=words):
         atta.NeighborLoader(cluster, **{"num_neighbors": [2], **options})
+
+
+def test_an_empty_split_is_named(tmp_path: Path) -> None:
+    """Beside those that exist, by loaders, predictions, the daemon and commands."""
+    with GraphWriter(tmp_path / "graph") as out:
+        x, splits = np.ones((6, 2), np.float32), {"train": [0, 1], "val": [], "test": [2, 3, 4]}
+        out.add_nodes("node", 6, tables={"x": x}, splits={name: np.array(rows, int) for name, rows in splits.items()})
+        out.add_edges("node__to__node", np.arange(5), np.arange(1, 6))
+    partition_graph(tmp_path / "graph", tmp_path / "data", parts=1, method="random")
+    words = "the split 'val' of 'node' has no vertices; its splits: test 3, train 2, val 0"
+    with atta.local(tmp_path / "data", threads=1) as cluster:
+        for ask in (
+            lambda: atta.NeighborLoader(cluster, [2], "val"),
+            lambda: atta.BatchLoader(cluster, "shadow", input_nodes="val"),
+            lambda: atta.predict(cluster, [torch.nn.Identity()], nodes="val"),
+        ):
+            with pytest.raises(atta.ConfigError, match=words):
+                ask()
+    for command in (["inspect", "data", "--num-neighbors", "2"], ["bench", "loader", "--data", "data"]):
+        command[command.index("data", 1)] = str(tmp_path / "data")
+        done = CliRunner().invoke(cli, [*command, "--split", "val"])
+        assert words in str(done.exception)
+    assert len(predict(Dataset.open(tmp_path / "data"), [2])) == 1
 
 
 @pytest.mark.parametrize(

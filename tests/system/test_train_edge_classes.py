@@ -61,7 +61,7 @@ def made(folder: Path, main: Triple, reverse: Triple | None, stack: ExitStack) -
         for t in types:
             out.add_nodes(t, COUNTS[t], ids=ids[t], tables={"x": x[t]})
         for e, ends in edges.items():
-            out.add_edges("__".join(e), *ends, time=times, **({"y": labels} if e == main else {}))
+            out.add_edges("__".join(e), *ends, tables={"time": times, **({"y": labels} if e == main else {})})
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
     running = stack.enter_context(atta.local(folder / "parts", threads=1))
     return World(

@@ -79,7 +79,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for t, n in COUNTS.items():
             out.add_nodes(t, n, ids=ids[t], tables={"x": x[t]} if t in x else {})
         for e, pair in edges.items():
-            out.add_edges("__".join(e), *pair, **({"time": times} if e in (BUYS, BOUGHT) else {}))
+            out.add_edges("__".join(e), *pair, tables={"time": times} if e in (BUYS, BOUGHT) else {})
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
     with ExitStack() as stack:
         running = stack.enter_context(atta.local(folder / "parts", threads=1))

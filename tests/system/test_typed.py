@@ -45,7 +45,7 @@ def cluster(graph: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[at
             out.add_nodes(node_type, graph[node_type].num_nodes, tables=tables, splits=splits)
         for edge_type in graph.edge_types:
             store = graph[edge_type]
-            out.add_edges("__".join(edge_type), *store.edge_index.numpy(), note=store.edge_note.numpy())
+            out.add_edges("__".join(edge_type), *store.edge_index.numpy(), tables={"note": store.edge_note.numpy()})
     partition_graph(folder / "graph", folder / "parts", parts=2, method="random")
     with atta.local(folder / "parts", threads=1) as made:
         yield made

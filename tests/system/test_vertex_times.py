@@ -61,7 +61,7 @@ class Papers:
                 tables = {"time": times[node_type]} if node_type in times else {}
                 out.add_nodes(node_type, len(ids), ids=ids, tables=tables, splits={"train": np.arange(len(ids) // 2)})
             for edge_type, (src, dst) in self.edges.items():
-                out.add_edges(edge_type, src, dst, **({"time": self.cited} if edge_type == CITES else {}))
+                out.add_edges(edge_type, src, dst, tables={"time": self.cited} if edge_type == CITES else {})
         return self.folder / name
 
     def cut(self, parts: int, method: str, times: dict[str, np.ndarray] | None = None) -> Path:
@@ -321,7 +321,7 @@ def test_what_is_refused(clusters: dict[str, atta.LocalCluster], papers: Papers,
         atta.NeighborLoader(cluster, HOPS, ("paper", "train"), time_attr="date")
     with GraphWriter(tmp_path / "graph") as out:
         out.add_nodes("node", 3, tables={"time": np.zeros(3, np.float32)})
-        out.add_edges("node__to__node", np.array([0]), np.array([1]), time=np.array([4]))
+        out.add_edges("node__to__node", np.array([0]), np.array([1]), tables={"time": np.array([4])})
     partition_graph(tmp_path / "graph", tmp_path / "data", parts=1)
     with (
         atta.local(tmp_path / "data", threads=1) as odd,

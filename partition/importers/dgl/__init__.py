@@ -1,6 +1,6 @@
 """A file of one graph that ``dgl.save_graphs`` wrote, the ``NAME.json`` of DistDGL's partitions, the ``metadata.json``
 of a graph in chunks (``chunks.py``), the ``meta.yaml`` of a ``CSVDataset`` (``csv_set.py``), or the ``metadata.yaml`` of
-GraphBolt's data sets (``graphbolt.py``); of the latter three also their folder.
+GraphBolt's data sets (``graphbolt.py``); of all but the first also their folder.
 
 Tensors ``feat``, ``label`` and ``NAME_mask`` become ``x``, ``y`` and splits. Other tensors become tables of their own
 name. ``ndata["_ID"]`` has the user ids if its numbers are distinct.
@@ -18,10 +18,10 @@ from atta.partition.importers.dgl.chunks import describes_chunks, read_chunks
 from atta.partition.importers.dgl.csv_set import describes_csv_set, read_csv_set
 from atta.partition.importers.dgl.file import read_file
 from atta.partition.importers.dgl.graphbolt import describes_graphbolt, read_graphbolt
-from atta.partition.importers.dgl.parts import read_parts
+from atta.partition.importers.dgl.parts import called_parts, described_parts, read_parts
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["read", "recognises"]
+__all__ = ["called", "read", "recognises"]
 
 _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 """What files of ``dgl.save_graphs`` begin with."""
@@ -40,16 +40,23 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
             reader(source, out, options)
             return
     need("importing DGL's graphs", "dgl", "torch")
-    if source.suffix == ".bin" or _beginning(source).startswith(_GRAPHS):
+    if source.is_file() and (source.suffix == ".bin" or _beginning(source).startswith(_GRAPHS)):
         read_file(source, out, options)
     else:
-        read_parts(source, out, options)
+        read_parts(described_parts(source) or source, out, options)
 
 
 def recognises(path: Path, head: bytes) -> bool:
     """Whether this is a file of ``dgl.save_graphs``, or the description of DistDGL's partitions or of a data set."""
-    parts = all(key in head for key in (b'"part_method"', b'"part-0"'))
-    return head.startswith(_GRAPHS) or parts or any(recognised(path) for recognised in _DESCRIBED.values())
+    if head.startswith(_GRAPHS) or any(recognised(path) for recognised in _DESCRIBED.values()):
+        return True
+    return described_parts(path) is not None
+
+
+def called(path: Path) -> str | None:
+    """What ``path`` is, for people, where the sign of the format says less."""
+    parts = described_parts(path)
+    return None if parts is None else called_parts(parts)
 
 
 def _beginning(source: Path) -> bytes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from atta.partition.importers.dgl.originals import original_edges, original_node
 from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl, table_names
 from atta.partition.importers.dgl.topology import part_edges
 from atta.partition.importers.reading.common import first_line
+from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
 
@@ -36,7 +38,23 @@ Array = npt.NDArray[Any]
 PART = "part"
 """The node table that has the partition of each vertex."""
 _GRAPHBOLT = "part_graph_graphbolt"
+_KEYS = (b'"part_method"', b'"part-0"')
+"""What the beginning of a ``NAME.json`` has."""
+_MOST_LOOKED_AT = 100
+"""Number of JSON files of a folder that are looked at."""
 _KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
+
+
+def described_parts(source: Path) -> Path | None:
+    """The ``NAME.json`` that a file is or a folder has; None: the file is another, or the folder has none or several."""
+    files = islice(sorted(source.glob("*.json")), _MOST_LOOKED_AT) if source.is_dir() else [source]
+    found = [path for path in files if path.is_file() and all(key in head_of(path) for key in _KEYS)]
+    return found[0] if len(found) == 1 else None
+
+
+def called_parts(path: Path) -> str:
+    """What the partitions that ``path`` describes are, for people."""
+    return "partitions with GraphBolt's graphs" if _of_graphbolt(_config(path)) else "partitions of DistDGL"
 
 
 def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -115,8 +133,7 @@ class _Folder:
     @property
     def of_graphbolt(self) -> bool:
         """Whether the parts' graphs are GraphBolt's alone."""
-        part = self.config.get("part-0")
-        return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
+        return _of_graphbolt(self.config)
 
     def part_folder(self, part: int) -> Path:
         """The folder of a part's files."""
@@ -207,6 +224,11 @@ class _Folder:
         return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first_line(error)}")
 
 
+def _of_graphbolt(config: dict[str, Any]) -> bool:
+    part = config.get("part-0")
+    return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
+
+
 def _config(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
@@ -245,6 +267,7 @@ class _Edges:
         self._path, self._out, self._type = path, out, edge_type
         self._starts, self._original = starts, original
         self._appender: EdgeAppender | None = None
+        self._ends: dict[str, Array] = {}
         self._whole: dict[str, Array] = {}
         self._specs: dict[str, TableSpec] | None = None
 
@@ -265,27 +288,28 @@ class _Edges:
                 self._path, f"part {part}: the tensors of the edges {self._type!r} differ from other parts'"
             )
         self._specs = specs
-        columns = {**{name: rows[order] for name, rows in columns.items()}, **rows_of}
+        ends = {name: rows[order] for name, rows in columns.items()}
         if self._original is None:
-            self._append(columns)
+            self._append(ends, rows_of)
         else:
-            self._scatter(self._original[first:last], columns)
+            self._scatter(self._original[first:last], ends, self._ends)
+            self._scatter(self._original[first:last], rows_of, self._whole)
 
-    def _append(self, columns: dict[str, Array]) -> None:
+    def _append(self, ends: dict[str, Array], tables: dict[str, Array]) -> None:
         if self._appender is None:
             self._appender = self._out.open_edges(self._type, self._specs)
-        self._appender.append(**columns)
+        self._appender.append(ends["src"], ends["dst"], tables)
 
-    def _scatter(self, places: Array, columns: dict[str, Array]) -> None:
+    def _scatter(self, places: Array, columns: dict[str, Array], whole: dict[str, Array]) -> None:
         for name, rows in columns.items():
-            if name not in self._whole:
-                self._whole[name] = np.empty((int(self._starts[-1]), *rows.shape[1:]), rows.dtype)
-            self._whole[name][places] = rows
+            if name not in whole:
+                whole[name] = np.empty((int(self._starts[-1]), *rows.shape[1:]), rows.dtype)
+            whole[name][places] = rows
 
     def close(self) -> None:
         """Write what has been collected."""
-        if self._whole:
-            self._append(self._whole)
+        if self._ends:
+            self._append(self._ends, self._whole)
         elif self._appender is None:
             self._out.open_edges(self._type)
 

@@ -237,7 +237,7 @@ def _write(
         edge_type = join_edge_type(source, name, target)
         with EdgeStream(out, edge_type, options, specs, total=total, both=both) as stream:
             for piece in edges.pieces(rows, positions):
-                stream.append(piece["src"], piece["dst"], **{table: piece[table] for table in specs})
+                stream.append(piece["src"], piece["dst"], {table: piece[table] for table in specs})
 
 
 def _by_relation(edges: StagedEdges, relations: StringVertices) -> Iterator[tuple[str, Array]]:

@@ -46,6 +46,7 @@ class EdgeStream:
         """
         source, _, target = split_edge_type(edge_type)
         self._options = options
+        self._edge_type = edge_type
         self._both = both
         self._symmetric = (both or options.undirected) and source == target
         self._forward = out.open_edges(edge_type, tables)
@@ -54,11 +55,11 @@ class EdgeStream:
             self._backward = out.open_reverses(edge_type, tables)
         options.progress.stage(f"edges {edge_type}", total)
 
-    def append(self, src: Array, dst: Array, **tables: Array) -> None:
+    def append(self, src: Array, dst: Array, tables: Mapping[str, Array] | None = None) -> None:
         """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
-        self._forward.append(src, dst, **tables)
+        self._forward.append(src, dst, tables)
         if self._backward is not None:
-            self._backward.append(dst, src, **tables)
+            self._backward.append(dst, src, tables)
         self._options.progress.advance(len(src))
 
     @property
@@ -76,9 +77,11 @@ class EdgeStream:
         src, dst, tables = self._forward.written()
         self._options.progress.stage("reverse edges", len(src))
         marked = None if self._both else missing_reverses(src, dst, tables.get("time"))
+        if marked is not None and "time" in tables:
+            self._options.notes.append(_about_times(self._edge_type, int(marked.sum())))
         for lo, hi in chunks(len(src), _CHUNK):
             chosen = np.flatnonzero(src[lo:hi] != dst[lo:hi] if marked is None else marked[lo:hi]) + lo
-            self._forward.append(dst[chosen], src[chosen], **{name: rows[chosen] for name, rows in tables.items()})
+            self._forward.append(dst[chosen], src[chosen], {name: rows[chosen] for name, rows in tables.items()})
             self._options.progress.advance(hi - lo)
 
     def __enter__(self) -> EdgeStream:
@@ -91,6 +94,13 @@ class EdgeStream:
             self._forward.close()
             if self._backward is not None:
                 self._backward.close()
+
+
+def _about_times(edge_type: str, added: int) -> str:
+    return (
+        f"{edge_type}: {added:,} reverse edges added, each with the time of its edge; "
+        "a reverse that is there at another time is another edge"
+    )
 
 
 def add_edges(
@@ -110,7 +120,7 @@ def add_edges(
     specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
     with EdgeStream(out, edge_type, options, specs, total=len(src), both=both) as stream:
         for lo, hi in chunks(len(src), _CHUNK):
-            stream.append(src[lo:hi], dst[lo:hi], **{name: rows[lo:hi] for name, rows in tables.items()})
+            stream.append(src[lo:hi], dst[lo:hi], {name: rows[lo:hi] for name, rows in tables.items()})
 
 
 def missing_reverses(

@@ -129,7 +129,7 @@ def add_edge_rows(
                 if len(rows) > len(block):
                     raise DataError(tables[name].path, f"has more rows than the {total} edges")
                 columns[name] = rows.reshape(-1, *shapes[name])
-            stream.append(block[:, 0], block[:, 1], **columns)
+            stream.append(block[:, 0], block[:, 1], columns)
         for name, blocks in beside.items():
             if next(blocks, None) is not None:
                 raise DataError(tables[name].path, f"has more rows than the {total} edges")

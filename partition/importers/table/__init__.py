@@ -266,7 +266,7 @@ class _Import:
                 for code, chosen in _by_class(found):
                     if code in streams:
                         rows = {name: rows[chosen] for name, rows in tables.items()}
-                        streams[code].append(ends[0][chosen], ends[1][chosen], **rows)
+                        streams[code].append(ends[0][chosen], ends[1][chosen], rows)
         if dropped and 0 in names:
             note = f"{files.entry.name}: {dropped:,} edges are left out: an end is empty, or in no node file"
             self._options.notes.append(note)

@@ -78,7 +78,7 @@ def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
         AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
     """
     dataset = Dataset.open(bench.data, verify=False)
-    dataset.schema.check_split(dataset.schema.node_types[0], bench.workload.split)
+    dataset.schema.split_size(dataset.schema.node_types[0], bench.workload.split)
     with hosts_of(bench, dataset.num_parts) as hosts:
         if bench.link and hosts[0].interface is None:
             raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")

@@ -19,7 +19,7 @@ from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, Unav
 from atta.observe import lastwords
 from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.processor import usable_cores
-from atta.partition.dataset import Dataset
+from atta.partition.dataset import MANIFEST, Dataset
 from atta.partition.parts.remote import local_dataset
 from atta.wire.clusterfile import write_cluster
 from atta.wire.parts import Addresses, parts_text
@@ -109,6 +109,10 @@ def local(
         RemoteError: a daemon ended for another reason; has the last line of its log.
     """
     path = local_dataset(path, None)
+    if not (path / MANIFEST).exists():
+        from atta.partition.importers import refuse_unimported
+
+        refuse_unimported(path)
     dataset = Dataset.open(path, parts=[], verify=False)
     if replicas < 1:
         raise ConfigError(f"replicas is {replicas}: must be at least 1")

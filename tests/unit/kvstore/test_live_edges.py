@@ -36,7 +36,7 @@ def made(folder: Path, rng: np.random.Generator, parts: int) -> tuple[Dataset, d
             count = int(rng.integers(0, 20))
             src, dst = rng.integers(0, len(ids[source]), count), rng.integers(0, len(ids[target]), count)
             weight = rng.random(count).astype(np.float32)
-            writer.add_edges(edge_type, src, dst, weight=weight)
+            writer.add_edges(edge_type, src, dst, tables={"weight": weight})
             ends = zip(ids[source][src].tolist(), ids[target][dst].tolist(), range(count), weight.tolist(), strict=True)
             truth[edge_type] = list(ends)
     partition_graph(folder / "graph", folder / "data", parts=parts, method="random", seed=1)

@@ -119,7 +119,7 @@ class Drawn:
         }
         tables = {name: values[name] for name in names if self.flag()}
         src, dst = (self.rng.integers(0, max(size, 1), m) for size in sizes)
-        out.add_edges(edge_type, src, dst, **tables)
+        out.add_edges(edge_type, src, dst, tables=tables)
 
 
 def assert_same(one: Graph, other: Graph) -> None:
@@ -154,7 +154,7 @@ def plain(path: Path, *, weight: bool = True) -> Graph:
             splits={"train": [0, 3, 9], "val": [1], "test": []},
         )  # fmt: skip
         tables = {"weight": rng.random(25, np.float32)} if weight else {}
-        out.add_edges(ETYPE, rng.integers(0, 9, 25), rng.integers(0, 9, 25), **tables)
+        out.add_edges(ETYPE, rng.integers(0, 9, 25), rng.integers(0, 9, 25), tables=tables)
     return Graph.open(path)
 
 
@@ -166,6 +166,8 @@ def shop(path: Path) -> Graph:
                       splits={"train": [0, 2]})  # fmt: skip
         out.add_nodes("item", 3, tables={"name": names})
         time = np.array([30, 10, 20])
-        out.add_edges("user__buys__item", np.array([2, 0, 2]), np.array([1, 1, 2]), time=time, price=time / 4)
+        out.add_edges(
+            "user__buys__item", np.array([2, 0, 2]), np.array([1, 1, 2]), tables={"time": time, "price": time / 4}
+        )
         out.add_edges("user__knows__user", np.array([0]), np.array([0]))
     return Graph.open(path)

@@ -116,7 +116,7 @@ def write_graph(path: Path, ids: list[int] | None, src: list[int], dst: list[int
             "node", n, ids=ids, tables=tables, splits={"train": np.arange(0, n, 3), "val": np.arange(1, n, 3)}
         )
         weight = np.arange(len(src), dtype=np.float32)
-        out.add_edges("node__to__node", np.array(src, np.int64), np.array(dst, np.int64), weight=weight)
+        out.add_edges("node__to__node", np.array(src, np.int64), np.array(dst, np.int64), tables={"weight": weight})
     return Graph.open(path)
 
 

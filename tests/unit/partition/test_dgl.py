@@ -172,7 +172,7 @@ def test_the_original_graph_comes_back_from_graphbolt(made: Path, tmp_path: Path
     ids = {"node" if t == "_N" else t: rows.numpy() for t, rows in mapping(made / name, "nodes").items()}
     assert_is_the_original(Graph.open(tmp_path / "g"), truth, ids=ids)
     as_pt(folder)
-    assert import_graph("dgl", folder / "g.json", tmp_path / "h") == []
+    assert import_graph("dgl", folder, tmp_path / "h") == []
     assert_is_the_original(Graph.open(tmp_path / "h"), truth)
 
 

@@ -73,7 +73,7 @@ def test_tables_scattered_ids_and_tasks_that_run_again(tmp_path: Path) -> None:
         out.add_nodes("user", n, ids=ids, tables=tables, splits={"train": rng.random(n) < 0.3})
         out.add_nodes("item", 50, tables={"x": rng.random((50, 2), np.float32)})
         src, dst = rng.integers(0, n, m), (rng.random(m) ** 3 * n).astype(int)
-        out.add_edges("user__knows__user", src, dst, w=rng.random(m))
+        out.add_edges("user__knows__user", src, dst, tables={"w": rng.random(m)})
         out.add_edges("user__has__item", rng.integers(0, n, 400), rng.integers(0, 50, 400))
     both_ways(tmp_path / "graph", tmp_path, parts=3, tasks=Twice(), seed=4)
     assert not (tmp_path / "many" / WORK).exists()

@@ -55,8 +55,8 @@ def lossy(path: Path, fmt: str) -> str:
         tables = {"x": np.zeros((2, 2, 2), np.float32), "y": np.array([0, 1]), "feat": np.zeros((2, 1))}
         names = {"n_id": np.arange(2)} if fmt == "pyg" else {}
         out.add_nodes("node", 2, tables={**tables, **names}, splits={"train": [0], "odd": [1]})
-        out.add_edges(ETYPE, np.array([0]), np.array([1]), weight=np.ones(1), edge_weight=np.ones(1))
-        out.add_edges("node__attr__node", np.array([0]), np.array([1]), edge_weight=np.ones(1))
+        out.add_edges(ETYPE, np.array([0]), np.array([1]), tables={"weight": np.ones(1), "edge_weight": np.ones(1)})
+        out.add_edges("node__attr__node", np.array([0]), np.array([1]), tables={"edge_weight": np.ones(1)})
         out.num_classes = 5
     return {
         "npz": r"node table 'feat' of 'node'.*edge table 'weight' of 'node__to__node'",
@@ -89,7 +89,7 @@ def test_labels_that_would_come_back_otherwise(fmt: str, y: Any, tmp_path: Path)
 def test_what_ogb_lacks(tmp_path: Path) -> None:
     with GraphWriter(tmp_path / "g") as out:
         out.add_nodes("node", 2, tables={"y": np.zeros(2, np.float32)}, splits={"odd": [1]})
-        out.add_edges(ETYPE, np.array([0]), np.array([1]), weight=np.ones(1))
+        out.add_edges(ETYPE, np.array([0]), np.array([1]), tables={"weight": np.ones(1)})
     with pytest.raises(ConfigError, match=r"node table 'y'.*edge table 'weight'.*split 'odd'"):
         export_graph("ogb", tmp_path / "g", tmp_path / "out")
 

@@ -22,8 +22,8 @@ def test_round_trip(tmp_path):
         out.add_nodes("a", 4, ids=[9, 7, 8, 1], tables={"x": x, "y": [0, 2, -1, 1]}, splits={"train": [2, 0, 2]})
         out.add_nodes("b", 2)
         edges = out.open_edges("a__r__b", {"time": TableSpec("<i8"), "note": TableSpec("<f4", (2,))})
-        edges.append([0, 1], [1, 1], time=[5, 6], note=[[1, 2], [3, 4]])
-        edges.append([3], [0], time=[7], note=[[5, 6]])
+        edges.append([0, 1], [1, 1], {"time": [5, 6], "note": [[1, 2], [3, 4]]})
+        edges.append([3], [0], {"time": [7], "note": [[5, 6]]})
     graph = Graph.open(tmp_path / "g")
     assert graph.provenance == {"command": "test"}
     assert graph.schema.num_classes == 3
@@ -115,6 +115,15 @@ def declared_twice(out):
     out.add_nodes("n", 3)
 
 
+def test_tables_of_edges_may_be_called_like_arguments(tmp_path):
+    names = ("self", "edge_type", "tables", "values")
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes("n", 2)
+        out.add_edges("n__to__n", [0, 1], [1, 0], tables={name: [i, -i] for i, name in enumerate(names)})
+    tables = Graph.open(tmp_path / "g").edges("n__to__n").tables
+    assert {name: rows.tolist() for name, rows in tables.items()} == {name: [i, -i] for i, name in enumerate(names)}
+
+
 def line_in_name(out):
     out.add_nodes("a\nn", 3)
 
@@ -125,12 +134,12 @@ def reserved_table(out):
 
 def reserved_edge_table(out):
     out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0]), np.array([1]), indptr=np.array([1]))
+    out.add_edges("n__to__n", np.array([0]), np.array([1]), tables={"indptr": np.array([1])})
 
 
 def wide_weight(out):
     out.add_nodes("n", 3)
-    out.add_edges("n__to__n", np.array([0]), np.array([1]), weight=np.ones((1, 2)))
+    out.add_edges("n__to__n", np.array([0]), np.array([1]), tables={"weight": np.ones((1, 2))})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from atta.cli.graphs import data
+from atta.cli.main import cli
+from atta.client.local import local
 from atta.errors import ConfigError, DataError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
@@ -198,3 +201,24 @@ def test_refusals_are_one_line_and_wrong_input(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
         assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("graphs", "what"),
+    [("part_graph_graphbolt", "partitions with GraphBolt's graphs"), ("part_graph", "partitions of DistDGL")],
+)
+def test_a_graph_that_is_not_imported_yet_is_called_what_it_is(tmp_path: Path, graphs: str, what: str) -> None:
+    """By every command that takes an imported one."""
+    parts = {"num_parts": 1, "part_method": "random", "node_map": {}, "edge_map": {}, "ntypes": {}, "etypes": {}}
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g/g.json").write_text(json.dumps({**parts, "part-0": {graphs: "part0/graph"}}))
+    folder = str(tmp_path / "g")
+    said = f"taken for dgl ({what}), which is not imported yet: run atta import dgl {folder} {folder}-graph"
+    for ask in (
+        lambda: cli.main(["partition", folder, str(tmp_path / "d"), "--parts", "2"], standalone_mode=False),
+        lambda: cli.main(["inspect", folder], standalone_mode=False),
+        lambda: local(folder),
+    ):
+        with pytest.raises(DataError) as caught:
+            ask()
+        assert said in str(caught.value)

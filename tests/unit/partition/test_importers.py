@@ -51,6 +51,17 @@ def test_events_are_reversed_by_instant():
     assert reverses_to_add(src, dst, time).tolist() == [0]
 
 
+@pytest.mark.parametrize(("timed", "ends"), [(True, [(0, 1), (1, 0), (1, 0), (0, 1)]), (False, [(0, 1), (1, 0)])])
+def test_a_note_says_what_undirected_does_beside_times(tmp_path, timed, ends):
+    (tmp_path / "src").mkdir()
+    times = {"time": np.array([1, 2])} if timed else {}
+    np.savez(tmp_path / "src/graph.npz", edge_index=np.array([[0, 1], [1, 0]]), **times)
+    notes = import_graph("npz", tmp_path / "src", tmp_path / "g", undirected=True)
+    assert edge_pairs(Graph.open(tmp_path / "g")) == ends
+    said = f"{ETYPE}: 2 reverse edges added, each with the time of its edge; a reverse that is there at another time is"
+    assert [note.startswith(said) for note in notes] == [True] * timed
+
+
 @pytest.fixture
 def npz(tmp_path):
     folder = tmp_path / "npz"

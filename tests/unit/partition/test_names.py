@@ -91,7 +91,7 @@ def test_a_graph_folder_keeps_names_and_stays_within_itself(tmp_path: Path) -> N
     with GraphWriter(tmp_path / "in" / "g") as out:
         for name in {names[0], names[2]}:
             out.add_nodes(name, 2, tables={"x": np.eye(2)}, ids=[4, 7], splits={"train": [1]})
-        out.add_edges(joined, [0], [1], weight=np.ones(1))
+        out.add_edges(joined, [0], [1], tables={"weight": np.ones(1)})
     graph = Graph.open(tmp_path / "in" / "g")
     assert {*graph.schema.node_types} == {names[0], names[2]}
     assert [split_edge_type(e) for e in graph.schema.edge_types] == [names]

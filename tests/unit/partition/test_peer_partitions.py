@@ -169,7 +169,7 @@ def written(tmp_path, *, typed: bool):
             splits={"train": [1, 5, 30]},
         )
         tables = {"edge_attr": rng.random((200, 2), np.float32), "time": np.arange(200)}
-        out.add_edges("node__to__node", rng.integers(0, 40, 200), rng.integers(0, 40, 200), **tables)
+        out.add_edges("node__to__node", rng.integers(0, 40, 200), rng.integers(0, 40, 200), tables=tables)
         if typed:
             out.add_nodes("tag", 9, tables={"x": rng.random((9, 2), np.float32)})
             out.add_edges("tag__on__node", rng.integers(0, 9, 60), rng.integers(0, 40, 60))

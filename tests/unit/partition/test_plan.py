@@ -38,7 +38,7 @@ def test_bytes_on_disk(tmp_path: Path, parts: int) -> None:
     rng, n, m = np.random.default_rng(0), 20_000, 200_000
     with GraphWriter(tmp_path / "g") as out:
         out.add_nodes("node", n, tables={"x": rng.random((n, 5), dtype=np.float32)}, splits={"train": np.arange(100)})
-        out.add_edges("node__to__node", rng.integers(0, n, m), rng.integers(0, n, m), weight=rng.random(m))
+        out.add_edges("node__to__node", rng.integers(0, n, m), rng.integers(0, n, m), tables={"weight": rng.random(m)})
     partition_graph(tmp_path / "g", tmp_path / "d", parts=parts, method="random")
     dataset = Dataset.open(tmp_path / "d")
     size = GraphSize(n, m, 20, 8, symmetric=False, halo_ratio=dataset.quality["halo_ratio"])

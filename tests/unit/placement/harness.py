@@ -60,7 +60,7 @@ class Typed:
                 out.add_nodes(node_type, len(ids), ids=ids, tables=tables)
             for edge_type, (src, dst, tables) in self.edges.items():
                 source, _, target = edge_type.split("__")
-                out.add_edges(edge_type, self.rows(source, src), self.rows(target, dst), **tables)
+                out.add_edges(edge_type, self.rows(source, src), self.rows(target, dst), tables=tables)
         return folder
 
     def rows(self, node_type: str, ids: np.ndarray) -> np.ndarray:

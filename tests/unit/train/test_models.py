@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -134,3 +136,14 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="there is no no-such-compiler"):
         compile_in_place(torch.nn.Linear(1, 1), torch.device("cpu"))
+
+
+def test_matrices_come_without_torchs_note() -> None:
+    """torch gives it once per process, so this needs a fresh one."""
+    code = (
+        "import torch; from atta.train.models.matrix import adjacency; one = torch.ones(2);"
+        "m = adjacency(torch.tensor([2, 0]), torch.tensor([0, 1]), one, (2, 3)); print(m.to_dense().tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]"
+    assert "beta" not in done.stderr

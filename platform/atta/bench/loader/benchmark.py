@@ -62,7 +62,7 @@ def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
         AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
     """
     dataset = Dataset.open(bench.data, verify=False)
-    dataset.schema.check_split(dataset.schema.node_types[0], bench.workload.split)
+    dataset.schema.split_size(dataset.schema.node_types[0], bench.workload.split)
     frontier = bench.frontier or ("all" if bench.beside_dgl else "new")
     deliver = bench.deliver or delivery(bench.beside_dgl)
     with hosts_of(bench, dataset.num_parts) as hosts:

@@ -31,9 +31,10 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Write the datasets ``DST/METHOD`` and return one entry per method.
 
-    An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio`` and ``balance`` (maximum / mean, by what is
-    balanced). With ``num_neighbors`` it also has ``remote_rows``, ``contested_rows`` (see ``Prediction``) and
-    ``remote_bytes``. These three are per batch, means over the partitions.
+    An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio``, ``balance`` (maximum / mean, by what is
+    balanced) and ``missed`` (a line for each bound that the method missed). With ``num_neighbors`` it also has
+    ``remote_rows``, ``contested_rows`` (see ``Prediction``) and ``remote_bytes``. These three are per batch, means over
+    the partitions.
 
     Raises:
         ConfigError: an unknown method, one that needs options, what cannot be balanced, or a folder that may not be
@@ -46,9 +47,9 @@ def compare(
         say(f"{name} ({len(found) + 1} of {len(methods)})")
         started = time.perf_counter()
         target = Path(dst) / name
-        partition_graph(src, target, parts=parts, method=name, seed=seed, balance=balance, overwrite=overwrite)
+        made = partition_graph(src, target, parts=parts, method=name, seed=seed, balance=balance, overwrite=overwrite)
         dataset = Dataset.open(target, verify=False)
-        entry: dict[str, Any] = {"method": name, "seconds": time.perf_counter() - started}
+        entry: dict[str, Any] = {"method": name, "seconds": time.perf_counter() - started, "missed": made["missed"]}
         entry |= {key: dataset.quality[key] for key in ("edge_cut", "halo_ratio", "balance")}
         if num_neighbors:
             predicted = predict(dataset, num_neighbors, seed=seed)

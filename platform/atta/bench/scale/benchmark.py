@@ -228,7 +228,7 @@ def _limits(bench: ScaleBench, folder: Path, hosts: Sequence[Host]) -> Figures:
 
 def _seeds(folder: Path, split: str) -> int:
     schema = Dataset.open(folder, parts=[], verify=False).schema
-    schema.check_split(schema.node_types[0], split)
+    schema.split_size(schema.node_types[0], split)
     return schema.splits[schema.node_types[0]][split]
 
 

@@ -155,7 +155,7 @@ def _recipe(bench: TrainBench, dataset: Dataset) -> Recipe:
     """What to train on this dataset; raises ConfigError if it cannot be trained on."""
     schema = dataset.schema
     node_type = schema.node_types[0]
-    schema.check_split(node_type, bench.workload.split)
+    schema.split_size(node_type, bench.workload.split)
     if len(schema.node_types) > 1 or len(schema.edge_types) > 1:
         raise ConfigError("atta bench train takes graphs with one node type and one edge type")
     tables = schema.node_tables[node_type]

@@ -15,10 +15,11 @@ from atta.cli.output import COLUMNS, INTS, echo, json_option, printer, quiet_opt
 from atta.cli.work import overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
+from atta.partition.cutting.quality import missed_lines
 from atta.partition.dataset import Dataset
 from atta.partition.describe import describe
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate
-from atta.partition.importers import IMPORTERS, guess, import_graph
+from atta.partition.importers import IMPORTERS, called, guess, import_graph
 from atta.partition.schema import Schema
 from atta.samplers.local.predict import predict
 from atta.samplers.placement import placement
@@ -65,7 +66,9 @@ refused by name. An edge list may have several files SRC, which are read in this
 @click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
 @click.argument("paths", metavar="[FORMAT] SRC... DST", nargs=-1, required=True)
 @click.option("--format", "format_", type=click.Choice(sorted(IMPORTERS)), help="What SRC is, if the guess is wrong.")
-@click.option("--undirected", is_flag=True, help="Add the missing reverse edges, once each.")
+@click.option(
+    "--undirected", is_flag=True, help="Add the missing reverse edges, once each; beside times, once for each time."
+)
 @click.option("--reverse", is_flag=True, help="Add the reverse of every edge type as a type of its own, rev_RELATION.")
 @click.option("--normalize-features", is_flag=True, help="Divide each feature row by the sum of its absolute values.")
 @click.option(
@@ -142,8 +145,8 @@ def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: boo
     if format_ is None:
         format_ = guess(paths[0])
         if not quiet:
-            sign = IMPORTERS[format_].sign
-            echo(f"{paths[0]}: taken for {format_} ({sign}); --format corrects this", err=True)
+            what = called(paths[0], format_)
+            echo(f"{paths[0]}: taken for {format_} ({what}); --format corrects this", err=True)
     return format_, tuple(paths[:-1]), paths[-1]
 
 
@@ -208,7 +211,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 )
 @click.option(
     "--split",
-    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if there is none].",
+    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if it is empty].",
 )
 @click.option(
     "--trainers-per-server",
@@ -283,6 +286,8 @@ def _print_report(report: dict[str, Any]) -> None:
         )
         console.print(f"edge cut {quality['edge_cut']:.2%}, HALO ratio {quality['halo_ratio']:.3f}")
         console.print(f"balance (maximum / mean): {balance}")
+        for line in missed_lines(quality):
+            console.print(line)
         console.print(_placement_table(report["placement"]))
     if "prediction" in report:
         console.print(_prediction_table(report["prediction"]))

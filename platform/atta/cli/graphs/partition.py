@@ -136,12 +136,14 @@ def partition(
         if engine == "ray":
             from atta.train.launching import on_ray
 
-            on_ray.partition(src, dst, **given)
+            made = on_ray.partition(src, dst, **given)
         else:
             made = partition_graph(src, dst, method=method, fallback=fallback, **given)
             if failed := made.get("failed"):
                 method = made["method"]
                 echo(f"note: {failed}; {method} took its place", err=True)
+    for line in made["missed"]:
+        echo(f"note: {line}", err=True)
     say(quiet, f"{dst}: {parts} partitions by {method}; look at it with `atta inspect {dst}`")
 
 
@@ -158,7 +160,8 @@ class _Comparison:
         return {"schema": 1, **about, "methods": self.entries}
 
     def show(self) -> Group:
-        return Group(self._table(), *map(Text, explain(self.entries)))
+        missed = [f"{e['method']}: {line}" for e in self.entries for line in e["missed"]]
+        return Group(self._table(), *map(Text, explain(self.entries) + missed))
 
     def plot(self, path: str) -> None:
         plot_methods(self.entries, path)

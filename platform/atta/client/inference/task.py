@@ -113,9 +113,9 @@ def target_count(schema: Schema, nodes: Targets, node_type: str) -> int:
     elif isinstance(nodes, str):
         if nodes not in schema.splits[node_type]:
             raise UnknownNameError.of("split", nodes, schema.splits[node_type])
-        count = schema.splits[node_type][nodes]
+        count = schema.split_size(node_type, nodes)
     else:
         count = len(nodes)
     if not count:
-        raise ConfigError("there are no vertices to predict: the split or list of ids is empty")
+        raise ConfigError("there are no vertices to predict: the list of ids is empty")
     return count

@@ -136,6 +136,7 @@ def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) 
     if isinstance(source, str):
         if source not in schema.splits.get(node_type, {}):
             raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
+        schema.split_size(node_type, source)
         return session_pb2.Seeds(node_type=node_type, split=source)
     ids = as_ids("input_nodes", source)
     message = session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())
@@ -184,7 +185,7 @@ def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
         return count_sized(count, rank=rank, world=world, pad=request.pad)
     match source:
         case "split":
-            found = schema.splits[seeds.node_type][schema.check_split(seeds.node_type, seeds.split)]
+            found = schema.split_size(seeds.node_type, seeds.split)
         case "all":
             found = schema.node_counts[schema.check_node_type(seeds.node_type)]
         case "links":

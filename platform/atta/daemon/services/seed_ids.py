@@ -61,8 +61,8 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
         raise ConfigError("seeds: times and sizes go with ids, a split has no order")
     match seeds.WhichOneof("source"):
         case "split":
+            _check_room(dataset.schema.split_size(seeds.node_type, seeds.split))
             members = dataset.split(seeds.node_type, seeds.split)
-            _check_room(len(members))
             internal = np.asarray(members, dtype=np.int64)
             return ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":

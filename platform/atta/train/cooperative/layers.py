@@ -11,6 +11,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from atta.errors import ConfigError
 from atta.train.cooperative.exchange import CooperativeGraph, RowRange, exchange, start_exchange
+from atta.train.models.matrix import adjacency
 
 __all__ = ["Exchanged", "check_layer"]
 
@@ -141,7 +142,8 @@ def _as_matrix(layer: MessagePassing, h: torch.Tensor) -> bool:
 
 def _ones(span: RowRange, like: torch.Tensor) -> torch.Tensor:
     weights = torch.ones(span.edge_index.shape[1], dtype=like.dtype, device=like.device)
-    return _compressed(span.edge_index, weights, span)
+    sources, targets = span.edge_index
+    return adjacency(sources, targets, weights, (span.last - span.first, span.sources))
 
 
 def _gcn_edges(
@@ -170,13 +172,6 @@ def _gcn_edges(
             weights = torch.cat([weights, scale[span.first : span.last] ** 2])
             order = torch.argsort(target, stable=True)
             source, target, weights = source[order], target[order], weights[order]
-    edges = torch.stack([source, target])
-    return (_compressed(edges, weights, span), None) if _as_matrix(layer, like) else (edges, weights)
-
-
-def _compressed(edges: torch.Tensor, weights: torch.Tensor, span: RowRange) -> torch.Tensor:
-    """Adjacency [targets, sources] in CSR. With a list of edges PyG would first copy one row per edge."""
-    targets = span.last - span.first
-    starts = torch.zeros(targets + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(edges[1], minlength=targets), 0, out=starts[1:])
-    return torch.sparse_csr_tensor(starts, edges[0], weights, size=(targets, span.sources), check_invariants=False)
+    if not _as_matrix(layer, like):
+        return torch.stack([source, target]), weights
+    return adjacency(source, target, weights, (span.last - span.first, span.sources)), None

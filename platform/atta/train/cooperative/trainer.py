@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 import atta
-from atta.errors import ConfigError
 from atta.train.cooperative import (
     CooperativeModel,
     ServerGroups,
@@ -59,8 +58,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         """
         super().__init__(config, cluster, device)
         schema = cluster.schema
-        if not schema.splits[schema.node_types[0]].get("train"):
-            raise ConfigError("the dataset has no training vertices")
+        schema.split_size(schema.node_types[0], "train")
         trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
         self.groups = ServerGroups(
             config.server_size,

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,10 +144,9 @@ def _device(wanted: str, rank: int) -> str:
 
 
 def _prepare_torch(processes: int) -> None:
-    """Give each process its share of the cores, and silence a warning about what torch calls beta."""
+    """Give each process its share of the cores."""
     import torch
 
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
 
 

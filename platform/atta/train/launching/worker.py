@@ -159,7 +159,6 @@ def _prepare() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host name, which may fail
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     keep_freed()
     heed_interrupts()

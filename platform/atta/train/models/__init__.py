@@ -9,6 +9,7 @@ import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
 from atta.train.models.deep import DeepGNN
+from atta.train.models.matrix import csr_matrix, row_starts
 from atta.train.settings import DEEP_MODELS, TrainSettings
 
 __all__ = ["SampledModel", "build_model", "whole_model"]
@@ -115,8 +116,7 @@ class _Adjacency:
 
     def __init__(self, edge_index: torch.Tensor, targets: int, dtype: torch.dtype) -> None:
         self._sources = edge_index[0]
-        self._start = torch.zeros(targets + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(edge_index[1], minlength=targets), 0, out=self._start[1:])
+        self._start = row_starts(edge_index[1], targets)
         self._ones = torch.ones(edge_index.shape[1], dtype=dtype)
 
     def first(self, targets: int, sources: int, edges: int) -> torch.Tensor:
@@ -124,4 +124,4 @@ class _Adjacency:
         vertices.
         """
         parts = self._start[: targets + 1], self._sources[:edges], self._ones[:edges]
-        return torch.sparse_csr_tensor(*parts, size=(targets, sources), check_invariants=False)
+        return csr_matrix(*parts, (targets, sources))

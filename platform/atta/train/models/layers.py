@@ -16,6 +16,7 @@ from atta.train.checkpoint import SavedModel
 from atta.train.models import whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER
+from atta.train.models.matrix import adjacency
 from atta.train.settings import TrainSettings
 
 __all__ = ["TorchLayer", "digest_of", "layers_of", "saved_model", "wrapped"]
@@ -144,7 +145,8 @@ def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
     source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
     targets = x[: block.targets]
     if _sums(conv, x.device):
-        matrix = _matrix(source, target, torch.ones(len(source), dtype=x.dtype), block)
+        ones = torch.ones(len(source), dtype=x.dtype)
+        matrix = adjacency(source, target, ones, (block.targets, len(block.x)))
         try:
             summed: torch.Tensor = conv((x, targets), matrix)
             return summed
@@ -171,17 +173,10 @@ def _gcn(conv: GCNConv, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
     source, target = source[other], target[other]
     weights = scale[source] * scale[target]
     own = scale[: block.targets, None].to(x.device) ** 2 * x[: block.targets]
-    summed = _matrix(source, target, weights, block).to(x.device) @ x + own
+    matrix = adjacency(source, target, weights, (block.targets, len(block.x)))
+    summed = matrix.to(x.device) @ x + own
     found: torch.Tensor = conv.lin(summed)
     return found if conv.bias is None else found + conv.bias
-
-
-def _matrix(source: torch.Tensor, target: torch.Tensor, weights: torch.Tensor, block: LayerBlock) -> torch.Tensor:
-    """Adjacency [targets, vertices read] in CSR. With a list of edges PyG would copy one row per edge."""
-    starts = torch.zeros(block.targets + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(target, minlength=block.targets), 0, out=starts[1:])
-    size = (block.targets, len(block.x))
-    return torch.sparse_csr_tensor(starts, source, weights, size=size, check_invariants=False)
 
 
 def _deep(gnn: DeepGNN, number: int, device: torch.device, *, hidden: bool) -> TorchLayer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -95,8 +94,7 @@ def measure(
     cores = max(1, (os.cpu_count() or 1) // question.trainers)
     model = _model(replace(network, layers=layers))
     times, edges = [], []
-    with _threads(cores), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    with _threads(cores):
         most = int(min(_MOST_EDGES, max(_FEWEST_EDGES, _PIECE_EDGES * seconds)))
         for share in (1, 2):
             graph = piece(whole, network, most_edges=most, every=share)

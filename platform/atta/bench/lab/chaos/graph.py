@@ -53,7 +53,7 @@ class ChaosGraph:
         """The folder of the partitioned dataset."""
         with GraphWriter(folder / "graph") as out:
             out.add_nodes("node", VERTICES, ids=self.ids, tables={"x": self.x}, splits={"train": self.train})
-            out.add_edges("node__to__node", self.sources, self.targets, time=self.times)
+            out.add_edges("node__to__node", self.sources, self.targets, tables={"time": self.times})
         partition_graph(folder / "graph", folder / "parts", parts=parts, method="random", seed=1)
         return folder / "parts"
 

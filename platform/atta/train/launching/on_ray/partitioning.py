@@ -80,7 +80,7 @@ def partition(
     overwrite: bool = False,
     verify: bool = True,
     progress: Progress | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Partition the graph folder ``src`` into the dataset ``dst`` by LDG, on all machines of the Ray cluster.
 
     The dataset is, bit for bit, the one that ``partition_graph(..., method="ldg")`` makes. Both folders must be the same
@@ -94,10 +94,13 @@ def partition(
         options: of ``ldg``; the order ``bfs`` is not among them.
         seed, balance, overwrite, verify, progress: as for ``partition_graph``.
 
+    Returns:
+        As ``partition_graph``.
+
     Raises:
         ConfigError: an option is wrong, ``dst`` may not be written, or Ray is not installed.
         DataError: the graph folder is damaged.
         UnavailableError, QuotaExceededError: there is no Ray cluster, or it has no core.
     """
     given: dict[str, Any] = {"parts": parts, "options": options, "seed": seed, "balance": balance}
-    partition_by_tasks(RayTasks(), src, dst, **given, overwrite=overwrite, verify=verify, progress=progress)
+    return partition_by_tasks(RayTasks(), src, dst, **given, overwrite=overwrite, verify=verify, progress=progress)

@@ -8,6 +8,7 @@ import torch
 from torch_geometric.utils import add_self_loops, k_hop_subgraph, remove_self_loops, to_undirected
 
 from atta.errors import ConfigError
+from atta.train.models.matrix import adjacency
 
 __all__ = ["HOPS", "PublishedGraph"]
 
@@ -54,11 +55,8 @@ class PublishedGraph:
 
     def adjacency(self, like: torch.Tensor) -> torch.Tensor:
         """CSR [targets, sources] in the dtype and on the device of ``like``; PyG multiplies rows by it."""
-        starts = torch.zeros(self.rows + 1, dtype=torch.int64, device=self.edge_index.device)
-        torch.cumsum(torch.bincount(self.edge_index[1], minlength=self.rows), 0, out=starts[1:])
-        csr = torch.sparse_csr_tensor(
-            starts, self.edge_index[0], self.weights, size=(self.rows, self.rows), check_invariants=False
-        )
+        sources, targets = self.edge_index
+        csr = adjacency(sources, targets, self.weights, (self.rows, self.rows))
         return csr.to(device=like.device, dtype=like.dtype)
 
     def around(self, targets: torch.Tensor) -> tuple[PublishedGraph, torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from atta.train.cooperative.across.meeting import HaloRows, rows_of, told
 from atta.train.cooperative.exchange import ExactSource
+from atta.train.models.matrix import csr_matrix
 from atta.train.steps.pipeline.decisions.progress import Producer
 from atta.train.steps.pipeline.layers import Longs
 from atta.train.steps.pipeline.split import Entries, GatherPlan
@@ -78,12 +79,11 @@ def _by_interval(
         ends = np.cumsum(counts)
         chosen = np.arange(int(counts.sum())) + np.repeat(starts[mine] - (ends - counts), counts)
         found.append(
-            torch.sparse_csr_tensor(
+            csr_matrix(
                 torch.from_numpy(np.concatenate([[0], ends])),
                 torch.from_numpy(columns[chosen]),
                 torch.from_numpy(values[chosen]).to(dtype),
-                size=(len(mine), width),
-                check_invariants=False,
+                (len(mine), width),
             )
         )
     return found
