@@ -49,13 +49,16 @@ class SavedEmbeddings:
         """Those of a file that was read, out of its ``weights``; raises DataError if it does not tell the vertices."""
         names = [name for name in weights if name.startswith(EMBEDDINGS)]
         rows = {name.removeprefix(EMBEDDINGS): weights.pop(name) for name in names}
-        ids, dataset_id = saved.get(IDS, {}), saved.get(DATASET)
-        if not isinstance(ids, dict) or not isinstance(dataset_id, str | None):
+        ids, dataset_id = saved.get(IDS), saved.get(DATASET)
+        if not isinstance(ids, dict | None) or not isinstance(dataset_id, str | None):
             raise DataError(path, "does not tell whose embeddings it has")
-        _check_tensors(path, ids)
-        if rows and dataset_id is None and IDS not in saved:
+        if rows and ids is None and dataset_id is None:
             raise DataError(path, "does not tell whose embeddings it has")
-        return cls(rows, ids, path, dataset_id)
+        _check_tensors(path, ids or {})
+        for node_type, of_type in rows.items():
+            if of_type.dim() != 2:
+                raise DataError(path, f"embeddings of {node_type}: {list(of_type.shape)}, not a row for each vertex")
+        return cls(rows, ids or {}, path, dataset_id)
 
     def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
         """int64 [vertices]: where a table of the cluster has each row of a type.

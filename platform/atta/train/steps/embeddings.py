@@ -110,31 +110,39 @@ class TypeEmbeddings:
         """
         steps = torch.zeros(len(self._tables), dtype=torch.int64, device=self._device)
         for share in shares:
-            tables = share.state.get("tables", {})
-            if tables.keys() != self._tables.keys():
-                raise DataError(
-                    folder, f"has embeddings of {_named(tables)}, this model those of {_named(self._tables)}"
-                )
-            for number, (node_type, table) in enumerate(self._tables.items()):
-                saved = dict(tables[node_type])
-                rows = self._rows_saved(folder, node_type, share, saved)
-                steps[number] = max(int(steps[number]), int(saved.pop("steps", 0)))
-                table.push_state(rows, saved)
+            tables = share.state.get("tables")
+            if not isinstance(tables, dict) or tables.keys() != self._tables.keys():
+                there = _named(tables) if isinstance(tables, dict) else "no type"
+                raise DataError(folder, f"has embeddings of {there}, this model those of {_named(self._tables)}")
+            of_share = torch.tensor([self._load_share(folder, node_type, share) for node_type in self._tables])
+            steps = torch.maximum(steps, of_share.to(steps))
         dist.all_reduce(steps, op=dist.ReduceOp.MAX)  # all rows are there, and a rank may have had no share to load
         for table, count in zip(self._tables.values(), steps.tolist(), strict=True):
             table.steps = count
 
+    def _load_share(self, folder: str, node_type: str, share: RankShare) -> int:
+        """Write a share of a type's rows and of their state; returns the number of steps."""
+        try:
+            saved = dict(share.state["tables"][node_type])
+            rows = self._rows_saved(folder, node_type, share, saved)
+            steps = int(saved.pop("steps"))
+            self._tables[node_type].push_state(rows, saved)
+        except (ConfigError, LookupError, ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                folder, f"a file of trainer {share.rank} in it has no embeddings of {node_type} that fit: {error}"
+            ) from error
+        return steps
+
     def _rows_saved(self, folder: str, node_type: str, share: RankShare, saved: dict[str, Any]) -> np.ndarray:
         """int64 [n]: where the table has the rows of a share. Takes what tells this out of ``saved``."""
         ids, vertices = saved.pop("ids", None), saved.pop("vertices", None)
-        count = self._tables[node_type].num_embeddings
         if "dataset_id" in share.state:  # of an earlier release: rows lie in the order of the tables
             if share.state["dataset_id"] != self._cluster.dataset_id:
                 raise DataError(folder, "the embeddings in it lie in the order of another partitioned dataset")
-            return np.array(_share(count, share.rank, share.world))
-        if not isinstance(vertices, int) or not isinstance(ids, torch.Tensor | None):
-            raise DataError(folder, f"does not tell whose embeddings of {node_type} it has")
+            return np.array(_share(self._tables[node_type].num_embeddings, share.rank, share.world))
         part = _share(vertices, share.rank, share.world)
+        if ids is not None and (ids.dtype != torch.int64 or ids.shape != (len(part),)):
+            raise ConfigError(f"{len(part)} rows, ids {ids.dtype} {list(ids.shape)}")
         given = np.arange(part.start, part.stop) if ids is None else ids.cpu().numpy()
         try:
             return rows_of_all(self._cluster, f"nodes:{node_type}", vertices, given)
