@@ -42,7 +42,16 @@ from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import Graph
 from atta.simulate.profile import HopSize, Linear, Profile, load_profile, save_profile
 from atta.train import EpochReport, TrainConfig
-from atta.train.checkpoint import LAST, load_checkpoint, load_weights, save_checkpoint, seal
+from atta.train.checkpoint import (
+    BEST,
+    LAST,
+    SavedEmbeddings,
+    load_checkpoint,
+    load_weights,
+    save_best,
+    save_checkpoint,
+    seal,
+)
 from atta.train.checkpoint.place import RunPlace
 from atta.train.checkpoint.ranks import load_rank, save_rank
 from atta.train.checkpoint.run import place_in
@@ -286,6 +295,13 @@ def checkpoints(folder: Path) -> dict[str, Kind]:
     save_checkpoint(folder, CONFIG, *built(), [epoch])
     save_rank(folder, 0, 1, RunPlace(1), {"random": {"cpu": torch.get_rng_state()}})
     (rank,) = folder.glob("rank-*.pt")
+    learnt = {"author": torch.zeros(3, 2)}
+    save_best(folder / "best", CONFIG, built()[0], epoch,
+              embeddings=SavedEmbeddings(learnt, {"author": torch.tensor([3, 5, 9])}))  # fmt: skip
+
+    def best() -> None:
+        load_weights(folder / "best", built()[0], CPU)
+        load_model(folder / "best")
 
     def run() -> None:
         model, optimizer = built()
@@ -301,6 +317,7 @@ def checkpoints(folder: Path) -> dict[str, Kind]:
             raise errors[0]
 
     return {
+        "best": Kind(folder / "best" / BEST, best, state_changed),
         "checkpoint": Kind(folder / LAST, run, state_changed),
         "rank": Kind(rank, lambda: load_rank(folder, 0, 1, RunPlace(1), CPU), state_changed),
     }

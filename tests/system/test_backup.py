@@ -21,6 +21,7 @@ import atta
 from atta.cli.main import cli
 from atta.client.control import Connection
 from atta.errors import AttaError, ConfigError
+from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import read_cluster, write_cluster
@@ -76,6 +77,30 @@ def pair(small_graph: SmallGraph, tmp_path: Path) -> Iterator[Pair]:
 
 def table_of(cluster: atta.Cluster) -> Any:
     return atta.DistTensor(cluster, (ROWS, 2000), name="t")
+
+
+def test_rows_that_nobody_has_written_are_those_of_their_vertices(small_graph: SmallGraph, pair: Pair) -> None:
+    """The backup makes them anew from the log, and again after it was killed."""
+    ids = small_graph.ids
+
+    def rows() -> bytes:
+        with pair.connect() as cluster:
+            return rows_of_vertices(cluster, len(ids))[ids].tobytes()
+
+    wanted = rows()
+    pair.kill(pair.primary)
+    told = CliRunner().invoke(cli, ["tables", "promote", "--cluster", str(pair.file), "--part", "0"])
+    assert told.exception is None
+    assert rows() == wanted
+    pair.kill(pair.backup)
+    pair.start_backup()
+    assert rows() == wanted
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as other:
+        assert rows_of_vertices(other, len(ids))[ids].tobytes() == wanted
+
+
+def rows_of_vertices(cluster: atta.Cluster, count: int) -> Any:
+    return atta.DistTensor(cluster, (count, 3), name="first", policy="nodes:node", init=Normal(0, 1, seed=2))
 
 
 def test_a_machine_is_lost_with_its_disk(pair: Pair) -> None:

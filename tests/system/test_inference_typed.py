@@ -19,10 +19,10 @@ from click.testing import CliRunner
 
 import atta
 from atta.cli import main as root
-from atta.kvstore.spec import MutableSpec
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.checkpoint import save_best
+from atta.train.checkpoint import SavedEmbeddings, save_best
+from atta.train.checkpoint.files import write_file
 from atta.train.launching import predictors
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
@@ -99,18 +99,16 @@ def checkpoint(folder: Path, world: World, cluster: atta.Cluster, kind: str) -> 
     torch.manual_seed(5)
     model = TypedModel(settings.own, reach, CLASSES)
     rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.without_features}
-    in_tables = {t: torch.empty_like(learnt) for t, learnt in rows.items()}
-    for t, learnt in rows.items():
-        in_tables[t][places(cluster, t, world.ids[t])] = learnt
-    save_best(folder, settings.own, model, EPOCH, embeddings=in_tables, dataset_id=cluster.dataset_id)
+    save_best(folder, settings.own, model, EPOCH, embeddings=by_ascending_ids(world, rows))
     with torch.no_grad():
         return over_all_vertices(model.eval(), {**world.x, **rows}, world.edges)
 
 
-def places(cluster: atta.Cluster, node_type: str, ids: np.ndarray) -> torch.Tensor:
-    """Where tables have the rows of some vertices."""
-    table = cluster.tables.create(MutableSpec(f"order-{node_type}", COUNTS[node_type], policy=f"nodes:{node_type}"))
-    return torch.from_numpy(table.locate(ids))
+def by_ascending_ids(world: World, rows: dict[str, torch.Tensor]) -> SavedEmbeddings:
+    """``rows`` are in the order of ``world.ids``."""
+    order = {t: np.argsort(world.ids[t]) for t in rows}
+    ids = {t: torch.from_numpy(world.ids[t][order[t]]) for t in rows}
+    return SavedEmbeddings({t: learnt[order[t]] for t, learnt in rows.items()}, ids)
 
 
 def edges_read(cluster: atta.Cluster) -> float:
@@ -257,10 +255,7 @@ def checkpoint_of_pairs(folder: Path, world: World, cluster: atta.Cluster, kind:
     of_pairs = PairClasses(HIDDEN, HIDDEN, CLASSES) if classes else decoder_named(decoder, HIDDEN, HIDDEN)
     model = TypedLinkModel(settings.own, reach, ("author", "paper"), of_pairs)
     rows = {t: torch.randn(COUNTS[t], HIDDEN) for t in reach.without_features}
-    in_tables = {t: torch.empty_like(learnt) for t, learnt in rows.items()}
-    for t, learnt in rows.items():
-        in_tables[t][places(cluster, t, world.ids[t])] = learnt
-    save_best(folder, settings.own, model, EPOCH, embeddings=in_tables, dataset_id=cluster.dataset_id)
+    save_best(folder, settings.own, model, EPOCH, embeddings=by_ascending_ids(world, rows))
     with torch.no_grad():
         h = hidden_over_all_vertices(model.eval(), {**world.x, **rows}, world.edges)
         return Pairs({t: model.outputs[t](h[t]) for t in ("author", "paper")}, of_pairs)
@@ -291,6 +286,46 @@ def test_links_have_the_scores_of_the_whole_graph(
         own = order[np.searchsorted(world.ids[node_type], rows.ids, sorter=order)]
         assert sorted(own) == list(range(COUNTS[node_type]))
         np.testing.assert_allclose(rows.values, expected.rows[node_type][own], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["rgcn", "hgt"])
+def test_predictions_are_the_same_however_the_graph_is_cut(world: World, tmp_path: Path, kind: str) -> None:
+    found = []
+    for parts, method in ((1, "random"), (2, "random"), (2, "ldg"), (4, "metis")):
+        data = tmp_path / f"{method}-{parts}"
+        partition_graph(world.folder / "graph", data, parts=parts, method=method, seed=5)
+        with atta.local(data, threads=1) as cluster:
+            if not found:
+                checkpoint(tmp_path / "run", world, cluster, kind)
+            rows = atta.predict(cluster, tmp_path / "run", what="scores", batch_size=1000, files=1)
+            assert rows is not None
+            order = np.argsort(rows.ids)
+            found.append((rows.ids[order], rows.values[order]))
+    for ids, values in found[1:]:
+        np.testing.assert_array_equal(ids, found[0][0])
+        np.testing.assert_array_equal(values, found[0][1])
+
+
+def test_files_of_earlier_releases_are_read_beside_their_own_dataset(
+    world: World, cluster: atta.LocalCluster, tmp_path: Path
+) -> None:
+    """Their rows lie in the order of the tables, and they say which dataset that is."""
+    checkpoint(tmp_path / "run", world, cluster, "rgcn")
+    now = atta.predict(cluster, tmp_path / "run", what="scores")
+    saved = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
+    for node_type, ids in saved.pop("embedding_ids").items():
+        rows = saved["model"][f"embeddings.{node_type}"]
+        in_tables = torch.empty_like(rows)
+        in_tables[torch.from_numpy(cluster.tables.locate(f"nodes:{node_type}", ids.numpy()))] = rows
+        saved["model"][f"embeddings.{node_type}"] = in_tables
+    write_file(tmp_path / "earlier", "best.pt", {**saved, "dataset_id": cluster.dataset_id})
+    earlier = atta.predict(cluster, tmp_path / "earlier", what="scores")
+    assert now is not None
+    assert earlier is not None
+    np.testing.assert_array_equal(earlier.values, now.values)
+    write_file(tmp_path / "other", "best.pt", {**saved, "dataset_id": "0123"})
+    with pytest.raises(atta.DataError, match="its embeddings lie in the order of dataset 0123, as earlier releases"):
+        atta.predict(cluster, tmp_path / "other")
 
 
 def best_unread(world: World, expected: Pairs, authors: np.ndarray, count: int) -> list[list[int]]:
@@ -434,12 +469,20 @@ def test_a_checkpoint_of_other_types_or_rows_is_refused(
                                heads=2, task="classes", target=shape["target"])  # fmt: skip
         model = TypedModel(settings.own, reach, CLASSES)
         rows = {t: torch.zeros(COUNTS[t], HIDDEN) for t in reach.without_features}
-        given = {"embeddings": rows, "dataset_id": cluster.dataset_id, **changes}
-        save_best(tmp_path, settings.own, model, EPOCH, **given)
+        given = by_ascending_ids(world, rows)
+        given = SavedEmbeddings(changes.get("rows", given.rows), given.ids | changes.get("ids", {}))
+        save_best(tmp_path, settings.own, model, EPOCH, embeddings=given if given.rows else None)
         return line_of(cluster, tmp_path, monkeypatch, capfd)
 
-    assert "those of another partitioned dataset" in refused(dataset_id="other")
-    assert "has no embeddings: runs write them into best.pt" in refused(embeddings={})
+    ids = torch.from_numpy(np.sort(world.ids["term"]))
+    other = "its embeddings are of another graph: "
+    assert f"{other}-7 is not a vertex of node type 'term'" in refused(
+        ids={"term": torch.cat([torch.tensor([-7]), ids[1:]])}
+    )
+    fewer = {"term": torch.zeros(24, HIDDEN)}
+    assert f"{other}there are 25 nodes of type 'term', not 24" in refused(rows=fewer, ids={"term": ids[1:]})
+    assert "embeddings of term: 25 rows, ids torch.int64 [24]" in refused(ids={"term": ids[1:]})
+    assert "has no embeddings: runs write them into best.pt" in refused(rows={})
     assert "trained for node type 'book', which this graph does not have" in refused(shape={"target": "book"})
 
 

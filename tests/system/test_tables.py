@@ -132,10 +132,22 @@ def test_creating_again_opens(cluster: atta.Cluster) -> None:
 
 
 def test_content_does_not_depend_on_the_number_of_daemons(small_graph: SmallGraph, cluster: atta.Cluster) -> None:
-    one = atta.DistTensor(cluster, (700, 5), name="random", init=Uniform(-1, 1, seed=3))
-    with atta.local(small_graph.dataset(1, "random"), threads=1) as other:
-        assert np.array_equal(one[:], atta.DistTensor(other, (700, 5), name="random", init=Uniform(-1, 1, seed=3))[:])
-    one.delete()
+    """Also not on how the graph is cut: rows of vertices and edges are those of the users' ids."""
+    edges = np.arange(len(small_graph.src))
+    ids = {"range": np.arange(700), "nodes:node": small_graph.ids, "edges:node__to__node": edges}
+
+    def contents(of: atta.Cluster, policy: str) -> np.ndarray:
+        init = Uniform(-1, 1, seed=3)
+        table = atta.DistTensor(of, (len(ids[policy]), 5), name="random", init=init, policy=policy)
+        found = table[ids[policy]]
+        table.delete()
+        return found
+
+    here = {policy: contents(cluster, policy) for policy in ids}
+    for parts, method in ((1, "random"), (2, "metis")):
+        with atta.local(small_graph.dataset(parts, method), threads=1) as other:
+            for policy, found in here.items():
+                assert np.array_equal(found, contents(other, policy))
 
 
 def test_growth(cluster: atta.Cluster) -> None:
@@ -313,14 +325,35 @@ def test_state_dict_round_trip(cluster: atta.Cluster, small_graph: SmallGraph) -
     assert torch.equal(model.state_dict()["0.weight"], state["0.weight"])
     with pytest.raises(RuntimeError, match="weight"):
         model.load_state_dict({**state, "0.weight": torch.zeros(3, 3)})
-    by_vertex = atta.DistEmbedding(cluster, len(small_graph.ids), 4, name="v", policy="nodes:node")
-    saved = by_vertex.state_dict()
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as other:
-        elsewhere = atta.DistEmbedding(other, len(small_graph.ids), 4, name="v", policy="nodes:node")
-        with pytest.raises(atta.ConfigError, match="dataset"):
-            elsewhere.load_state_dict(saved)
-    for name in ("s", "v"):
-        cluster.tables.delete(name)
+    cluster.tables.delete("s")
+
+
+@pytest.mark.parametrize("policy", ["nodes:node", "edges:node__to__node"])
+def test_a_state_goes_on_where_the_graph_is_cut_anew(
+    cluster: atta.Cluster, small_graph: SmallGraph, policy: str
+) -> None:
+    ids = torch.from_numpy(small_graph.ids) if policy == "nodes:node" else torch.arange(len(small_graph.src))
+    here = atta.DistEmbedding(cluster, len(ids), 4, name="v", policy=policy, optimizer="adam")
+    here(ids[:100]).pow(2).sum().backward()
+    saved = here.state_dict()
+    assert torch.equal(saved["weight"], here.eval()(ids.sort().values))
+    with atta.local(small_graph.dataset(2, "metis"), threads=1) as other:
+        there = atta.DistEmbedding(other, len(ids), 4, name="v", policy=policy, init=Normal(5, 1))
+        there.load_state_dict(saved)
+        assert torch.equal(there.eval()(ids), here(ids))
+        assert there.steps == 1
+        extra = saved["_extra_state"]
+        wrong = [({"steps": 1, "policy": policy, "dataset_id": "0123"}, "lie in the order of dataset 0123, these in")]
+        if policy == "nodes:node":
+            assert torch.equal(extra["ids"], ids.sort().values)
+            wrong += [
+                (extra | {"ids": extra["ids"][1:]}, "of another graph: there are 300 nodes of type 'node', not 299"),
+                (extra | {"ids": extra["ids"] - 10_000}, "is not a vertex of node type 'node'"),
+            ]
+        for state, words in wrong:
+            with pytest.raises(atta.ConfigError, match=words):
+                there.load_state_dict(saved | {"_extra_state": state})
+    cluster.tables.delete("v")
 
 
 def test_two_trainers_lose_no_step(cluster: atta.LocalCluster) -> None:

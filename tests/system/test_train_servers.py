@@ -274,6 +274,17 @@ def test_a_server_per_partition(config: TrainConfig) -> None:
         fit(replace(config, strategy="exchange", trainers_per_server=None))
 
 
+def test_stale_rows_of_another_cut_are_refused(config: TrainConfig, graph: Path, tmp_path: Path) -> None:
+    """They are of places in a partition, which may have as many vertices."""
+    kept = replace(
+        config, strategy="pipegcn", trainers=2, trainers_per_server=1, epochs=1, checkpoint=str(tmp_path / "run")
+    )
+    fit(kept)
+    partition_graph(graph, tmp_path / "parts", parts=2, method="random", seed=1)
+    with pytest.raises(ConfigError, match=r"rows that were kept are those of dataset \w+, this is \w+: cut in another"):
+        fit(replace(kept, cluster=None, data=str(tmp_path / "parts"), resume=True, epochs=2))
+
+
 def test_cooperative_learns_repeats_and_resumes(config: TrainConfig, tmp_path: Path) -> None:
     config = replace(
         config,

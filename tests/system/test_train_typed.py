@@ -169,10 +169,9 @@ def test_embeddings_learn_as_torch_s_in_one_process(world: World, tmp_path: Path
         losses.append(loss.item())
     assert [e.loss for e in report.epochs] == pytest.approx(losses, rel=1e-3)
     best = torch.load(tmp_path / "best.pt", weights_only=True)
+    assert best["embedding_ids"] == {}  # they are numbered from 0
     for t, table in tables.items():
-        found = best["model"][f"embeddings.{t}"]
-        # Rows stand in the order of the partitions, so they are compared as a set.
-        assert found.sum(1).sort().values.tolist() == pytest.approx(table.sum(1).sort().values.tolist(), abs=2e-2)
+        torch.testing.assert_close(best["model"][f"embeddings.{t}"], table.detach(), rtol=0, atol=2e-2)
 
 
 def initial_rows(cluster: atta.Cluster, node_type: str, number: int, settings: TrainConfig) -> torch.Tensor:
@@ -235,9 +234,6 @@ def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path) -> None:
         assert all(torch.equal(tensor, flat[1][key]) for key, tensor in flat[0].items())
         kept = {key.rpartition("/")[2] for key in flat[0] if "/tables/term/" in key}
         assert kept == ({"weight", "exp_avg", "exp_avg_sq"} if name == "rank-4-0.pt" else set())
-    # Whichever of the two trainers is first says what it lacks.
-    with pytest.raises(DataError, match=r"made with --trainers 1, not 2|goes with a file of each trainer"):
-        fit(replace(stopped, trainers=2, epochs=5))
 
 
 def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -255,11 +251,8 @@ def test_beginning_with_another_run(world: World, tmp_path: Path) -> None:
     best = fit(settings).best
     onward = replace(settings, checkpoint=None, epochs=1, lr=1e-30, embedding_lr=1e-30, init_from=str(tmp_path))
     assert fit(onward).epochs[0].metrics == pytest.approx(best.metrics, rel=1e-5)
-    other = replace(onward, cluster=None, data=str(world.folders["other"]))
-    with pytest.raises(
-        DataError, match="its embeddings do not fit: they are of other types, or of another partitioned"
-    ):
-        fit(other)
+    other = replace(onward, cluster=None, data=str(world.folders["other"]))  # the same graph, cut in another way
+    assert fit(other).epochs[0].metrics == pytest.approx(best.metrics, rel=1e-5)
     with pytest.raises(DataError, match="does not fit this model: encoders"):
         fit(replace(onward, cluster=world.clusters["features"]))
 
@@ -308,7 +301,7 @@ def test_a_run_without_validation_leaves_a_model_with_its_embeddings(tmp_path: P
         )  # fmt: skip
         fit(settings)
         saved = load_model(folder)
-        assert saved.embeddings["author"].shape == (20, 4)
+        assert saved.embeddings.rows["author"].shape == (20, 4)
         assert atta.predict(cluster, folder).values.shape == (60, 4)
         again = fit(replace(settings, init_from=str(folder), checkpoint=None, epochs=1))
         assert len(again.epochs) == 1

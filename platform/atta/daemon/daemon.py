@@ -50,6 +50,7 @@ from atta.daemon.services.string_ids import IdService
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, StalePrimaryError
 from atta.kvstore.durable.votes import VoteBook
+from atta.kvstore.mutable.owners import TableOwner
 from atta.kvstore.parameters.jobs import ParameterJobs
 from atta.kvstore.store import Store
 from atta.kvstore.tables import Tables
@@ -135,7 +136,9 @@ class Daemon:
         )
         self._ids = IdService(self._dataset, opened.owner, store, self._serving, config.listen, answers=answers)
         weights = ParameterJobs(lambda: config.table_bytes - tables.used_bytes)
-        tables = self._held = Tables(config.table_bytes, beside=lambda: weights.used_bytes)
+        tables = self._held = Tables(
+            config.table_bytes, beside=lambda: weights.used_bytes, owner=TableOwner(self._dataset, opened.owner)
+        )
         self._weights = ParameterService(weights, config.parts.start)
         snapshots = Path(config.snapshots) if config.snapshots else None
         self._journal: Journal | None = open_journal(config, self._dataset, tables, outgoing)

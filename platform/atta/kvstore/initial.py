@@ -1,9 +1,10 @@
-"""The initial contents of a table's rows. Random contents are a function of (seed, row, column), so they do not depend
-on the table's shards or on the steps in which it grew; see samplers/native/hash.hpp."""
+"""The initial contents of a table's rows. Random contents are a function of (seed, id of the row, column), so they do
+not depend on the table's shards or on the steps in which it grew; see samplers/native/hash.hpp."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeGuard
 
@@ -16,15 +17,19 @@ __all__ = [
     "Constant",
     "Initialiser",
     "Normal",
+    "RowIds",
     "Uniform",
     "Zeros",
     "initialiser_from_dict",
     "initialiser_to_dict",
     "is_finite",
+    "numbered_from",
 ]
 
+RowIds = Callable[[int, int], np.ndarray]
+"""Called with two places, gives the ids of the rows from the first to before the second, any integers."""
 _BLOCK = 1 << 20
-"""Number of values that are made at once for float16 tables, which have no kernel of their own."""
+"""Number of values that are made at once. Their ids, and those of float16, which has no kernel, need memory meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,8 @@ class Zeros:
     def check(self, dtype: np.dtype[Any]) -> None:
         """Any dtype can hold it."""
 
-    def fill(self, out: np.ndarray, first_row: int) -> None:
-        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
+    def fill(self, out: np.ndarray, ids: RowIds) -> None:
+        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
         out.fill(0)
 
 
@@ -61,8 +66,8 @@ class Constant:
         if not fits:
             raise ConfigError(f"init: a table of {dtype.str} cannot hold {self.value!r}")
 
-    def fill(self, out: np.ndarray, first_row: int) -> None:
-        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
+    def fill(self, out: np.ndarray, ids: RowIds) -> None:
+        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
         out.fill(self.value if out.dtype.kind == "f" else int(self.value))
 
 
@@ -83,9 +88,9 @@ class Uniform:
         if self.low > self.high:
             raise ConfigError(f"init: uniform from {self.low!r} to {self.high!r}: the lower bound is the larger one")
 
-    def fill(self, out: np.ndarray, first_row: int) -> None:
-        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
-        _fill(out, normal=False, first_row=first_row, seed=self.seed, a=self.low, b=self.high)
+    def fill(self, out: np.ndarray, ids: RowIds) -> None:
+        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
+        _fill(out, ids, normal=False, seed=self.seed, a=self.low, b=self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +110,9 @@ class Normal:
         if self.std < 0:
             raise ConfigError(f"init: normal: std {self.std!r} is negative")
 
-    def fill(self, out: np.ndarray, first_row: int) -> None:
-        """Write rows ``first_row`` ... of the table into ``out`` [n, *row shape]."""
-        _fill(out, normal=True, first_row=first_row, seed=self.seed, a=self.mean, b=self.std)
+    def fill(self, out: np.ndarray, ids: RowIds) -> None:
+        """Write the rows of ``ids(0, n)`` into ``out`` [n, *row shape]."""
+        _fill(out, ids, normal=True, seed=self.seed, a=self.mean, b=self.std)
 
 
 Initialiser = Zeros | Constant | Uniform | Normal
@@ -133,15 +138,20 @@ def initialiser_from_dict(value: object) -> Initialiser:
         raise ConfigError(f"init: {kind} does not take exactly {', '.join(fields) or 'nothing'}") from None
 
 
-def _fill(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:
-    if out.dtype != np.float16:
-        kernels.fill_rows(out, normal=normal, first_row=first_row, seed=seed, a=a, b=b)
-        return
+def numbered_from(first: int) -> RowIds:
+    """The ids of rows that are numbered, from ``first`` on."""
+    return lambda low, high: np.arange(first + low, first + high)
+
+
+def _fill(out: np.ndarray, ids: RowIds, *, normal: bool, seed: int, a: float, b: float) -> None:
     step = max(1, _BLOCK // max(1, math.prod(out.shape[1:])))
     for low in range(0, len(out), step):
-        block = np.empty(out[low : low + step].shape, dtype=np.float32)
-        kernels.fill_rows(block, normal=normal, first_row=first_row + low, seed=seed, a=a, b=b)
-        out[low : low + step] = block
+        place = out[low : low + step]
+        block = np.empty(place.shape, dtype=np.float32) if out.dtype == np.float16 else place
+        of_block = np.ascontiguousarray(ids(low, low + len(place)), dtype=np.int64)
+        kernels.fill_rows(block, of_block, normal=normal, seed=seed, a=a, b=b)
+        if block is not place:
+            place[:] = block
 
 
 def _check_random(init: Uniform | Normal, dtype: np.dtype[Any]) -> None:

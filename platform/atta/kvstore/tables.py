@@ -15,6 +15,8 @@ from pathlib import Path
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, Whole
 from atta.kvstore.durable.recorder import TableRecorder
+from atta.kvstore.initial import RowIds
+from atta.kvstore.mutable.owners import TableOwner
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.arrays import writing
@@ -43,6 +45,7 @@ class Tables:
         *,
         free_bytes: Callable[[], int] = available_bytes,
         beside: Callable[[], int] = lambda: 0,
+        owner: TableOwner | None = None,
     ) -> None:
         """Hold no tables yet.
 
@@ -51,8 +54,10 @@ class Tables:
                 twice.
             free_bytes: returns how much memory the process may still take. Tables leave an eighth of it free.
             beside: returns how many bytes of the limit are taken by other things.
+            owner: whose rows of tables they are; None: there is no dataset, and rows are their numbers.
         """
         self.quota_bytes = quota_bytes
+        self._owner = owner
         self._free_bytes, self._beside = free_bytes, beside
         self._changing = threading.Lock()
         self._tables: dict[str, MutableTable] = {}  # replaced, never changed
@@ -62,6 +67,14 @@ class Tables:
         self._given_up: AttaError | None = None
         self.recorder: TableRecorder | None = None
         """Where changes of tables without a lease are recorded before they are made; None: nowhere."""
+
+    def row_ids(self, spec: MutableSpec) -> RowIds | None:
+        """The ids of the rows of a table that are its owner's; None: they are row numbers. See ``TableOwner.ids``."""
+        return None if self._owner is None else self._owner.ids(spec)
+
+    @property
+    def _dataset_id(self) -> str:
+        return "" if self._owner is None else self._owner.dataset.dataset_id
 
     @property
     def used_bytes(self) -> int:
@@ -113,7 +126,7 @@ class Tables:
                     f"table {spec.name}: there are {MAX_TABLES} tables, the most that are possible"
                 )
             self._check_room(f"table {spec.name}", spec.nbytes(max(0, rows)))
-            table = MutableTable(spec, first_row, rows, table_id=table_id)
+            table = MutableTable(spec, first_row, rows, table_id=table_id, ids=self.row_ids(spec))
             table.key = self._new_key(table)
             self._record(table, Created(table.key, spec, first_row, rows, table_id), partial(self._add, table))
             return table
@@ -271,7 +284,7 @@ class Tables:
             copied()
             for name, (saved, arrays) in copies:
                 write_saved(table_folder(staging.path, name, make=True), saved, arrays)
-            write_contents(staging.path, snapshot_id, [name for name, _ in copies])
+            write_contents(staging.path, snapshot_id, [name for name, _ in copies], self._dataset_id)
 
     def write(
         self, folder: Path, tables: Sequence[MutableTable], *, snapshot_id: str = "", over: Path | None = None
@@ -291,7 +304,7 @@ class Tables:
             name = table.spec.name
             former = None if over is None else table_folder(over, name)
             table.write_snapshot(table_folder(folder, name, make=True), copy=copy, over=former)
-        write_contents(folder, snapshot_id, [table.spec.name for table in tables])
+        write_contents(folder, snapshot_id, [table.spec.name for table in tables], self._dataset_id)
 
     def prepare(self, folder: str | Path, *, resume: bool = False) -> dict[str, MutableTable]:
         """Read and check the tables of a snapshot while the present tables stay in use. ``adopt`` exchanges them.
@@ -299,23 +312,34 @@ class Tables:
         ``resume``: see ``MutableTable.load``.
 
         Raises:
-            DataError: the folder is damaged or is not a snapshot; names the file.
+            DataError: the folder is damaged or is not a snapshot; names the file. Or it has rows of vertices or edges of
+                another dataset.
             QuotaExceededError: there is no room for its tables.
         """
         folder = Path(folder)
         recover(folder)
-        names, total = read_contents(folder).tables, 0
+        contents, total = read_contents(folder), 0
         leased = sum(table.nbytes for table in self._leased().values()) + self._beside()
-        for name in names:
+        for name in contents.tables:
             saved, _ = read_saved(table_folder(folder, name))
             if saved.spec.name != name:
                 raise DataError(table_folder(folder, name), f"holds table {saved.spec.name} instead of {name}")
+            self._check_dataset(folder, contents.dataset_id, saved.spec)
             total += saved.spec.nbytes(saved.rows)
         if total + leased > self.quota_bytes:
             stay = f" beside {leased} bytes of tables with a lease and weights" if leased else ""
             raise QuotaExceededError(f"{folder}: its tables have {total} bytes{stay}, the quota is {self.quota_bytes}")
         self._check_memory(str(folder), total)
-        return {name: MutableTable.load(table_folder(folder, name), resume=resume) for name in names}
+        return {name: MutableTable.load(table_folder(folder, name), resume=resume) for name in contents.tables}
+
+    def _check_dataset(self, folder: Path, of: str, spec: MutableSpec) -> None:
+        """Rows of a snapshot lie in the order of their owner's vertices or edges, which another dataset has not."""
+        if spec.policy != "range" and of and self._dataset_id and of != self._dataset_id:
+            raise DataError(
+                folder,
+                f"its rows of table {spec.name} are {spec.policy} of dataset {of}, this is {self._dataset_id}: cut in "
+                "another way, rows would be those of other vertices",
+            )
 
     def adopt(self, tables: Mapping[str, MutableTable], load_id: int, steps: Mapping[str, int]) -> None:
         """Replace all tables without a lease by ``tables``. A table with a lease stays, also if one has its name.

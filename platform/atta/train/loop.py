@@ -19,6 +19,7 @@ from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint import (
     LAST,
     RunPlace,
+    SavedEmbeddings,
     load_checkpoint,
     load_rank,
     load_weights,
@@ -128,7 +129,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self.model = model.to(self.device)
         goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
         if config.init_from is not None and not goes_on:
-            self.load_embedding_weights(config.init_from, *load_weights(config.init_from, self.model, self.device))
+            self.load_embedding_weights(load_weights(config.init_from, self.model, self.device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
         self.learning_rate = LearningRate(config, self.optimizer, rises=self.watched.rises)
 
@@ -195,14 +196,18 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def load_rank_state(self, state: dict[str, Any]) -> None:
         """Go on from what ``rank_state`` has returned; called before the first epoch."""
 
-    def embedding_weights(self) -> dict[str, torch.Tensor]:
-        """Rows of learnable tables by node type, for the file of the best model; rank 0 calls this."""
-        return {}
+    def load_rank_states(self, folder: str, place: RunPlace) -> None:
+        """Go on from what all ranks have saved at the end of an epoch. As a rule, each has only its own."""
+        self.load_rank_state(load_rank(folder, self.rank, self.world, place, self.device))
 
-    def load_embedding_weights(self, path: str, weights: Mapping[str, torch.Tensor], dataset_id: object) -> None:
-        """Begin with rows of another run that ``embedding_weights`` has returned; raises DataError."""
-        if weights:
-            raise DataError(path, f"--init-from: has embeddings of {', '.join(weights)}, this model has none")
+    def embedding_weights(self) -> SavedEmbeddings | None:
+        """Rows of learnable tables, for the file of the best model; rank 0 calls this."""
+        return None
+
+    def load_embedding_weights(self, saved: SavedEmbeddings) -> None:
+        """Begin with rows of another run; raises DataError."""
+        if saved.rows:
+            raise DataError(saved.path, f"--init-from: has embeddings of {', '.join(saved.rows)}, this model has none")
 
     @abc.abstractmethod
     def tallies(self) -> Mapping[str, Sequence[float]]:
@@ -234,7 +239,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             if self.keeps_state:
                 self.load_rank_state(saved["kept"])
         elif epochs and self.keeps_state:
-            self.load_rank_state(load_rank(folder, self.rank, self.world, place, self.device))
+            self.load_rank_states(folder, place)
         return epochs
 
     def _save(self, epochs: Sequence[EpochReport], *, last: bool) -> None:
@@ -253,11 +258,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         epoch is written if it has embeddings: checkpoints have each rank's share of these only.
         """
         best = best_epoch(epochs, self.watched)
-        embeddings = self.embedding_weights() if best is epochs[-1] or (best is None and last) else {}
-        if best is epochs[-1] or embeddings:
-            save_best(
-                folder, self.config, self.model, epochs[-1], embeddings=embeddings, dataset_id=self.cluster.dataset_id
-            )
+        found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
+        if best is epochs[-1] or found:
+            save_best(folder, self.config, self.model, epochs[-1], embeddings=found)
             self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:

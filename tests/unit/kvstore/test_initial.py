@@ -17,6 +17,7 @@ from atta.kvstore.initial import (
     Zeros,
     initialiser_from_dict,
     initialiser_to_dict,
+    numbered_from,
 )
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
@@ -26,7 +27,7 @@ INITS: list[Initialiser] = [Zeros(), Constant(3), Uniform(-1.5, 2.5, seed=9), No
 
 def filled(init: Initialiser, rows: int, columns: int, *, dtype: str = "<f4", first: int = 0) -> np.ndarray:
     out = np.empty((rows, columns), dtype)
-    init.fill(out, first)
+    init.fill(out, numbered_from(first))
     return out
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atta.errors import DataError, UnknownClientError
-from atta.kvstore.initial import Constant, Uniform
+from atta.kvstore.initial import Constant, Uniform, numbered_from
 from atta.kvstore.mutable.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
@@ -91,7 +91,7 @@ class Model:
 
 def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
     values = np.empty((rows, *spec.row_shape), spec.dtype)
-    spec.init.fill(values, first)
+    spec.init.fill(values, numbered_from(first))
     return Model(spec, first, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DeadlineError
 from atta.kvstore.codecs import check_codec
 from atta.kvstore.initial import Normal
@@ -236,21 +237,33 @@ class DistEmbedding(nn.Module):
         self._queued = False
         self.step()
 
-    def pull_state(self, rows: range) -> dict[str, Tensor]:
+    @property
+    def steps(self) -> int:
+        """Number of the optimiser's steps. Set it to go on from a state that was saved."""
+        self._table.refresh()
+        return self._table.step
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._table.refresh()  # a snapshot that was loaded before must not set the step back later
+        self._table.step = int(steps)
+
+    def pull_state(self, rows: range | np.ndarray) -> dict[str, Tensor]:
         """What the owners keep of some rows of the table: ``weight`` and the optimiser's arrays under torch's names.
 
-        Each is float32 [rows, embedding_dim]. Read it while nobody pushes: the arrays are not read at one moment.
+        Each is float32 [rows, embedding_dim], in the order of ``rows`` (int64 [n]). Read it while nobody pushes:
+        the arrays are not read at one moment.
         """
         self.flush()
         names = _arrays(self._table.spec)
         found = {name: torch.empty(len(rows), self.embedding_dim) for name in names}
         for first in range(0, len(rows), _ROWS):
-            piece = np.arange(rows.start + first, rows.start + min(first + _ROWS, len(rows)))
+            piece = np.asarray(rows[first : first + _ROWS])
             for name, array in names.items():
                 found[name][first : first + len(piece)] = torch.from_numpy(self._table.pull(piece, array=array).values)
         return found
 
-    def push_state(self, rows: range, state: Mapping[str, Tensor]) -> None:
+    def push_state(self, rows: range | np.ndarray, state: Mapping[str, Tensor]) -> None:
         """Write what ``pull_state`` has returned, or some of its arrays.
 
         Raises:
@@ -268,7 +281,7 @@ class DistEmbedding(nn.Module):
                 )
             for first in range(0, len(rows), _ROWS):
                 piece = values[first : first + _ROWS].detach().cpu().numpy()
-                where = np.arange(rows.start + first, rows.start + first + len(piece))
+                where = np.asarray(rows[first : first + _ROWS])
                 self._table.push(where, piece, array=names[name]).wait()
 
     def extra_repr(self) -> str:
@@ -276,30 +289,45 @@ class DistEmbedding(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, table={self._table.spec.name!r}"
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Pull all rows. The optimiser's state stays on the daemons; ``cluster.tables.save`` saves both."""
+        """Pull all rows, by ascending ids. The optimiser's state stays on the daemons; ``cluster.tables.save`` saves both."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         self.flush()
+        rows = self._rows_of(destination[prefix + "_extra_state"])
         weight = torch.empty(self.num_embeddings, self.embedding_dim)
         for first in range(0, self.num_embeddings, _ROWS):
-            rows = np.arange(first, min(first + _ROWS, self.num_embeddings))
-            weight[first : first + len(rows)] = torch.from_numpy(self._table.pull(rows).values)
+            piece = rows[first : first + _ROWS]
+            weight[first : first + len(piece)] = torch.from_numpy(self._table.pull(piece).values)
         destination[prefix + "weight"] = weight
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The number of steps, and what the order of the rows depends on."""
-        self._table.refresh()
-        return {"steps": self._table.step, "policy": self._table.spec.policy, "dataset_id": self._dataset_id}
+        """The number of steps, and whose rows they are: int64 [num_embeddings], ascending; None: 0, 1, 2, ..."""
+        ids = ascending_ids(self._cluster, policy := self._table.spec.policy)
+        return {"steps": self.steps, "policy": policy, "ids": None if ids is None else torch.from_numpy(ids)}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Set the number of steps; raises ConfigError if rows of vertices or edges come from another partitioning."""
-        policy = self._table.spec.policy
-        if state["policy"] != policy or (policy != "range" and state["dataset_id"] != self._dataset_id):
-            raise ConfigError(
-                f"table {self._table.spec.name}: the state's rows are {state['policy']} of dataset {state['dataset_id']}, "
-                f"these are {policy} of {self._dataset_id}"
-            )
-        self._table.refresh()  # a snapshot that was loaded before must not set the step back later
-        self._table.step = int(state["steps"])
+        """Set the number of steps; raises ConfigError if there are other vertices or edges."""
+        self._rows_of(state)
+        self.steps = state["steps"]
+
+    def _rows_of(self, state: Mapping[str, Any]) -> np.ndarray:
+        """int64 [num_embeddings]: where the table has the rows of a state."""
+        policy, about = self._table.spec.policy, f"table {self._table.spec.name}"
+        if state["policy"] != policy:
+            raise ConfigError(f"{about}: the state's rows are {state['policy']}, these are {policy}")
+        if policy == "range":
+            return np.arange(self.num_embeddings)
+        if "ids" not in state:  # of an earlier release
+            if state["dataset_id"] != self._dataset_id:
+                raise ConfigError(
+                    f"{about}: the state's rows lie in the order of dataset {state['dataset_id']}, these in that of "
+                    f"{self._dataset_id}"
+                )
+            return np.arange(self.num_embeddings)
+        ids = None if state["ids"] is None else state["ids"].cpu().numpy()
+        try:
+            return rows_of_all(self._cluster, policy, self.num_embeddings if ids is None else len(ids), ids)
+        except ConfigError as error:
+            raise ConfigError(f"{about}: the state is of another graph: {error}") from None
 
     def _load_from_state_dict(  # noqa: PLR0917 - as torch calls it
         self,
@@ -325,9 +353,10 @@ class DistEmbedding(nn.Module):
         self._ready = []
         self.forget()
         self.flush()
+        rows = self._rows_of(state_dict.get(prefix + "_extra_state") or self.get_extra_state())
         for first in range(0, self.num_embeddings, _ROWS):
             piece = weight[first : first + _ROWS].detach().cpu().numpy()
-            self._table.push(np.arange(first, first + len(piece)), piece).wait()
+            self._table.push(rows[first : first + len(piece)], piece).wait()
 
 
 def _distinct(ids: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:

@@ -1,22 +1,58 @@
-"""Rows of the read-only node tables by user id, outside of batches."""
+"""All vertices of a type, and rows of the read-only node tables, by user id, outside of batches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader
+from atta.errors import ConfigError
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
+    from atta.client.loaders.minibatch import MiniBatch
 
-__all__ = ["table_rows"]
+__all__ = ["ascending_ids", "rows_of_all", "table_rows"]
 
 _TOGETHER = 1 << 14
 """Vertices per batch."""
 _IN_A_SESSION = 1 << 20
 """Ids in one request."""
+
+
+def ascending_ids(cluster: Cluster, policy: str) -> np.ndarray | None:
+    """int64 [n], ascending: the ids of all rows of a table of this policy; None: they are 0, 1, 2, ..."""
+    kind, _, name = policy.partition(":")
+    if kind != "nodes" or _are_numbered(cluster, policy, cluster.schema.node_counts[name]):
+        return None
+    found = np.concatenate([batch.n_id(name).copy() for batch in _batches(cluster, name, None)])
+    found.sort()
+    return found
+
+
+def rows_of_all(cluster: Cluster, policy: str, count: int, ids: np.ndarray | None) -> np.ndarray:
+    """int64 [n]: where a table of this policy has the rows of ``ids`` (None: 0 to n - 1), some of ``count`` in all.
+
+    Raises:
+        ConfigError: there are more or fewer vertices or edges than ``count``, or one of ``ids`` is none of them.
+    """
+    kind, _, name = policy.partition(":")
+    known = {"nodes": cluster.schema.node_counts, "edges": cluster.schema.edge_counts}.get(kind, {}).get(name, count)
+    if known != count:
+        raise ConfigError(f"there are {known} {kind} of type {name!r}, not {count}")
+    return cluster.tables.locate(policy, np.arange(count) if ids is None else ids)
+
+
+def _are_numbered(cluster: Cluster, policy: str, count: int) -> bool:
+    """Whether the ids are 0 to ``count`` - 1."""
+    try:
+        for first in range(0, count, _IN_A_SESSION):
+            cluster.tables.locate(policy, np.arange(first, min(first + _IN_A_SESSION, count)))
+    except ConfigError:
+        return False
+    return True
 
 
 def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | None) -> np.ndarray:
@@ -45,9 +81,15 @@ def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | No
 
 
 def _fill(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | None, out: np.ndarray) -> None:
-    loader = NeighborLoader(
-        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: [name]}, rank=0, world_size=1,
-        seed_policy="global", edge_ids=False,
-    )  # fmt: skip
-    for batch in loader:
+    for batch in _batches(cluster, node_type, ids, name):
         out[batch.input_id] = batch.table(name, node_type)
+
+
+def _batches(cluster: Cluster, node_type: str, ids: np.ndarray | None, *tables: str) -> Iterator[MiniBatch]:
+    """Vertices without neighbours; None: all of a type."""
+    return iter(
+        NeighborLoader(
+            cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: [*tables]}, rank=0, world_size=1,
+            seed_policy="global", edge_ids=False,
+        )
+    )  # fmt: skip

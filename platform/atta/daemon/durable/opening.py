@@ -66,7 +66,7 @@ def open_store(config: DaemonConfig, dataset: Dataset, tables: Tables) -> TableS
     forced = config.durability == "disk"
     store = TableStore(tables_folder(config), tables_about(config, dataset), forced=forced, keep_bytes=keep_bytes)
     try:
-        found = store.open(partial(tables.prepare, resume=True))
+        found = store.open(partial(tables.prepare, resume=True), tables.row_ids)
         tables.recovered(found.tables)
     except BaseException:
         store.close()

@@ -23,14 +23,18 @@ _HEAD = struct.Struct("<BBHIQ")
 _PUSHED = struct.Struct("<QQQqqQ")
 _CREATED = struct.Struct("<QQQ")
 _WORD = struct.Struct("<Q")
-_VERSION, _STEP, _ARRAY = 1, 2, 4  # flags; the place of a push's array is in the bits above them
+_VERSION, _STEP, _ARRAY = 1, 2, 4  # flags of a push; the place of its array is in the bits above them
+_BY_ID = 1  # flag of a creation
 
 Buffer = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A table was created: ``rows`` rows from global row ``first_row`` on."""
+    """A table was created: ``rows`` rows from global row ``first_row`` on.
+
+    ``by_id``: what rows of vertices and edges began with depends on these. Releases without this took row numbers.
+    """
 
     KIND: ClassVar[int] = 1
     key: int
@@ -38,11 +42,12 @@ class Created:
     first_row: int
     rows: int
     table_id: int
+    by_id: bool = True
 
     def encode(self) -> Sequence[Buffer]:
         """The body."""
         text = json.dumps(self.spec.to_dict()).encode()
-        head = _HEAD.pack(self.KIND, 0, 0, len(text), self.key)
+        head = _HEAD.pack(self.KIND, 0, _BY_ID if self.by_id else 0, len(text), self.key)
         return [_padded(head + _CREATED.pack(self.first_row, self.rows, self.table_id) + text)]
 
 
@@ -166,7 +171,7 @@ def _decoded(body: memoryview) -> Entry:
             first_row, rows, table_id = _CREATED.unpack_from(body, at)
             at += _CREATED.size
             spec = MutableSpec.from_json(bytes(body[at : at + count]).decode())
-            return Created(key, spec, first_row, rows, table_id)
+            return Created(key, spec, first_row, rows, table_id, bool(flags & _BY_ID))
         case Deleted.KIND:
             return Deleted(key)
         case Whole.KIND:

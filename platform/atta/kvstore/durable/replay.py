@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, Registered, RowsPushed, Whole
+from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
+from atta.kvstore.spec import MutableSpec
 
 __all__ = ["Replay"]
 
@@ -18,9 +20,9 @@ class Replay:
     ``lsn`` says at which: entries up to there are left out. Entries of a table that was deleted are left out, too.
     """
 
-    def __init__(self, tables: Iterable[MutableTable]) -> None:
-        """``tables``: of the checkpoint."""
-        self._tables = {table.key: table for table in tables}
+    def __init__(self, tables: Iterable[MutableTable], ids: Callable[[MutableSpec], RowIds | None]) -> None:
+        """``tables``: of the checkpoint. ``ids`` of a new table's rows; None: they are numbers."""
+        self._tables, self._ids = {table.key: table for table in tables}, ids
 
     def by_name(self) -> dict[str, MutableTable]:
         """The tables."""
@@ -55,6 +57,7 @@ class Replay:
     def _create(self, lsn: int, entry: Created) -> None:
         if entry.key in self._tables:
             return
-        table = MutableTable(entry.spec, entry.first_row, entry.rows, table_id=entry.table_id)
+        ids = self._ids(entry.spec) if entry.by_id else None
+        table = MutableTable(entry.spec, entry.first_row, entry.rows, table_id=entry.table_id, ids=ids)
         table.key, table.lsn = entry.key, lsn
         self._tables[entry.key] = table

@@ -40,8 +40,10 @@ from atta.kvstore.durable.files import (
 from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
 from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off, force, write_again
 from atta.kvstore.durable.replay import Replay
+from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.snapshots.parts import MANIFEST
+from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.files import read_sealed, write_sealed
 from atta.partition.disk.staging import Staging, disk_full
 
@@ -122,24 +124,32 @@ class TableStore:
         """Whether the present file of the log has no records yet."""
         return self._present.first_lsn > self._present.position.lsn
 
-    def open(self, load: Callable[[Path], Mapping[str, MutableTable]]) -> Recovered:
+    def open(
+        self,
+        load: Callable[[Path], Mapping[str, MutableTable]],
+        ids: Callable[[MutableSpec], RowIds | None] = lambda _: None,
+    ) -> Recovered:
         """Read the newest checkpoint by ``load``, replay the log behind it, and begin a new file of the log.
+
+        ``ids`` of the rows of a table that the log creates; None: they are row numbers.
 
         Raises:
             DataError: a file is damaged, is missing or cannot be written; names it. Then the store is closed.
         """
         try:
-            return self._open(load)
+            return self._open(load, ids)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, load: Callable[[Path], Mapping[str, MutableTable]]) -> Recovered:
+    def _open(
+        self, load: Callable[[Path], Mapping[str, MutableTable]], ids: Callable[[MutableSpec], RowIds | None]
+    ) -> Recovered:
         for path in self.folder.glob("*.begun"):
             path.unlink(missing_ok=True)
         _remove([*self.folder.glob("checkpoint-*.partial"), self._last_but_one])
         place, epoch, tables = self._newest_checkpoint(load)
-        replay, records, torn, files = Replay(tables), 0, 0, self._files()
+        replay, records, torn, files = Replay(tables, ids), 0, 0, self._files()
         for path in files:
             log = LogRead(path)
             if log.header.store_id != self.store_id:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec
 
@@ -22,10 +23,10 @@ class ShardArrays:
     state: dict[str, np.ndarray]
 
     @classmethod
-    def fresh(cls, spec: MutableSpec, first_row: int, rows: int) -> ShardArrays:
-        """What ``rows`` rows from global row ``first_row`` on hold before anything is written."""
+    def fresh(cls, spec: MutableSpec, rows: int, ids: RowIds) -> ShardArrays:
+        """What ``rows`` rows with these ids hold before anything is written."""
         values = np.empty((rows, *spec.row_shape), dtype=spec.dtype)
-        spec.init.fill(values, first_row)
+        spec.init.fill(values, ids)
         versions = np.full(rows, -1, dtype=np.int64) if spec.versioned else None
         return cls(values, versions, initial_state(spec.optimiser, values.shape))
 

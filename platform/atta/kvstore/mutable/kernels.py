@@ -137,12 +137,12 @@ def step_row_adam(
     _native.step_row_adam(*arrays, rows, _flat(grads), locks, lr, *betas, eps)
 
 
-def fill_rows(out: np.ndarray, *, normal: bool, first_row: int, seed: int, a: float, b: float) -> None:
+def fill_rows(out: np.ndarray, ids: np.ndarray, *, normal: bool, seed: int, a: float, b: float) -> None:
     """Fill float32 or float64 rows with normal (mean ``a``, deviation ``b``) or uniform numbers (from ``a`` to ``b``).
 
-    ``out[i]`` is row ``first_row + i`` of the table: a number depends on the seed, its row and its column only.
+    ``out[i]`` is the row of ``ids[i]`` (int64): a number depends on the seed, its row's id and its column only.
     """
-    _native.fill_rows(_flat(out), normal, first_row, seed, a, b)
+    _native.fill_rows(_flat(out), ids, normal, seed, a, b)
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

@@ -11,14 +11,39 @@ It follows from the table's policy and is the same on every daemon:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.kvstore.initial import RowIds
 from atta.kvstore.spec import MutableSpec
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.names import edge_folder
 
-__all__ = ["EdgeIndex", "span_of"]
+__all__ = ["EdgeIndex", "TableOwner", "span_of"]
+
+
+@dataclass(frozen=True)
+class TableOwner:
+    """A part of a dataset, which owns rows of every table."""
+
+    dataset: Dataset
+    part: int
+
+    def span(self, spec: MutableSpec) -> range:
+        """See ``span_of``."""
+        return span_of(spec, self.dataset, self.part)
+
+    def ids(self, spec: MutableSpec) -> RowIds | None:
+        """The users' ids of the rows of ``span``, read from the dataset's files; None: their ids are their numbers."""
+        kind, _, name = spec.policy.partition(":")
+        if kind == "range":
+            return None
+        if kind == "edges":
+            return lambda low, high: self.dataset.part(self.part).csc(name).edge_ids[low:high]
+        first = self.span(spec).start
+        return lambda low, high: self.dataset.ids(name)[first + low : first + high]
 
 
 def span_of(spec: MutableSpec, dataset: Dataset, part: int) -> range:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, StaleRowError
+from atta.kvstore.initial import RowIds, numbered_from
 from atta.kvstore.mutable import kernels
 from atta.kvstore.mutable.arrays import ShardArrays
 from atta.kvstore.mutable.gate import Gate
@@ -32,10 +33,19 @@ __all__ = ["MutableTable"]
 class MutableTable:
     """Global rows ``first_row`` ... of a table. Safe to use from many threads."""
 
-    def __init__(self, spec: MutableSpec, first_row: int = 0, rows: int | None = None, *, table_id: int = 0) -> None:
+    def __init__(
+        self,
+        spec: MutableSpec,
+        first_row: int = 0,
+        rows: int | None = None,
+        *,
+        table_id: int = 0,
+        ids: RowIds | None = None,
+    ) -> None:
         """Allocate and initialise ``rows`` rows; None: the number in the spec.
 
-        ``table_id``: the same for all shards of a table, different for every other table; 0: not used.
+        ``table_id``: the same for all shards of a table, different for every other table; 0: not used. ``ids``: of the
+        rows, by their places in the shard; None: global row numbers.
 
         Raises:
             ConfigError: more rows than the spec has.
@@ -51,7 +61,7 @@ class MutableTable:
         """How the daemon's log names the table (0: the table is not in a log), and the last record that it has."""
         self.created_rows = spec.rows if rows is None else rows
         self._check_rows(self.created_rows)
-        self._contents = ShardArrays.fresh(spec, first_row, self.created_rows)
+        self._contents = ShardArrays.fresh(spec, self.created_rows, ids or numbered_from(first_row))
         self._start()
 
     def _start(self) -> None:
@@ -305,7 +315,8 @@ class MutableTable:
         with self._gate.exclusive():
             self.check_grown(rows)
             if rows > self.rows:
-                more = ShardArrays.fresh(self.spec, self.span.stop, rows - self.rows)
+                # Tables of vertices and edges cannot grow.
+                more = ShardArrays.fresh(self.spec, rows - self.rows, numbered_from(self.span.stop))
                 self._contents = self._contents.followed_by(more)
 
     def check_grown(self, rows: int) -> None:

@@ -195,15 +195,16 @@ std::size_t encoded_bytes(const char* codec, std::size_t width) {
 
 // ---- contents -------------------------------------------------------------------------------------------------------------------
 
-void fill_table(OutTable out, bool normal, std::int64_t first, std::uint64_t seed, double a, double b) {
+void fill_table(OutTable out, Longs ids, bool normal, std::uint64_t seed, double a, double b) {
   if (out.ndim() != 2) bad("out", "must have two dimensions");
+  if (ids.size() != out.shape(0)) bad("ids", "must have one entry per row of out");
   const auto run = [&](auto* data) {
     nb::gil_scoped_release unlocked;
     const std::uint64_t key = mix64(mix64(seed));  // mixed twice: (seed 0, row 1) differs from (seed 1, row 0)
     if (normal)
-      fill_normal(data, out.shape(0), out.shape(1), first, key, a, b);
+      fill_normal(data, span_of(ids), out.shape(1), key, a, b);
     else
-      fill_uniform(data, out.shape(0), out.shape(1), first, key, a, b);
+      fill_uniform(data, span_of(ids), out.shape(1), key, a, b);
   };
   if (out.dtype() == nb::dtype<float>()) return run(static_cast<float*>(out.data()));
   if (out.dtype() == nb::dtype<double>()) return run(static_cast<double*>(out.data()));
@@ -230,5 +231,5 @@ void bind_tables(nb::module_& m) {
   m.def("encode_rows", &encode_table, "codec"_a, "values"_a, "out"_a);
   m.def("decode_rows", &decode_table, "codec"_a, "encoded"_a, "out"_a, "positions"_a.none());
   m.def("encoded_bytes", &encoded_bytes, "codec"_a, "width"_a);
-  m.def("fill_rows", &fill_table, "out"_a, "normal"_a, "first"_a, "seed"_a, "a"_a, "b"_a);
+  m.def("fill_rows", &fill_table, "out"_a, "ids"_a, "normal"_a, "seed"_a, "a"_a, "b"_a);
 }

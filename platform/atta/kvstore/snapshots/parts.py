@@ -34,16 +34,18 @@ MAX_BESIDE = 8
 @dataclass(frozen=True, slots=True)
 class Contents:
     """``tables``: names of the tables. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: time of writing
-    by this owner's clock, in nanoseconds since 1970."""
+    by this owner's clock, in nanoseconds since 1970. ``dataset_id``: whose vertices and edges the rows belong to; "":
+    of none, or the snapshot is older than this."""
 
     tables: tuple[str, ...]
     snapshot_id: str
     written_ns: int
+    dataset_id: str
 
 
-def write_contents(folder: Path, snapshot_id: str, tables: list[str]) -> None:
+def write_contents(folder: Path, snapshot_id: str, tables: list[str], dataset_id: str = "") -> None:
     """Write the manifest of a snapshot. This completes the snapshot. Raises DataError."""
-    content = {"tables": tables, "id": snapshot_id, "written_ns": time.time_ns()}
+    content = {"tables": tables, "id": snapshot_id, "written_ns": time.time_ns(), "dataset": dataset_id}
     with writing(folder / MANIFEST):
         write_sealed(folder / MANIFEST, {"format": _FORMAT, "version": _VERSION, **content})
 
@@ -53,14 +55,15 @@ def read_contents(folder: Path) -> Contents:
     path = folder / MANIFEST
     value = read_sealed(path, "a snapshot of mutable tables", _FORMAT, _VERSION)
     names, snapshot_id, written = value.get("tables"), value.get("id", ""), value.get("written_ns", 0)
+    dataset_id = value.get("dataset", "")
     try:
         for name in names if isinstance(names, list) else [names]:
             check_name(name)
-        if type(written) is not int or not isinstance(snapshot_id, str):
-            raise ConfigError(f"id {snapshot_id!r}, written_ns {written!r}")
+        if type(written) is not int or not isinstance(snapshot_id, str) or not isinstance(dataset_id, str):
+            raise ConfigError(f"id {snapshot_id!r}, written_ns {written!r}, dataset {dataset_id!r}")
     except ConfigError as error:
         raise DataError(path, f"malformed: {error}") from None
-    return Contents(tuple(names or ()), snapshot_id, written)
+    return Contents(tuple(names or ()), snapshot_id, written, dataset_id)
 
 
 class SnapshotParts:

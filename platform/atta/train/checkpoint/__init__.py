@@ -8,7 +8,7 @@ ones after it. So a crash leaves a checkpoint with the files of all ranks.
 from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, check_folder, seal
 from atta.train.checkpoint.partial import PartialEpoch, random_state, set_random_state
 from atta.train.checkpoint.place import RunPlace
-from atta.train.checkpoint.ranks import load_rank, prune_ranks, save_rank
+from atta.train.checkpoint.ranks import RankShare, load_rank, load_shares, prune_ranks, save_rank
 from atta.train.checkpoint.run import SavedRun, load_checkpoint, place_in, remove_best, save_best, save_checkpoint
 from atta.train.checkpoint.weights import NO_EMBEDDINGS, SavedEmbeddings, SavedModel, load_model, load_weights
 
@@ -18,6 +18,7 @@ __all__ = [
     "LAST",
     "NO_EMBEDDINGS",
     "PartialEpoch",
+    "RankShare",
     "RunPlace",
     "SavedEmbeddings",
     "SavedModel",
@@ -26,6 +27,7 @@ __all__ = [
     "load_checkpoint",
     "load_model",
     "load_rank",
+    "load_shares",
     "load_weights",
     "place_in",
     "prune_ranks",

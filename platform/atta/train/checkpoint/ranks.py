@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,9 +15,17 @@ from atta.partition.disk.staging import remove_partial_file
 from atta.train.checkpoint.files import VERSION, read_file, write_file
 from atta.train.checkpoint.place import RunPlace
 
-__all__ = ["load_rank", "prune_ranks", "save_rank"]
+__all__ = ["RankShare", "load_rank", "load_shares", "prune_ranks", "save_rank"]
 
 _RANK_FILES = "rank"
+
+
+class RankShare(NamedTuple):
+    """What trainer ``rank`` of ``world`` has saved."""
+
+    rank: int
+    world: int
+    state: dict[str, Any]
 
 
 def save_rank(folder: str | Path, rank: int, world: int, place: RunPlace, state: Mapping[str, Any]) -> None:
@@ -35,18 +43,40 @@ def load_rank(folder: str | Path, rank: int, world: int, at: RunPlace, device: t
     Raises:
         DataError: the file is missing or damaged, or comes from another trainer or number of trainers.
     """
+    return _read(folder, rank, at, device, world).state
+
+
+def load_shares(folder: str | Path, rank: int, world: int, at: RunPlace, device: torch.device) -> Iterator[RankShare]:
+    """What trainers of a run have saved, of which there may have been more or fewer than ``world``: the files that fall
+    to ``rank``. All ranks together read each of them.
+
+    Raises:
+        DataError: a file is missing or damaged, or of a run of another number of trainers than the others.
+    """
+    own = Mirror(folder).pull(_rank_file(rank, at)).exists()
+    found = _read(folder, rank if own else 0, at, device)
+    if own:
+        yield found
+    of, number = found.world, rank + world
+    del found  # it may be large
+    for other in range(number, of, world):
+        yield _read(folder, other, at, device, of)
+
+
+def _read(folder: str | Path, rank: int, at: RunPlace, device: torch.device, world: int | None = None) -> RankShare:
+    """``world``: that the file must be of; None: it tells."""
     path = Mirror(folder).pull(_rank_file(rank, at))
     if not path.exists():
         raise DataError(path, f"is missing: the checkpoint of {_words(at)} goes with a file of each trainer")
     saved = read_file(path, device)
     if saved.get("version") != VERSION or not isinstance(saved.get("state"), dict):
         raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
-    if saved.get("world") != world:
-        raise DataError(path, f"was made with --trainers {saved.get('world')}, not {world}")
+    told = saved.get("world")
+    if type(told) is not int or world not in (None, told):
+        raise DataError(path, f"was made with --trainers {told}, not {world or 'a number of them'}")
     if saved.get("rank") != rank:
         raise DataError(path, f"is of trainer {saved.get('rank')}, not {rank}")
-    found: dict[str, Any] = saved["state"]
-    return found
+    return RankShare(rank, told, saved["state"])
 
 
 def prune_ranks(folder: str | Path, rank: int, world: int, at: RunPlace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, MID_EPOCH_VERSION, VERSION, read_file, write_file
 from atta.train.checkpoint.place import RunPlace
-from atta.train.checkpoint.weights import EMBEDDINGS, bare
+from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
 from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
@@ -81,17 +81,14 @@ def save_best(
     model: torch.nn.Module,
     epoch: EpochReport,
     *,
-    embeddings: Mapping[str, torch.Tensor] | None = None,
-    dataset_id: str = "",
+    embeddings: SavedEmbeddings | None = None,
 ) -> None:
-    """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors.
-
-    embeddings: rows by node type, in the order of the tables of the dataset ``dataset_id``.
-    """
-    weights = {**model.state_dict(), **{f"{EMBEDDINGS}{t}": rows for t, rows in (embeddings or {}).items()}}
+    """Write the model of the epoch with the best figure of validation so far; its weights also as safetensors."""
+    learnt = {} if embeddings is None else {f"{EMBEDDINGS}{t}": rows for t, rows in embeddings.rows.items()}
+    weights = {**model.state_dict(), **learnt}
     state = {"version": VERSION, "shape": _shape(config), "model": weights, "epoch": asdict(epoch)}
-    if embeddings:
-        state["dataset_id"] = dataset_id
+    if embeddings is not None:
+        state[IDS] = dict(embeddings.ids)
     place = write_file(folder, BEST, state)
     about = {name: str(value) for name, value in {**_shape(config), "epoch": epoch.epoch}.items()}
     with StagedFile(place.path / BEST_WEIGHTS, overwrite=True) as partial:

@@ -5,22 +5,82 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 
-from atta.errors import DataError
+from atta.client.cluster import Cluster
+from atta.client.tables.rows import rows_of_all
+from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint.files import BEST, LAST, MID_EPOCH_VERSION, VERSION, read_file
 
-__all__ = ["EMBEDDINGS", "NO_EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
+__all__ = ["EMBEDDINGS", "IDS", "NO_EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
 
 EMBEDDINGS = "embeddings."
 """Where weights have the rows of node types without features."""
+IDS, DATASET = "embedding_ids", "dataset_id"
+"""Where files have the vertices of rows; see ``SavedEmbeddings``."""
 NO_EMBEDDINGS = f"has no embeddings: runs write them into {BEST}, after an epoch that was the best or at their end"
 """What is wrong with a checkpoint of a model that needs some."""
 _WRAPPERS = ("gnn.", "module.")
 _SAMPLED = "gnn."  # where models of sampled batches have the names of the others
+
+
+@dataclass(frozen=True)
+class SavedEmbeddings:
+    """Learnt rows of node types without features.
+
+    Attributes:
+        rows: [vertices, width] by node type, by ascending user ids.
+        ids: int64 [vertices], ascending, of the types whose ids are other numbers than 0, 1, 2, ...
+        path: of their file.
+        dataset_id: of a file of an earlier release: rows lie in the order of the tables of this dataset. Else None.
+    """
+
+    rows: Mapping[str, torch.Tensor]
+    ids: Mapping[str, torch.Tensor]
+    path: Path = Path()
+    dataset_id: str | None = None
+
+    @classmethod
+    def taken(cls, path: Path, saved: Mapping[str, Any], weights: dict[str, torch.Tensor]) -> SavedEmbeddings:
+        """Those of a file that was read, out of its ``weights``; raises DataError if it does not tell the vertices."""
+        names = [name for name in weights if name.startswith(EMBEDDINGS)]
+        rows = {name.removeprefix(EMBEDDINGS): weights.pop(name) for name in names}
+        ids, dataset_id = saved.get(IDS), saved.get(DATASET)
+        if not isinstance(ids, dict | None) or not isinstance(dataset_id, str | None):
+            raise DataError(path, "does not tell whose embeddings it has")
+        if rows and ids is None and dataset_id is None:
+            raise DataError(path, "does not tell whose embeddings it has")
+        _check_tensors(path, ids or {})
+        for node_type, of_type in rows.items():
+            if of_type.dim() != 2:
+                raise DataError(path, f"embeddings of {node_type}: {list(of_type.shape)}, not a row for each vertex")
+        return cls(rows, ids or {}, path, dataset_id)
+
+    def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
+        """int64 [vertices]: where a table of the cluster has each row of a type.
+
+        Raises:
+            DataError: the graph has other vertices of this type.
+        """
+        count, ids = len(self.rows[node_type]), self.ids.get(node_type)
+        if self.dataset_id is not None:
+            if self.dataset_id != cluster.dataset_id:
+                raise DataError(
+                    self.path,
+                    f"its embeddings lie in the order of dataset {self.dataset_id}, as earlier releases wrote them; this is "
+                    f"{cluster.dataset_id}",
+                )
+            return np.arange(count)
+        if ids is not None and (ids.dtype != torch.int64 or ids.shape != (count,)):
+            raise DataError(self.path, f"embeddings of {node_type}: {count} rows, ids {ids.dtype} {list(ids.shape)}")
+        try:
+            return rows_of_all(cluster, f"nodes:{node_type}", count, None if ids is None else ids.cpu().numpy())
+        except ConfigError as error:
+            raise DataError(self.path, f"its embeddings are of another graph: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -31,14 +91,13 @@ class SavedModel:
         path: of its file.
         shape: settings that determine the weights: model, hidden, heads, depth.
         weights: by the names that the model has without a trainer around it.
-        embeddings: learnt rows by node type, in the order of the tables of the dataset ``dataset_id``.
+        embeddings: rows of node types without features.
     """
 
     path: Path
     shape: Mapping[str, Any]
     weights: Mapping[str, torch.Tensor]
-    embeddings: Mapping[str, torch.Tensor]
-    dataset_id: object
+    embeddings: SavedEmbeddings
 
 
 def load_model(folder: str | Path) -> SavedModel:
@@ -59,9 +118,8 @@ def load_model(folder: str | Path) -> SavedModel:
         raise DataError(path, "has no model")
     _check_tensors(path, weights)
     found = bare(weights)
-    rows = {name: found.pop(name) for name in list(found) if name.startswith(EMBEDDINGS)}
-    embeddings = {name.removeprefix(EMBEDDINGS): tensor for name, tensor in rows.items()}
-    return SavedModel(path, shape, found, embeddings, saved.get("dataset_id"))
+    embeddings = SavedEmbeddings.taken(path, saved, found)
+    return SavedModel(path, shape, found, embeddings)
 
 
 def bare(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -76,13 +134,6 @@ def _check_tensors(path: Path, weights: Mapping[object, object]) -> None:
     for name, found in weights.items():
         if not isinstance(name, str) or not isinstance(found, torch.Tensor):
             raise DataError(path, f"its model has {name!r}, which is no tensor with a name")
-
-
-class SavedEmbeddings(NamedTuple):
-    """Rows by node type, in the order of the tables of a dataset."""
-
-    rows: Mapping[str, torch.Tensor]
-    dataset_id: object
 
 
 def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device) -> SavedEmbeddings:
@@ -104,8 +155,7 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
     if not isinstance(weights, dict):
         raise DataError(path, "--init-from: holds no model")
     _check_tensors(path, weights)
-    rows = {name: weights.pop(name) for name in list(weights) if name.startswith(EMBEDDINGS)}
-    embeddings = {name.removeprefix(EMBEDDINGS): tensor for name, tensor in rows.items()}
+    embeddings = SavedEmbeddings.taken(path, saved, weights)
     given = {name.removeprefix(_SAMPLED): tensor for name, tensor in weights.items()}
     own = {name.removeprefix(_SAMPLED): name for name in model.state_dict()}
     wanted = {name: model.state_dict()[full].shape for name, full in own.items()}
@@ -115,4 +165,4 @@ def load_weights(path: str | Path, model: torch.nn.Module, device: torch.device)
         if there != here:
             raise DataError(path, f"--init-from: does not fit this model: {name} is {there} there and {here} here")
     model.load_state_dict({own[name]: tensor for name, tensor in given.items()})
-    return SavedEmbeddings(embeddings, saved.get("dataset_id"))
+    return embeddings

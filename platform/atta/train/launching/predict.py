@@ -314,11 +314,8 @@ class PredictJob:
         if self.features != "x":
             raise ConfigError(f"features {self.features!r}: models of typed graphs read the table x")
         self._check_kind(saved)
-        schema, dataset_id = self.cluster.schema, self.cluster.dataset_id
         hidden = self.what == "embeddings"
-        model = SavedTypedModel.of(
-            saved, schema, dataset_id, self._torch_device(), types=list(nodes), hidden=hidden or pairs
-        )
+        model = SavedTypedModel.of(saved, self.cluster, self._torch_device(), types=list(nodes), hidden=hidden or pairs)
         ends = (self.types[0], self.types[-1]) if pairs else None
         return model.stages(nodes, self.num_neighbors, ends), model.width, model.digest, model.score
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats, TypedBlock
 from atta.client.inference.stages import Stage, Targets, TypedLayer, sampled_typed_stages, typed_stages
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
-from atta.partition.schema import Schema, join_edge_type, split_edge_type
+from atta.partition.schema import join_edge_type, split_edge_type
 from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
 from atta.train.models.layers import digest_of
 from atta.train.models.links import saved_decoder, scorer
@@ -46,7 +47,7 @@ class SavedTypedModel:
         model: in evaluation mode, on the device that it computes on.
         asked: by node type that is asked for, what turns rows of the last layer into rows that are written; None:
             nothing does, they are written as they are.
-        rows: learnt rows of each type without features, float32 [vertices, hidden], in the order of the tables.
+        rows: learnt rows of each type without features, float32 [vertices, hidden], in the order of the cluster's tables.
         score: what gives pairs of rows their scores.
         device: of the model.
     """
@@ -61,8 +62,7 @@ class SavedTypedModel:
     def of(
         cls,
         saved: SavedModel,
-        schema: Schema,
-        dataset_id: str,
+        cluster: Cluster,
         device: torch.device,
         *,
         types: Sequence[str],
@@ -75,9 +75,10 @@ class SavedTypedModel:
 
         Raises:
             ConfigError: the graph has no edges into the target type.
-            DataError: the model was trained on a graph of other types or features, or its embeddings are those of
-                another partitioned dataset.
+            DataError: the model was trained on a graph of other types or features, or its embeddings are those of other
+                vertices.
         """
+        schema = cluster.schema
         kind, about = saved.shape["model"], types_of(saved)
         pairs = len(about) == 2
         decoder = saved_decoder(saved) if pairs else None
@@ -98,20 +99,14 @@ class SavedTypedModel:
             raise DataError(
                 saved.path, f"{kind} does not fit the types of this graph, or this version: {cause}"
             ) from error
-        shapes = {t: (schema.node_counts[t], width) for t in reach.without_features}
-        if shapes and not saved.embeddings:
-            raise DataError(saved.path, NO_EMBEDDINGS)
-        if {t: tuple(rows.shape) for t, rows in saved.embeddings.items()} != shapes:
-            raise DataError(saved.path, f"{kind} does not fit this graph: it has other embeddings, or none")
-        if shapes and saved.dataset_id != dataset_id:
-            raise DataError(saved.path, "the embeddings in it are those of another partitioned dataset")
+        rows = _rows_in_tables(saved, cluster, dict.fromkeys(reach.without_features, width))
         model.eval().to(device)
         if isinstance(model, TypedLinkModel):
             asked: dict[str, torch.nn.Linear | None] = {t: model.outputs[t] for t in types}
         else:
             asked = dict.fromkeys(types, None if hidden else model.decoder)
         score = INNER_PRODUCTS if decoder is None else scorer(decoder.cpu())
-        return cls(model, asked, dict(saved.embeddings), score, device)
+        return cls(model, asked, rows, score, device)
 
     @property
     def digest(self) -> str:
@@ -217,6 +212,20 @@ class SavedTypedModel:
         if edge_type[2] != node_type:
             return torch.zeros(2, 0, dtype=torch.int64, device=self.device)
         return self._moved(block.edges[join_edge_type(*edge_type)])
+
+
+def _rows_in_tables(saved: SavedModel, cluster: Cluster, widths: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """The embeddings of a checkpoint by node type, in the order of the cluster's tables."""
+    found = saved.embeddings.rows
+    if widths and not found:
+        raise DataError(saved.path, NO_EMBEDDINGS)
+    if {t: tuple(rows.shape[1:]) for t, rows in found.items()} != {t: (width,) for t, width in widths.items()}:
+        kind = saved.shape["model"]
+        raise DataError(saved.path, f"{kind} does not fit this graph: it has other embeddings, or none")
+    ordered = {t: torch.empty_like(rows) for t, rows in found.items()}
+    for node_type, rows in found.items():
+        ordered[node_type][torch.from_numpy(saved.embeddings.places(cluster, node_type))] = rows
+    return ordered
 
 
 def _learnt(rows: Floats, block: TypedBlock) -> Floats:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 import atta
 from atta.client.tables.embedding import DistEmbedding
-from atta.errors import DataError
+from atta.client.tables.rows import ascending_ids, rows_of_all
+from atta.errors import ConfigError, DataError
 from atta.kvstore.initial import Normal
-from atta.train.checkpoint import NO_EMBEDDINGS
+from atta.train.checkpoint import NO_EMBEDDINGS, RankShare, SavedEmbeddings
 from atta.train.meeting.run import run_here, tables_of
 
 __all__ = ["TypeEmbeddings"]
@@ -53,7 +55,8 @@ class TypeEmbeddings:
                 if name.startswith(tables_of(run)):
                     cluster.tables.delete(name)
         name = _of_first(run or uuid.uuid4().hex, device)
-        self._cluster, self._rank, self._world = cluster, rank, world
+        self._cluster, self._rank, self._world, self._device = cluster, rank, world, device
+        self._known: dict[str, np.ndarray | None] = {}
         self._tables = {
             node_type: DistEmbedding(
                 cluster,
@@ -88,50 +91,91 @@ class TypeEmbeddings:
         dist.barrier()
 
     def state(self) -> dict[str, Any]:
-        """This rank's share of rows and of the optimiser's state, for its file of a checkpoint."""
-        tables = {
-            t: {**table.pull_state(self._share(table)), "steps": table.get_extra_state()["steps"]}
-            for t, table in self._tables.items()
-        }
-        return {"dataset_id": self._cluster.dataset_id, "tables": tables}
+        """This rank's share of rows and of the optimiser's state, by ascending ids, for its file of a checkpoint."""
+        return {"tables": {node_type: self._state_of(node_type) for node_type in self._tables}}
 
-    def load_state(self, folder: str, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` has returned; every rank calls this.
+    def _state_of(self, node_type: str) -> dict[str, Any]:
+        table, every = self._tables[node_type], self._ids(node_type)
+        share = _share(table.num_embeddings, self._rank, self._world)
+        ids = np.arange(share.start, share.stop) if every is None else every[share.start : share.stop]
+        rows = self._cluster.tables.locate(f"nodes:{node_type}", ids)
+        whose = {} if every is None else {"ids": torch.from_numpy(ids)}
+        return {**whose, **table.pull_state(rows), "vertices": table.num_embeddings, "steps": table.steps}
+
+    def load_states(self, folder: str, shares: Iterable[RankShare]) -> None:
+        """Go on from what ``state`` has returned to trainers of a run; every rank calls this with some of them.
 
         Raises:
-            DataError: it is of another partitioning, or of other types.
+            DataError: they are of other types or vertices.
         """
-        tables = state.get("tables", {})
-        if state.get("dataset_id") != self._cluster.dataset_id or tables.keys() != self._tables.keys():
-            raise DataError(folder, "the embeddings in it are those of another partitioned dataset")
+        steps = torch.zeros(len(self._tables), dtype=torch.int64, device=self._device)
+        for share in shares:
+            tables = share.state.get("tables")
+            if not isinstance(tables, dict) or tables.keys() != self._tables.keys():
+                there = _named(tables) if isinstance(tables, dict) else "no type"
+                raise DataError(folder, f"has embeddings of {there}, this model those of {_named(self._tables)}")
+            of_share = torch.tensor([self._load_share(folder, node_type, share) for node_type in self._tables])
+            steps = torch.maximum(steps, of_share.to(steps))
+        dist.all_reduce(steps, op=dist.ReduceOp.MAX)  # all rows are there, and a rank may have had no share to load
+        for table, count in zip(self._tables.values(), steps.tolist(), strict=True):
+            table.steps = count
+
+    def _load_share(self, folder: str, node_type: str, share: RankShare) -> int:
+        """Write a share of a type's rows and of their state; returns the number of steps."""
+        try:
+            saved = dict(share.state["tables"][node_type])
+            rows = self._rows_saved(folder, node_type, share, saved)
+            steps = int(saved.pop("steps"))
+            self._tables[node_type].push_state(rows, saved)
+        except (ConfigError, LookupError, ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                folder, f"a file of trainer {share.rank} in it has no embeddings of {node_type} that fit: {error}"
+            ) from error
+        return steps
+
+    def _rows_saved(self, folder: str, node_type: str, share: RankShare, saved: dict[str, Any]) -> np.ndarray:
+        """int64 [n]: where the table has the rows of a share. Takes what tells this out of ``saved``."""
+        ids, vertices = saved.pop("ids", None), saved.pop("vertices", None)
+        if "dataset_id" in share.state:  # of an earlier release: rows lie in the order of the tables
+            if share.state["dataset_id"] != self._cluster.dataset_id:
+                raise DataError(folder, "the embeddings in it lie in the order of another partitioned dataset")
+            return np.array(_share(self._tables[node_type].num_embeddings, share.rank, share.world))
+        part = _share(vertices, share.rank, share.world)
+        if ids is not None and (ids.dtype != torch.int64 or ids.shape != (len(part),)):
+            raise ConfigError(f"{len(part)} rows, ids {ids.dtype} {list(ids.shape)}")
+        given = np.arange(part.start, part.stop) if ids is None else ids.cpu().numpy()
+        try:
+            return rows_of_all(self._cluster, f"nodes:{node_type}", vertices, given)
+        except ConfigError as error:
+            raise DataError(folder, f"the embeddings in it are of another graph: {error}") from None
+
+    def weights(self) -> SavedEmbeddings:
+        """All rows of every type."""
+        ids = {t: torch.from_numpy(found) for t in self._tables if (found := self._ids(t)) is not None}
+        rows = {}
         for node_type, table in self._tables.items():
-            saved = dict(tables[node_type])
-            extra = {**table.get_extra_state(), "steps": saved.pop("steps")}
-            table.push_state(self._share(table), saved)
-            table.set_extra_state(extra)
-        dist.barrier()
+            every = ids[node_type].numpy() if node_type in ids else np.arange(table.num_embeddings)
+            places = self._cluster.tables.locate(f"nodes:{node_type}", every)
+            rows[node_type] = table.pull_state(places)["weight"]
+        return SavedEmbeddings(rows, ids)
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """All rows of every type, [vertices, width], in the order of the tables."""
-        return {t: table.pull_state(range(table.num_embeddings))["weight"] for t, table in self._tables.items()}
-
-    def load_weights(self, path: str, weights: Mapping[str, torch.Tensor], dataset_id: object) -> None:
+    def load_weights(self, saved: SavedEmbeddings) -> None:
         """Begin with the rows of another run; every rank calls this.
 
         Raises:
-            DataError: they are of another partitioning, or of other types or sizes.
+            DataError: they are of other types, vertices or widths.
         """
-        shapes = {t: (table.num_embeddings, table.embedding_dim) for t, table in self._tables.items()}
-        if shapes and not weights:
-            raise DataError(path, f"--init-from: {NO_EMBEDDINGS}")
-        if dataset_id != self._cluster.dataset_id or {t: tuple(w.shape) for t, w in weights.items()} != shapes:
+        if not saved.rows:
+            raise DataError(saved.path, f"--init-from: {NO_EMBEDDINGS}")
+        if saved.rows.keys() != self._tables.keys():
             raise DataError(
-                path,
-                "--init-from: its embeddings do not fit: they are of other types, or of another partitioned dataset",
+                saved.path,
+                f"--init-from: has embeddings of {_named(saved.rows)}, this model those of {_named(self._tables)}",
             )
+        places = {t: saved.places(self._cluster, t) for t in self._tables}
         if self._rank == 0:
             for node_type, table in self._tables.items():
-                table.push_state(range(table.num_embeddings), {"weight": weights[node_type]})
+                table.push_state(places[node_type], {"weight": saved.rows[node_type]})
         dist.barrier()
 
     def delete(self) -> None:
@@ -141,9 +185,19 @@ class TypeEmbeddings:
             for table in self._tables.values():
                 self._cluster.tables.delete(table.name)
 
-    def _share(self, table: DistEmbedding) -> range:
-        rows = table.num_embeddings
-        return range(rows * self._rank // self._world, rows * (self._rank + 1) // self._world)
+    def _ids(self, node_type: str) -> np.ndarray | None:
+        """The ids of all vertices of a type; see ``ascending_ids``."""
+        if node_type not in self._known:
+            self._known[node_type] = ascending_ids(self._cluster, f"nodes:{node_type}")
+        return self._known[node_type]
+
+
+def _share(count: int, rank: int, world: int) -> range:
+    return range(count * rank // world, count * (rank + 1) // world)
+
+
+def _named(types: Iterable[str]) -> str:
+    return ", ".join(types) or "no type"
 
 
 def _of_first(name: str, device: torch.device) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 import atta
+from atta.train.checkpoint import RankShare, RunPlace, SavedEmbeddings, load_shares
 from atta.train.models.typed import TypedModel
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import MinibatchSettings
@@ -119,15 +119,21 @@ class TypedTrainer(MinibatchTrainer):
     def load_rank_state(self, state: dict[str, Any]) -> None:
         """See ``EpochLoop``."""
         if self.embeddings is not None:
-            self.embeddings.load_state(str(self.config.checkpoint), state)
+            self.embeddings.load_states(str(self.config.checkpoint), [RankShare(self.rank, self.world, state)])
 
-    def embedding_weights(self) -> dict[str, torch.Tensor]:
+    def load_rank_states(self, folder: str, place: RunPlace) -> None:
+        """See ``EpochLoop``. Rows belong to vertices, so it does not matter which trainers have saved them."""
+        if self.embeddings is not None:
+            shares = load_shares(folder, self.rank, self.world, place, self.device)
+            self.embeddings.load_states(folder, shares)
+
+    def embedding_weights(self) -> SavedEmbeddings | None:
         """See ``EpochLoop``."""
-        return {} if self.embeddings is None else self.embeddings.weights()
+        return None if self.embeddings is None else self.embeddings.weights()
 
-    def load_embedding_weights(self, path: str, weights: Mapping[str, torch.Tensor], dataset_id: object) -> None:
+    def load_embedding_weights(self, saved: SavedEmbeddings) -> None:
         """See ``EpochLoop``."""
         if self.embeddings is not None:
-            self.embeddings.load_weights(path, weights, dataset_id)
+            self.embeddings.load_weights(saved)
         else:
-            super().load_embedding_weights(path, weights, dataset_id)
+            super().load_embedding_weights(saved)

@@ -84,10 +84,18 @@ class ExchangeTrainer(ServerTrainer):
 
     def rank_state(self) -> dict[str, Any]:
         """See ``EpochLoop``: rows as they were sent last, copies of others' rows, and their versions."""
-        return self.stale.state() | {"options": self._own_options()}
+        return self.stale.state() | {"options": self._own_options(), "dataset_id": self.cluster.dataset_id}
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
-        """See ``EpochLoop``. The ways of rows are made with the first step, and take it then."""
+        """See ``EpochLoop``. The ways of rows are made with the first step, and take it then.
+
+        A trainer keeps the rows of its own vertices and copies of those at the edge of its partition, by their places.
+        """
+        if state.get("dataset_id", own := self.cluster.dataset_id) != own:
+            raise ConfigError(
+                f"--resume: the rows that were kept are those of dataset {state['dataset_id']}, this is {own}: cut in "
+                "another way, they are of other vertices; --init-from begins with the weights alone"
+            )
         was, now = state.get("options", {}), self._own_options()
         for name, value in now.items():
             if was.get(name, value) != value:
