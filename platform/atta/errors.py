@@ -5,7 +5,8 @@
     │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
     │       └── UnknownClientError  a mutable table does not know, or has forgotten, the client that pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
-    │   └── DiskFullError      a file or folder for which there is no space left
+    │   ├── DiskFullError      a file or folder for which there is no space left
+    │   └── ChangedFileError   a file of the dataset has changed while a daemon serves it
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     ├── NonFiniteError         rows that a trainer publishes, or losses, have an infinity or NaN
     ├── TrainerLostError       a trainer was killed or stopped, or did not answer the others; names it
@@ -33,6 +34,7 @@ from pathlib import Path
 
 __all__ = [
     "AttaError",
+    "ChangedFileError",
     "ConfigError",
     "DataError",
     "DeadlineError",
@@ -101,6 +103,13 @@ class DataError(AttaError):
 
 class DiskFullError(DataError):
     """There is no space left to write a file or folder. What was there before is untouched."""
+
+
+class ChangedFileError(DataError):
+    """A file of the dataset has changed, or cannot be read any more, while a daemon serves it.
+
+    Batches since the change may have been made of it: a job goes on from a checkpoint.
+    """
 
 
 class QuotaExceededError(AttaError):

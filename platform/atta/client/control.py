@@ -60,6 +60,10 @@ class Description:
     """Of the mutable tables that it keeps; 0: it keeps none. Of two daemons, the holder has the higher one."""
     tables_replicated: bool = False
     """It keeps them, or a copy of them, together with another daemon."""
+    files: str = ""
+    """What is wrong with the files that it serves, and so what to do; empty: nothing."""
+    broken: bool = False
+    """And so it answers nothing that stands in them."""
 
     @property
     def identity(self) -> Identity:
@@ -216,6 +220,8 @@ class Connection:
             reply.draining,
             tables_epoch=reply.tables_epoch,
             tables_replicated=reply.tables_replicated,
+            files=reply.files,
+            broken=reply.broken,
         )
 
     def unreached(self) -> list[str]:

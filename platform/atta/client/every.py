@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
-from atta.errors import AttaError, ConfigError, SamplingContractError, WrongDatasetError
+from atta.errors import AttaError, ConfigError, RemoteError, SamplingContractError, WrongDatasetError
 from atta.wire.contract import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
@@ -70,7 +70,7 @@ def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
 
 def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
     """The same answers, but errors for daemons that serve another dataset than the first, or another partition than
-    their own, or that would draw other batches.
+    their own, would draw other batches, or whose files have changed.
 
     Raises:
         ConfigError: the daemons that are named do not serve all partitions of the dataset, each once or by replicas.
@@ -99,9 +99,12 @@ def _checked(answer: DaemonAnswer[Description], first: Description, other: str) 
         wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"
     elif found.parts.start != answer.part:
         wrong = not_served(found, answer.part)
-    return (
-        DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong)) if wrong else answer
-    )
+    if wrong:
+        return DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong))
+    if found.broken:
+        broken = RemoteError(answer.address, f"does not serve: {found.files}")
+        return DaemonAnswer(answer.part, answer.address, found, broken)
+    return answer
 
 
 def not_served(found: Description, part: int) -> str:
