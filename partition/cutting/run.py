@@ -10,6 +10,7 @@ from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
+from atta.partition.disk.staging import check_replaceable
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
 from atta.partition.methods import check_balance, make_method
@@ -73,6 +74,7 @@ def partition_graph(
                 "verify": verify,
             }
             return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
+    check_replaceable(dst, MANIFEST, overwrite=overwrite)
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how = how_made(method, parts, seed, balance, options)
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from atta import _native
 from atta.errors import ChangedFileError, DataError
 from atta.partition.disk.files import FileRecord, check_file
+from atta.partition.disk.locks import Reading
 from atta.partition.disk.mapping import torn_files
 
 __all__ = ["WatchedFiles"]
@@ -26,8 +27,10 @@ class WatchedFiles:
     goes unnoticed, except one that goes around the file system.
     """
 
-    def __init__(self, folder: Path, records: Mapping[str, FileRecord]) -> None:
-        """``records``: of the files in ``folder``, by name. Make it before the files are verified."""
+    def __init__(self, folder: Path, marker: str, records: Mapping[str, FileRecord]) -> None:
+        """``records``: of the files in ``folder``, by name; ``marker``: see ``Reading``. Make it before the files are
+        verified."""
+        self._reading = Reading(folder / marker)
         self._folder, self._records = folder, records
         self._seen = {name: _state(folder / name) for name in records}
         self._looking = threading.Lock()

@@ -26,7 +26,7 @@ struct MappedFile {
 
 inline std::atomic<MappedFile*> mapped_files{nullptr};
 inline std::atomic<bool> files_damaged{false};  // a map is torn, or its file is known to have changed
-inline struct sigaction before_torn_maps {};
+inline struct sigaction before_torn_maps{};
 
 // These two are called by one thread at a time.
 inline void note_map(std::uintptr_t begin, std::size_t bytes) {
@@ -80,7 +80,7 @@ inline void on_bus_error(int /*signal*/, siginfo_t* info, void* /*context*/) {
 }
 
 inline bool outlive_torn_maps() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);

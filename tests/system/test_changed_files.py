@@ -113,3 +113,24 @@ def test_a_file_with_the_name_of_another_waits_for_a_restart(
     done = run("status", "--cluster", cluster.cluster_file, columns=400)
     assert done.returncode == 0
     assert f"serving; {folder.parent}: other files lie there than are served: restart the daemon" in done.stdout
+
+
+def test_a_dataset_that_is_served_is_not_overwritten(
+    small_graph: SmallGraph, tmp_path: Path, served: tuple[atta.LocalCluster, Path]
+) -> None:
+    cluster, folder = served
+    data, graph, other = folder.parent, small_graph.folder / "graph", small_graph.dataset(4, "random")
+    before = (data / "manifest.json").read_bytes()
+    for command in (
+        ("partition", graph, data, "--parts", "2", "--overwrite"),
+        ("deploy", other, data, "--part", "0", "--overwrite"),
+    ):
+        refused = run(*command)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"atta: error: {data}: is served by a daemon (process ")
+        assert all(str(pid) in refused.stderr for pid in cluster.pids)
+        assert len(refused.stderr.splitlines()) == 1
+    assert (data / "manifest.json").read_bytes() == before
+    cluster.close()
+    assert run("deploy", other, data, "--part", "0", "--overwrite").returncode == 0
+    assert not list(tmp_path.glob("*partial*"))

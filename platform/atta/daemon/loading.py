@@ -10,7 +10,7 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 from atta.observe.machine.memory import available_bytes
-from atta.partition.dataset import Dataset, part_folder
+from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.watching import WatchedFiles
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
@@ -65,7 +65,7 @@ def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
     own = tuple(f"{part_folder(part)}/" for part in parts)
     left_out = tuple(f"{folder}nodes/" for folder in own) if copied else ()
     names = [name for name in dataset.files if name.startswith(("shared/", *own)) and not name.startswith(left_out)]
-    return WatchedFiles(dataset.path, {name: dataset.files[name] for name in names})
+    return WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
 
 
 def _bytes_of(dataset: Dataset, parts: range) -> int:
