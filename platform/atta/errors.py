@@ -28,9 +28,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 __all__ = [
     "AttaError",
@@ -76,6 +78,8 @@ class UnknownNameError(ConfigError):
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
         """Make the error. ``what``: the kind of thing, such as ``"split"``; ``known``: the names that exist."""
+        import difflib  # it takes as long to import as all of this file
+
         names, text = sorted(str(k) for k in known), str(name)
         if len(text) > LONGEST_NAME:  # comparing it to all names could take a minute
             return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
