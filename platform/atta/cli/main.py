@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections import namedtuple
 from importlib import import_module
 from typing import Any
 
@@ -130,9 +131,9 @@ def main() -> None:
         _leave_last_words(error, code)
         with contextlib.suppress(OSError):  # nobody reads it, or the disk is full; the exit code still says it
             print(printable(text), file=sys.stderr, flush=True)
-        # Python remembers an interrupt that has left any text that was executed, as dataclasses do. It would end with a
-        # signal then, and not with the exit code, unless another text has been executed since.
-        exec("")
+        # Python remembers an interrupt that has left a text that was executed, such as that of a dataclass. It would end
+        # with a signal then, and not with the exit code, unless another such text has been executed since.
+        namedtuple("Forgotten", ())
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -27,6 +27,7 @@ from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release,
 from atta.wire.retries import RetryBudget
 from atta.wire.security.channels import ClientChannels
 from atta.wire.security.credentials import Credentials, TokenHeader
+from atta.wire.security.hosts import with_hosts
 
 __all__ = ["CLOSED", "Connection", "Description"]
 
@@ -91,7 +92,7 @@ class Connection:
     ) -> None:
         """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
-        self._token = TokenHeader(credentials)
+        self._credentials, self._token = credentials, TokenHeader(credentials)
         self._channels = ClientChannels(address, credentials)
         self._closed = threading.Event()
         self._budget = RetryBudget()
@@ -180,7 +181,8 @@ class Connection:
         """The typed error of a call. ``timeout``: its own, if it had one."""
         if self._closed.is_set():
             return ConfigError(CLOSED)
-        return rpc.error_from(self.address, failure, timeout or self.deadline_s)
+        error = rpc.error_from(self.address, failure, timeout or self.deadline_s)
+        return with_hosts(error, self.address, self._credentials)
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""

@@ -255,6 +255,7 @@ class Daemon:
             "end_leases_of_weights": self._weights.end_leases(),
             "watch_versions": self._versions.watch(),
             "watch_files": self._watch_files(),
+            **({} if self._security is None else {"watch_certificate": self._security.watch_certificate()}),
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
@@ -361,6 +362,7 @@ class Daemon:
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
             **self._versions.stats(),
+            **({} if self._security is None else self._security.stats()),
             **links,
         }
 
