@@ -279,6 +279,11 @@ class Connection:
         about = (header.now, header.offset_ns, header.capacity, header.full)
         return Recording(header.part, self.address, *about, entries=tuple(entries))
 
+    def check_operator(self) -> None:
+        """Raise NotAllowedError or NotAuthenticatedError if this caller may not do what only operators may. It changes
+        nothing: a trace of no time is asked for, which takes the same role as a stop."""
+        self.trace(1e-9)
+
     def stop(self) -> None:
         """Ask the daemon to drain and exit."""
         # Not repeated: a daemon that has stopped and been restarted must not be stopped again.

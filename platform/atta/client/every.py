@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
-from atta.errors import AttaError, ConfigError, RemoteError, SamplingContractError, WrongDatasetError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    RemoteError,
+    SamplingContractError,
+    WrongDatasetError,
+)
 from atta.wire.contract import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["DaemonAnswer", "ask_all", "check_together", "down", "each_daemon"]
+__all__ = ["DaemonAnswer", "ask_all", "check_operator", "check_together", "down", "each_daemon"]
 
 T = TypeVar("T")
 AT_A_TIME = 32
@@ -125,6 +133,18 @@ def check_complete(found: Sequence[Description | None]) -> None:
     if served + silent > partitions or (not silent and served < partitions):
         have = f"{len(found)} daemons are named" + (f", they serve {served} partitions" if served != len(found) else "")
         raise ConfigError(f"{have}, the dataset has {partitions} partitions")
+
+
+def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None) -> None:
+    """Refuse to begin what only operators may do, at the first daemon that would refuse it. Those that do not answer do
+    not count.
+
+    Raises:
+        NotAllowedError, NotAuthenticatedError: of that daemon.
+    """
+    for answer in ask_all(addresses, Connection.check_operator, deadline_s=deadline_s, credentials=credentials):
+        if isinstance(answer.error, NotAllowedError | NotAuthenticatedError):
+            raise answer.error
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:

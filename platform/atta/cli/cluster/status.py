@@ -175,9 +175,10 @@ def stop(target: str) -> None:
     """
     from atta.client.cluster import credentials_for, resolve_target
     from atta.client.control import Connection
-    from atta.client.every import ask_all, down
+    from atta.client.every import ask_all, check_operator, down
 
     addresses, credentials = resolve_target(target), credentials_for(target)
+    check_operator(addresses, deadline_s=DEADLINE_S, credentials=credentials)
     answers = ask_all(addresses, Connection.stop, deadline_s=DEADLINE_S, credentials=credentials)
     for answer in answers:
         echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")
