@@ -11,6 +11,7 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.cutting.quality import missed_lines
 from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
+from atta.partition.disk.staging import check_replaceable
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
 from atta.partition.importers import refuse_unimported
@@ -75,8 +76,12 @@ def partition_graph(
                 "verify": verify,
             }
             return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
+<<<<<<< HEAD
     if not is_url(src):
         refuse_unimported(src)
+=======
+    check_replaceable(dst, MANIFEST, overwrite=overwrite)
+>>>>>>> running
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how = how_made(method, parts, seed, balance, options)
     try:

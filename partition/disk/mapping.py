@@ -12,7 +12,9 @@ import os
 import weakref
 from typing import BinaryIO
 
-__all__ = ["map_bytes"]
+from atta import _native
+
+__all__ = ["map_bytes", "torn_files"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -21,6 +23,8 @@ _LIBC.mmap.argtypes = (
 )  # fmt: skip
 _LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
+_mapped: dict[int, str] = {}
+"""The files that are mapped, by address."""
 
 
 def map_bytes(file: BinaryIO, size: int) -> memoryview:
@@ -32,7 +36,24 @@ def map_bytes(file: BinaryIO, size: int) -> memoryview:
     address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
     if address == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    assert address is not None
     held = (ctypes.c_char * size).from_address(address)
+    _mapped[address] = str(file.name)
+    _native.note_map(address, size)
     # Not at exit: threads may still read then, and the map goes with the process.
-    weakref.finalize(held, _LIBC.munmap, address, size).atexit = False
+    weakref.finalize(held, _unmap, address, size).atexit = False
     return memoryview(held).toreadonly().cast("B")
+
+
+def _unmap(address: int, size: int) -> None:
+    _native.forget_map(address)
+    _mapped.pop(address, None)
+    _LIBC.munmap(address, size)
+
+
+def torn_files() -> list[str]:
+    """Mapped files that were found too short, or unreadable, when they were read: the reader got zeros instead.
+
+    Only in a process that has called ``_native.outlive_torn_maps``. Others are killed by SIGBUS.
+    """
+    return [_mapped[address] for address in _native.torn_maps() if address in _mapped]

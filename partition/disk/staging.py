@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -22,9 +21,10 @@ from pathlib import Path
 from types import TracebackType
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
+from atta.partition.disk.locks import check_unread, lock, locked_soon
 from atta.partition.disk.store import path_here
 
-__all__ = ["StagedFile", "Staging", "disk_full", "recover", "remove_partial_file"]
+__all__ = ["StagedFile", "Staging", "check_replaceable", "disk_full", "recover", "remove_partial_file"]
 
 _FULL = {
     errno.ENOSPC: "no space left on the disk",
@@ -32,7 +32,7 @@ _FULL = {
     errno.EFBIG: "no space left: larger than a file may be here",
 }
 _PROBE = 1 << 16
-_ATTEMPTS, _PAUSE_S = 10, 0.01
+_PAUSE_S = 0.01
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # Manifests of Atta's folders. Readers remove no other folder, whatever its name is.
@@ -44,6 +44,20 @@ def disk_full(path: str | Path, error: BaseException | None) -> DiskFullError | 
     """DiskFullError for ``path`` if ``error`` says that the disk is full; otherwise None."""
     cause = _FULL.get(error.errno or 0) if isinstance(error, OSError) else None
     return None if cause is None else DiskFullError(path, cause)
+
+
+def check_replaceable(dst: str | Path, marker: str, *, overwrite: bool) -> None:
+    """Raise ConfigError where ``Staging`` would: work that takes long asks before it begins."""
+    place = _place(path_here(dst, "writing"))
+    if not place.name:
+        raise ConfigError(f"{place}: not a folder that can be written")
+    if _vacant(place):
+        return
+    if not overwrite:
+        raise ConfigError(f"{place}: exists already; choose another folder or pass --overwrite")
+    if not (place / marker).is_file():
+        raise ConfigError(f"{place}: exists and holds no {marker}, so it is not overwritten")
+    check_unread(place, marker)
 
 
 def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
@@ -74,7 +88,7 @@ class Staging:
         path: the folder to write to inside the block.
 
     Raises:
-        ConfigError: ``dst`` exists and may not be replaced, or is a URL, or another process is writing it.
+        ConfigError: ``dst`` exists and may not be replaced, is a URL, or another process is writing or serving it.
         DiskFullError: there is no space left. What was there before is untouched.
     """
 
@@ -82,7 +96,7 @@ class Staging:
         self.dst = _place(path_here(dst, "writing"))
         self.marker = marker
         recover(self.dst)
-        self._check_destination(overwrite)
+        check_replaceable(self.dst, marker, overwrite=overwrite)
         self.path = _partial(self.dst)
         self._locks = [_take(self.path, _make_folder)]
         try:
@@ -90,16 +104,6 @@ class Staging:
         except BaseException:
             self._clean()
             raise
-
-    def _check_destination(self, overwrite: bool) -> None:
-        if not self.dst.name:
-            raise ConfigError(f"{self.dst}: not a folder that can be written")
-        if _vacant(self.dst):
-            return
-        if not overwrite:
-            raise ConfigError(f"{self.dst}: exists already; choose another folder or pass --overwrite")
-        if not (self.dst / self.marker).is_file():
-            raise ConfigError(f"{self.dst}: exists and holds no {self.marker}, so it is not overwritten")
 
     def __enter__(self) -> Staging:
         return self
@@ -132,6 +136,7 @@ class Staging:
     def _replace(self) -> None:
         # The old folder gets the name of a leftover, and another writer would remove it without this lock.
         self._locks.append(_take(self.dst, _open_folder))
+        check_unread(self.dst, self.marker)  # once more: a daemon may have started in the meantime
         if not _exchange(self.path, self.dst):
             self.dst.rename(_replaced(self.dst))
             self.path.rename(self.dst)
@@ -223,22 +228,22 @@ def remove_partial_file(dst: str | Path) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            if _lock(fd) and _same(left, fd):
+            if lock(fd) and _same(left, fd):
                 left.unlink()
         finally:
             os.close(fd)
 
 
 def _recover(dst: Path, left: Path) -> None:
-    lock = _open_folder(left)
+    fd = _open_folder(left)
     try:
-        locked = _lock(lock)
+        locked = lock(fd)
         if locked is False:
             _await(dst)
-        elif _same(left, lock) and (locked or left == _replaced(dst)):
+        elif _same(left, fd) and (locked or left == _replaced(dst)):
             _settle(dst, left)
     finally:
-        os.close(lock)
+        os.close(fd)
 
 
 def _await(dst: Path) -> None:
@@ -312,7 +317,7 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
         except OSError as error:
             raise disk_full(path, error) or ConfigError(f"{path}: cannot be written: {error.strerror}") from None
         try:
-            if not _locked_soon(fd):
+            if not locked_soon(fd):
                 raise ConfigError(f"{path}: another process is writing it")
             if _same(path, fd):
                 return fd
@@ -320,27 +325,6 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
             os.close(fd)
             raise
         os.close(fd)  # its writer renamed it in the meantime
-
-
-def _locked_soon(fd: int) -> bool:
-    """Lock ``fd`` unless a writer holds it. A reader that removes leftovers holds it for a moment only, so retry."""
-    for _ in range(_ATTEMPTS):
-        if _lock(fd) is not False:
-            return True
-        time.sleep(_PAUSE_S)
-    return False
-
-
-def _lock(fd: int) -> bool | None:
-    """Lock an open file or folder until it is closed or this process dies.
-
-    False: another process holds the lock. None: this file system has no locks (NFS has none for folders).
-    """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return False if error.errno == errno.EWOULDBLOCK else None
-    return True
 
 
 def _same(path: Path, fd: int) -> bool:

@@ -11,6 +11,7 @@ Names are imported when they are first used, so that the command line starts qui
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -40,6 +41,10 @@ from atta.errors import (
     UnknownNameError,
     WrongDatasetError,
 )
+
+OWN_VERBOSITY = "GRPC_VERBOSITY" not in os.environ
+if OWN_VERBOSITY:  # gRPC reads it when it is imported. Atta's errors say the same as its lines.
+    os.environ["GRPC_VERBOSITY"] = "NONE"
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect

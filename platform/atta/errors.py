@@ -5,7 +5,8 @@
     │   └── UnknownNameError   a feature, split, node type, edge type, session or mutable table that does not exist
     │       └── UnknownClientError  a mutable table does not know, or has forgotten, the client that pushes
     ├── DataError              a file on disk that is missing, truncated, altered or of another version
-    │   └── DiskFullError      a file or folder for which there is no space left
+    │   ├── DiskFullError      a file or folder for which there is no space left
+    │   └── ChangedFileError   a file of the dataset has changed while a daemon serves it
     ├── QuotaExceededError     a bound (memory, message size, sessions, disk) would be passed
     ├── NonFiniteError         rows that a trainer publishes, or losses, have an infinity or NaN
     ├── TrainerLostError       a trainer was killed or stopped, or did not answer the others; names it
@@ -27,12 +28,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 __all__ = [
     "AttaError",
+    "ChangedFileError",
     "ConfigError",
     "DataError",
     "DeadlineError",
@@ -76,6 +80,8 @@ class UnknownNameError(ConfigError):
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
         """Make the error. ``what``: the kind of thing, such as ``"split"``; ``known``: the names that exist."""
+        import difflib  # it takes as long to import as all of this file
+
         names, text = sorted(str(k) for k in known), str(name)
         if len(text) > LONGEST_NAME:  # comparing it to all names could take a minute
             return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
@@ -106,6 +112,13 @@ class DataError(AttaError):
 
 class DiskFullError(DataError):
     """There is no space left to write a file or folder. What was there before is untouched."""
+
+
+class ChangedFileError(DataError):
+    """A file of the dataset has changed, or cannot be read any more, while a daemon serves it.
+
+    Batches since the change may have been made of it: a job goes on from a checkpoint.
+    """
 
 
 class QuotaExceededError(AttaError):

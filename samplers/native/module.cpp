@@ -1,6 +1,7 @@
 // The extension module. Bindings (the .cpp files) know about Python, kernels (the .hpp files) do not. A binding takes
 // contiguous CPU arrays, checks them and calls plain functions. It releases the interpreter lock while these run.
 #include <malloc.h>
+#include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "compact.hpp"
 #include "gather.hpp"
 #include "hash.hpp"
+#include "mapped.hpp"
 #include "pairs.hpp"
 #include "parallel.hpp"
 #include "sample.hpp"
@@ -220,6 +222,12 @@ NB_MODULE(_native, m) {
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);
   m.def("retain_heap", &retain_heap);
   m.def("advise_huge", &advise_huge, "array"_a);
+  m.def("note_map", &atta::note_map, "begin"_a, "size"_a);
+  m.def("forget_map", &atta::forget_map, "begin"_a);
+  m.def("torn_maps", &atta::torn_maps);
+  m.def("outlive_torn_maps", &atta::outlive_torn_maps);
+  m.def("files_damaged", [] { return atta::files_damaged.load(); });
+  m.def("declare_files_damaged", [] { atta::files_damaged.store(true); });
   nb::class_<atta::Compactor> compactor(m, "Compactor");
   bind_compaction(m, compactor);
   bind_sampling(m, compactor);

@@ -69,7 +69,12 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
     assert len(wanted) > 25
     # A peer's first request, a consumer that has been seen to compute, and a batch that is yet to be launched bring
     # these. ``tests/unit/cli/test_dashboard.py`` looks them up where metrics are described.
-    sometimes = {"atta_sent_bytes_total", "atta_session_train_milliseconds", "atta_session_launch_score"}
+    sometimes = {
+        "atta_sent_bytes_total",
+        "atta_session_train_milliseconds",
+        "atta_session_launch_score",
+        "atta_certificate_days_left",
+    }
     assert wanted - exported(text) <= sometimes
 
 

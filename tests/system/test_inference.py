@@ -521,7 +521,10 @@ def test_ranks_that_users_start_share_the_work(
         clusters[2].tables.delete(name)
 
 
+@pytest.mark.parametrize("running", [True, False])
 def test_bad_input_is_one_line(
+    running: bool,
+    small_graph: SmallGraph,
     clusters: dict[int, atta.LocalCluster],
     saved: Any,
     tmp_path: Path,
@@ -543,8 +546,19 @@ def test_bad_input_is_one_line(
     content = io.BytesIO()
     torch.save(of_labels, content)
     (tmp_path / "labels" / BEST).write_bytes(seal(content.getvalue()))
+    (tmp_path / "wide").mkdir()
+    save_best(
+        tmp_path / "wide",
+        TrainConfig(data="x", num_neighbors=(2,), hidden=8),
+        build_model(TrainConfig(data="x", num_neighbors=(2,), hidden=8), 17, CLASSES),
+        EPOCH,
+    )
     there, out = ["--cluster", clusters[1].addresses[0]], ["--out", str(tmp_path / "out")]
+    if not running:  # all of it is refused before daemons are started
+        there = ["--data", str(small_graph.dataset(1, "random"))]
+        monkeypatch.setattr(atta, "local", None)
     for options, words in [
+        ([*there, *out, "--checkpoint", str(tmp_path / "wide")], "16 features"),
         ([*there, *out, "--checkpoint", str(tmp_path / "none")], "best.pt"),
         ([*there, *out, "--checkpoint", str(tmp_path / "cut")], "checksum"),
         ([*there, *out, "--checkpoint", str(tmp_path / "labels"), "--what", "classes"], "--task labels"),
@@ -566,6 +580,8 @@ def test_bad_input_is_one_line(
         ([*there, *out, "--checkpoint", folder, "--mode", "sampled", "--num-neighbors", "2,2,2"], "3 fan-outs for 2"),
         (["--data", "x", "--table", "t", "--checkpoint", folder], "--cluster"),
     ]:
+        if not running and words == "other files":
+            continue  # which run wrote them, daemons must say
         monkeypatch.setattr(sys, "argv", ["atta", "predict", *options])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -197,6 +197,14 @@ def test_commands_find_their_credentials_in_the_cluster_file(guarded: Guarded) -
     assert "call refused" in guarded.logs()
 
 
+@pytest.mark.parametrize("command", [("stop", "--cluster"), ("roll", "--allow-pause")])
+def test_a_caller_without_the_role_stops_nothing_and_reads_one_line(guarded: Guarded, command: tuple[str, ...]) -> None:
+    refused = atta_command(*command, guarded.cluster_file("reader"))
+    assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
+    assert refused.stderr.count("operator") == 1
+    assert atta_command("status", "--cluster", guarded.cluster_file("reader")).returncode == 0
+
+
 def test_operators_actions_are_logged(guarded: Guarded) -> None:
     guarded.cluster.trace()
     logs = guarded.logs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,3 +300,16 @@ def test_files_of_ids(tmp_path: Path) -> None:
     file.write_text("a b\nc\n")
     with pytest.raises(DataError, match="2 per line: a line has 1"):
         read_ids(file, 2, strings=True)
+
+
+def test_string_ids_are_found_in_files_as_daemons_find_them(graph: Named, plain: atta.LocalCluster) -> None:
+    from atta.partition import Dataset
+    from atta.train.launching.predictors import _StoredIds
+
+    stored, known = _StoredIds(Dataset.open(graph.folder / "plain-2p")), np.array(graph.papers)
+    np.testing.assert_array_equal(stored.numbers(known, "paper"), plain.ids.numbers(known, "paper"))
+    for unknown in (["nobody"], [known[0], "a name that is longer than all names that there are"]):
+        with pytest.raises(UnknownNameError) as told:
+            plain.ids.numbers(unknown, "paper")
+        with pytest.raises(UnknownNameError, match=re.escape(str(told.value))):
+            stored.numbers(unknown, "paper")

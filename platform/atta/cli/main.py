@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+from collections import namedtuple
 from importlib import import_module
+from typing import Any
 
 import click
 
+from atta.cli import INTERRUPTED
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
 from atta.observe.printable import printable
 
@@ -84,6 +88,12 @@ class _LazyGroup(click.Group):
         module = import_module(f"atta.cli.{_MODULES[name]}")
         return next((c for c in module.COMMANDS if c.name == name), None)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click would print an empty line first
+            raise click.Abort from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _SUMMARIES[name]) for name in _MODULES])
@@ -110,6 +120,8 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     try:
+        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from now on there may be something to undo
         code = cli.main(prog_name="atta", standalone_mode=False)
     except BrokenPipeError:  # the reader of our output, e.g. `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
@@ -121,6 +133,9 @@ def main() -> None:
         _leave_last_words(error, code)
         with contextlib.suppress(OSError):  # nobody reads it, or the disk is full; the exit code still says it
             print(printable(text), file=sys.stderr, flush=True)
+        # Python remembers an interrupt that has left a text that was executed, such as that of a dataclass. It would end
+        # with a signal then, and not with the exit code, unless another such text has been executed since.
+        namedtuple("Forgotten", ())
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -153,7 +168,7 @@ def _verdict(error: BaseException) -> tuple[str, int]:
     """Return the message about ``error`` and the exit code."""
     match error:
         case click.exceptions.Abort() | KeyboardInterrupt():
-            return "atta: interrupted", 130
+            return INTERRUPTED, 130
         case click.exceptions.NoArgsIsHelpError():
             return error.format_message(), 2
         case click.UsageError(ctx=click.Context(command_path=command)):

@@ -27,6 +27,7 @@ from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release,
 from atta.wire.retries import RetryBudget
 from atta.wire.security.channels import ClientChannels
 from atta.wire.security.credentials import Credentials, TokenHeader
+from atta.wire.security.hosts import with_hosts
 
 __all__ = ["CLOSED", "Connection", "Description"]
 
@@ -60,6 +61,10 @@ class Description:
     """Of the mutable tables that it keeps; 0: it keeps none. Of two daemons, the holder has the higher one."""
     tables_replicated: bool = False
     """It keeps them, or a copy of them, together with another daemon."""
+    files: str = ""
+    """What is wrong with the files that it serves, and so what to do; empty: nothing."""
+    broken: bool = False
+    """And so it answers nothing that stands in them."""
 
     @property
     def identity(self) -> Identity:
@@ -87,7 +92,7 @@ class Connection:
     ) -> None:
         """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
-        self._token = TokenHeader(credentials)
+        self._credentials, self._token = credentials, TokenHeader(credentials)
         self._channels = ClientChannels(address, credentials)
         self._closed = threading.Event()
         self._budget = RetryBudget()
@@ -176,7 +181,8 @@ class Connection:
         """The typed error of a call. ``timeout``: its own, if it had one."""
         if self._closed.is_set():
             return ConfigError(CLOSED)
-        return rpc.error_from(self.address, failure, timeout or self.deadline_s)
+        error = rpc.error_from(self.address, failure, timeout or self.deadline_s)
+        return with_hosts(error, self.address, self._credentials)
 
     def patience(self) -> Patience:
         """How long to repeat requests while nobody answers; not at all before the daemon has been met."""
@@ -216,6 +222,8 @@ class Connection:
             reply.draining,
             tables_epoch=reply.tables_epoch,
             tables_replicated=reply.tables_replicated,
+            files=reply.files,
+            broken=reply.broken,
         )
 
     def unreached(self) -> list[str]:
@@ -270,6 +278,11 @@ class Connection:
             read_out(call)
         about = (header.now, header.offset_ns, header.capacity, header.full)
         return Recording(header.part, self.address, *about, entries=tuple(entries))
+
+    def check_operator(self) -> None:
+        """Raise NotAllowedError or NotAuthenticatedError if this caller may not do what only operators may. It changes
+        nothing: a trace of no time is asked for, which takes the same role as a stop."""
+        self.trace(1e-9)
 
     def stop(self) -> None:
         """Ask the daemon to drain and exit."""

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
-from atta.errors import AttaError, ConfigError, SamplingContractError, WrongDatasetError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    RemoteError,
+    SamplingContractError,
+    WrongDatasetError,
+)
 from atta.wire.contract import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["DaemonAnswer", "ask_all", "check_together", "down", "each_daemon"]
+__all__ = ["DaemonAnswer", "ask_all", "check_operator", "check_together", "down", "each_daemon"]
 
 T = TypeVar("T")
 AT_A_TIME = 32
@@ -70,7 +78,7 @@ def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
 
 def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
     """The same answers, but errors for daemons that serve another dataset than the first, or another partition than
-    their own, or that would draw other batches.
+    their own, would draw other batches, or whose files have changed.
 
     Raises:
         ConfigError: the daemons that are named do not serve all partitions of the dataset, each once or by replicas.
@@ -99,9 +107,12 @@ def _checked(answer: DaemonAnswer[Description], first: Description, other: str) 
         wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"
     elif found.parts.start != answer.part:
         wrong = not_served(found, answer.part)
-    return (
-        DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong)) if wrong else answer
-    )
+    if wrong:
+        return DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong))
+    if found.broken:
+        broken = RemoteError(answer.address, f"does not serve: {found.files}")
+        return DaemonAnswer(answer.part, answer.address, found, broken)
+    return answer
 
 
 def not_served(found: Description, part: int) -> str:
@@ -122,6 +133,18 @@ def check_complete(found: Sequence[Description | None]) -> None:
     if served + silent > partitions or (not silent and served < partitions):
         have = f"{len(found)} daemons are named" + (f", they serve {served} partitions" if served != len(found) else "")
         raise ConfigError(f"{have}, the dataset has {partitions} partitions")
+
+
+def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None) -> None:
+    """Refuse to begin what only operators may do, at the first daemon that would refuse it. Those that do not answer do
+    not count.
+
+    Raises:
+        NotAllowedError, NotAuthenticatedError: of that daemon.
+    """
+    for answer in ask_all(addresses, Connection.check_operator, deadline_s=deadline_s, credentials=credentials):
+        if isinstance(answer.error, NotAllowedError | NotAuthenticatedError):
+            raise answer.error
 
 
 def down(answers: Sequence[DaemonAnswer[T]]) -> AttaError | None:

@@ -18,6 +18,7 @@ import grpc
 import structlog
 from grpc_health.v1 import health_pb2
 
+from atta import _native
 from atta.daemon.caches import DaemonCaches
 from atta.daemon.config import DaemonConfig
 from atta.daemon.descriptors import connections_that_fit, ensure_descriptors
@@ -70,6 +71,8 @@ from atta.wire.security.credentials import Credentials
 __all__ = ["Daemon", "serve"]
 
 log = structlog.get_logger("atta.daemon")
+WATCH_S = 1.0
+"""How often a daemon looks whether its files have changed, in seconds."""
 SCRAPE_S = 5.0
 """How long a scrape waits for the event loop before it fails."""
 
@@ -91,7 +94,7 @@ class Daemon:
         self.address = config.listen
         began = time.monotonic()
         opened = OpenedData.of(config)
-        self._dataset, resident = opened.dataset, opened.resident
+        self._dataset, self._files, resident = opened.dataset, opened.files, opened.resident
         self._identity = Identity(config.parts.start, self._dataset.dataset_id, new_incarnation())
         shard = Shard(self._dataset, opened.owner, resident=resident)
         store = Store(self._dataset, opened.owner, resident=resident)
@@ -114,11 +117,15 @@ class Daemon:
         )
         self._caches = DaemonCaches(config, opened, peers, self._links)
         cache, edges = self._caches.rows, self._caches.edges
-        self._engine = Engine(config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links)
+        self._engine = Engine(
+            config, self._dataset, shard, store, peers, cache=cache, edges=edges, links=self._links, files=self._files
+        )
         self._versions = LiveVersions(config.data, store, shard, cache, edges, resident=resident)
         self._updates = UpdateService(self._versions)
         self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
-        self._sessions = SessionService(config, self._engine, config.listen, self._versions, debts=debts, guard=guard)
+        self._sessions = SessionService(
+            config, self._engine, config.listen, self._versions, debts=debts, guard=guard, files=self._files
+        )
         self._jobs = JobBoard(time.monotonic)
         answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES, debts)
         graph = partial(GraphService, shard, self._serving, turns, config.listen)
@@ -159,7 +166,7 @@ class Daemon:
         )
         self._process = ProcessFigures()
         self._requests = RequestRoom(config.request_bytes, debts)
-        self._handling = Handling(self._identity, config.listen, self._requests)
+        self._handling = Handling(self._identity, config.listen, self._requests, self._files.check)
         self._stopping, self._orphaned = asyncio.Event(), False
         self._stopped = asyncio.Event()
         log.info(
@@ -175,8 +182,9 @@ class Daemon:
         """Listen and serve.
 
         Raises:
-            ConfigError: the address cannot be bound.
+            ConfigError: the address cannot be bound. DataError: a file was cut short while it was loaded.
         """
+        self._files.check()
         if (metrics := self.config.metrics_address) is not None:
             host, port = metrics
             about = {"dataset": self._dataset.dataset_id, "version": __version__}
@@ -204,6 +212,7 @@ class Daemon:
             draining=self._stopping.is_set,
             unreached=self._peers.unreached,
             tables=self._about_tables,
+            files=self._files,
         )
         served = self._engine.recorder.served
         handlers = {
@@ -248,6 +257,8 @@ class Daemon:
             "end_leases_of_tables": self._tables.end_leases(),
             "end_leases_of_weights": self._weights.end_leases(),
             "watch_versions": self._versions.watch(),
+            "watch_files": self._watch_files(),
+            **({} if self._security is None else {"watch_certificate": self._security.watch_certificate()}),
         }
         if self._links is not None:
             chores["accept_links"] = self._links.service.accept()
@@ -265,6 +276,19 @@ class Daemon:
             tls=self._security is not None,
             incarnation=self._identity.incarnation,
         )
+
+    async def _watch_files(self) -> None:
+        """End all sessions when a file of the dataset has changed. The daemon goes on, to say so."""
+        replaced = False
+        while self._files.error is None:
+            await asyncio.sleep(WATCH_S)
+            await aside(self._files.look)
+            if self._files.replaced and not replaced:
+                replaced = True
+                log.warning("files replaced", cause=self._files.described)
+        log.error("file changed", cause=str(self._files.error))
+        self._engine.fail_all(self._files.error)
+        await asyncio.Event().wait()
 
     def _make_backup(self, outgoing: Credentials | None) -> tuple[BackupService, Candidate | None]:
         """What keeps a copy of another daemon's tables, and what takes over from it."""
@@ -341,6 +365,7 @@ class Daemon:
             "log_lines_dropped": float(logs.dropped_lines()),
             **{name: value for part in parts for name, value in part.stats().items()},
             **self._versions.stats(),
+            **({} if self._security is None else self._security.stats()),
             **links,
         }
 
@@ -423,6 +448,7 @@ def serve(config: DaemonConfig, *, ready: Callable[[str], None] | None = None) -
         ConfigError: the process may not open enough files. Also what ``Daemon`` raises.
     """
     kernels.retain_heap()
+    _native.outlive_torn_maps()
     ensure_descriptors(config.max_sessions)
     asyncio.run(_serve(config, ready))
 

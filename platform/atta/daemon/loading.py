@@ -10,7 +10,8 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 from atta.observe.machine.memory import available_bytes
-from atta.partition.dataset import Dataset, part_folder
+from atta.partition.dataset import MANIFEST, Dataset, part_folder
+from atta.partition.disk.watching import WatchedFiles
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
 __all__ = ["OpenedData"]
@@ -27,12 +28,14 @@ class OpenedData:
         owner: the number of this daemon among them.
         peers: addresses of the known daemons, by their numbers; several: replicas.
         resident: whether to load what this daemon serves into memory (see ``DaemonConfig.memory``).
+        files: those that the daemon reads while it serves.
     """
 
     dataset: Dataset
     owner: int
     peers: Mapping[int, Addresses]
     resident: bool
+    files: WatchedFiles
 
     @classmethod
     def of(cls, config: DaemonConfig) -> OpenedData:
@@ -49,11 +52,20 @@ class OpenedData:
         log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=nbytes // 1_000_000)
         groups = spread(config.parts, config.peers, dataset.num_parts)
         resident = _resident(config, nbytes)
+        files = _watched(dataset, config.parts, copied=resident or len(parts) > 1)
         if config.verify:
             dataset = Dataset.open(config.data, parts=parts)
         addresses = groups_of(config.peers)
         peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
-        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident)
+        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, files)
+
+
+def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
+    """Files that a daemon goes on reading. Once loaded, node tables are not read again, but edges are in part."""
+    own = tuple(f"{part_folder(part)}/" for part in parts)
+    left_out = tuple(f"{folder}nodes/" for folder in own) if copied else ()
+    names = [name for name in dataset.files if name.startswith(("shared/", *own)) and not name.startswith(left_out)]
+    return WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
 
 
 def _bytes_of(dataset: Dataset, parts: range) -> int:

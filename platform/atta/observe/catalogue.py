@@ -77,6 +77,7 @@ FIGURES: dict[str, Family] = {
     **_gauges(
         uptime_seconds="Seconds since the daemon started.",
         process_resident_bytes="Resident memory of the daemon, including mapped files.",
+        certificate_days_left="Days until the daemon's own certificate ends; negative: it has ended.",
         machine_cores="Processor cores of the machine.",
         sessions="Open sessions.",
         sessions_lingering="Closed sessions whose consumers still read batches.",

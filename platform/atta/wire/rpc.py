@@ -68,6 +68,8 @@ ACCESS = "access refused: "
 """How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
 PEER_LOST = "another daemon does not answer: "
 """How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
+FILE_CHANGED = "a file of the dataset has changed: "
+"""How the reason begins if a daemon has no dataset any more. Damaged snapshots have the same status."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
 travels in pieces (``atta.wire.messages.pieces``)."""
@@ -390,6 +392,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     lost = errors.DeadlineError | errors.UnavailableError | errors.PeerLostError
     if isinstance(error, lost) and not isinstance(error, errors.DrainingError):
         return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{error}"
+    if isinstance(error, errors.ChangedFileError):
+        return grpc.StatusCode.DATA_LOSS, f"{FILE_CHANGED}{error}"
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind], str(error)
@@ -436,10 +440,18 @@ def _broke_off(code: grpc.StatusCode, details: str) -> bool:
     return code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} and details.startswith(_BROKEN)
 
 
-def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.RemoteError:
+def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
+    if details.startswith(FILE_CHANGED):
+        return _changed(peer, details.removeprefix(FILE_CHANGED))
     if details.startswith(PEER_LOST):
         return errors.PeerLostError(peer, details.removeprefix(PEER_LOST))
     return errors.RemoteError(peer, details or str(code))
+
+
+def _changed(peer: str, details: str) -> errors.ChangedFileError:
+    """Its path is one of the machine of the daemon that reads it, so that daemon is named, too."""
+    path, _, cause = details.partition(": ")
+    return errors.ChangedFileError(path, cause if "(the daemon at " in cause else f"{cause} (the daemon at {peer})")
 
 
 def _refused(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:

@@ -110,7 +110,9 @@ def test_a_peer_that_draws_differently_is_refused_and_a_replica_is_taken() -> No
 
 def test_status_tells_replicas_that_draw_differently() -> None:
     def answer(part: int, address: str, contract: Contract) -> Any:
-        value = SimpleNamespace(dataset_id="d", num_parts=2, parts=range(part, part + 1), contract=contract)
+        value = SimpleNamespace(
+            dataset_id="d", num_parts=2, parts=range(part, part + 1), contract=contract, broken=False
+        )
         return SimpleNamespace(part=part, address=address, value=value, error=None)
 
     other = Contract("9999", "abcd")

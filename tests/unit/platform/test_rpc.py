@@ -35,11 +35,12 @@ class FakeRpcError(grpc.RpcError):
         errors.WrongDatasetError("a:1", "serves dataset 12"),
         errors.RestartedError("a:1", "has been started anew"),
         errors.DataError("part-0000/x.npy", "truncated"),
+        errors.ChangedFileError("part-0000/x.npy", "truncated"),
     ],
 )
 def test_round_trip(error: errors.AttaError) -> None:
     back = rpc.error_from("b:2", FakeRpcError(*rpc.status_of(error)), 2.5)
-    expected = errors.RemoteError if isinstance(error, errors.DataError) else type(error)
+    expected = errors.RemoteError if type(error) is errors.DataError else type(error)
     assert type(back) is expected
     assert str(error) in str(back)
 

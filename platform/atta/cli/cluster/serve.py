@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import select
+import sys
 from typing import Any
 
 import click
 
+import atta
 from atta.cli.options import config_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
@@ -31,6 +34,7 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
 
     Example: atta serve --data products-2p --part 0 --listen 127.0.0.1:7070 --peers cluster.toml
     """
+    _let_grpc_log()
     from atta.daemon.daemon import serve as run
     from atta.observe.logs import LoggedProgress, configure
     from atta.partition.disk.store import is_url
@@ -53,6 +57,13 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
 
             page.enter_context(daemon_page(config, dashboard, peers))
         run(config)
+
+
+def _let_grpc_log() -> None:
+    """Let gRPC write of connections that TLS refuses where a log is kept. Not on a terminal, or if the caller has said
+    what it wants."""
+    if atta.OWN_VERBOSITY and not sys.stderr.isatty():
+        os.environ["GRPC_VERBOSITY"] = "ERROR"
 
 
 def _check_stdin() -> None:

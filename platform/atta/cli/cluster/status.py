@@ -14,6 +14,7 @@ from atta.errors import AttaError
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from atta.client.control import Description
     from atta.client.every import DaemonAnswer
@@ -85,14 +86,23 @@ def _document(
         rates = daemon.to_dict()
         counters, sessions = rates.pop("counters"), rates.pop("sessions")
         since = _up_since(daemon.sample.counters, now)
+        files = (answer.value.files or None) if answer.value is not None else None
         up = since.isoformat(timespec="seconds") if since is not None else None
-        daemons.append({**counters, **rates, "error": answer.reason or None, "up_since": up, "open_sessions": sessions})
+        daemons.append(
+            {
+                **counters,
+                **rates,
+                "error": answer.reason or None,
+                "files": files,
+                "up_since": up,
+                "open_sessions": sessions,
+            }
+        )
     return {"schema": 1, "dataset_id": described[0].dataset_id if described else None, "daemons": daemons}
 
 
 def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRates], now: datetime) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     dataset = next((answer.value.dataset_id for answer in known if answer.value is not None), "unknown")
     table = Table(title=f"dataset {dataset}", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -101,9 +111,17 @@ def _table(known: Sequence[DaemonAnswer[Description]], found: Sequence[DaemonRat
     for name in ("sessions", "batches/s", "remote", "CPU", "memory", "buffers"):
         table.add_column(name, justify="right", overflow="fold")
     for answer, daemon in zip(known, found, strict=True):
-        state = Text(f"down: {answer.reason}", style="bold red") if answer.reason else "serving"
-        table.add_row(daemon.sample.parts, answer.address, state, *_figures(daemon, now))
+        table.add_row(daemon.sample.parts, answer.address, _state(answer), *_figures(daemon, now))
     return table
+
+
+def _state(answer: DaemonAnswer[Description]) -> Text:
+    from rich.text import Text
+
+    if answer.reason:
+        return Text(f"down: {answer.reason}", style="bold red")
+    files = "" if answer.value is None else answer.value.files
+    return Text(f"serving; {files}", style="bold yellow") if files else Text("serving")
 
 
 def _figures(daemon: DaemonRates, now: datetime) -> list[str]:
@@ -157,9 +175,10 @@ def stop(target: str) -> None:
     """
     from atta.client.cluster import credentials_for, resolve_target
     from atta.client.control import Connection
-    from atta.client.every import ask_all, down
+    from atta.client.every import ask_all, check_operator, down
 
     addresses, credentials = resolve_target(target), credentials_for(target)
+    check_operator(addresses, deadline_s=DEADLINE_S, credentials=credentials)
     answers = ask_all(addresses, Connection.stop, deadline_s=DEADLINE_S, credentials=credentials)
     for answer in answers:
         echo(f"part {answer.part} at {answer.address}: {answer.reason or 'stopping'}")

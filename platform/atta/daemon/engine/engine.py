@@ -26,13 +26,14 @@ from atta.daemon.engine.tasks import AtHome, TaskResult
 from atta.daemon.links.links import DaemonLinks
 from atta.daemon.live.versions import VersionView
 from atta.daemon.peers.peers import Peers
-from atta.errors import AttaError
+from atta.errors import AttaError, RemoteError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
 from atta.observe.figures import SessionFigures
 from atta.observe.machine.processor import ProcessorLoad
 from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
+from atta.partition.disk.watching import WatchedFiles
 from atta.samplers.batch.items import StreamPosition
 from atta.samplers.batch.layout import BatchArrays
 from atta.samplers.batch.state import NO_SOURCES, BatchState
@@ -67,8 +68,11 @@ class Engine:
         cache: RowCache,
         edges: EdgeCache,
         links: DaemonLinks | None = None,
+        files: WatchedFiles | None = None,
     ) -> None:
+        """``files``: those that tasks read; None: nobody writes to them."""
         self.dataset, self.shard, self.store, self.peers, self.cache = dataset, shard, store, peers, cache
+        self._files = files
         self._view = VersionView(0, NO_SOURCES, dataset, shard, cache, edges)
         self._pages = named_threads(1, "atta-pages")
         self.slots = SlotPool(config.most_buffer_bytes, self._report_lent, self._pages.submit)
@@ -141,6 +145,11 @@ class Engine:
         """Make no further batches. The consumer learns why at its next request."""
         session.fail(error)
         self.post(sched.SessionClosed(session.id))
+
+    def fail_all(self, error: AttaError) -> None:
+        """The same for all sessions."""
+        for session in [*self._sessions.values()]:
+            self.fail(session, error)
 
     def _report_lent(self) -> None:
         self.post(sched.ConsumersHold(self.slots.lent_bytes))
@@ -245,6 +254,9 @@ class Engine:
             return None
         if isinstance(result, BaseException):
             self.recorder.task(task, of, times, outcome="failed", owners=owners)
+            if self._files is not None and not isinstance(result, RemoteError):
+                self._files.look()  # what makes no sense may come from a file that has just changed
+            result = self._changed_file() or result
             if not isinstance(result, AttaError):
                 log.error("task failed", task=str(task), session=running.session.id, exc_info=result)
                 result = AttaError(
@@ -261,7 +273,15 @@ class Engine:
         self.counters[name] = self.counters.get(name, 0.0) + 1
         return sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds)
 
+    def _changed_file(self) -> AttaError | None:
+        """What is wrong with the files that tasks have read."""
+        return None if self._files is None else self._files.error
+
     def _deliver(self, session: Session, batch: int, running: RunningDag) -> None:
+        if (error := self._changed_file()) is not None:
+            self._drop(running)
+            self.fail(session, error)
+            return
         stats = {**running.state.stats, **running.stats}
         stats["make_ms"] = 1e3 * (time.monotonic() - running.launched)
         for name in ("nodes", "edges", "remote_rows", "remote_bytes", "cached_rows", "shared_rows"):

@@ -14,6 +14,7 @@
 #include "expand.hpp"
 #include "frames.hpp"
 #include "gather.hpp"
+#include "mapped.hpp"
 #include "method.hpp"
 
 namespace atta {
@@ -119,6 +120,7 @@ class Request {
     out.begin();
     try {
       pulls() ? pull(data, out) : sample(data, out);
+      if (files_damaged.load(std::memory_order_relaxed)) throw std::runtime_error("a file of the partition has changed");
     } catch (const std::exception& error) {
       out.undo();
       refuse(error.what(), out);

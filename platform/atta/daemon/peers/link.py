@@ -21,6 +21,7 @@ from atta.errors import (
     UnavailableError,
     WrongDatasetError,
 )
+from atta.observe.machine.threads import aside
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.contract import Contract, check_contract
@@ -28,6 +29,7 @@ from atta.wire.identity import Bound, Identity, check
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.release import check_release, release_of
 from atta.wire.security.credentials import Credentials, TokenHeader, open_async_channel
+from atta.wire.security.hosts import with_hosts
 from atta.wire.silence import patience_of
 
 __all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink"]
@@ -162,6 +164,10 @@ class PeerLink:
         if self.usual is used and self._meeting is None:  # a meeting has begun with a look at the files
             self._renew()
         return self.usual is not used
+
+    async def explained(self, error: AttaError) -> AttaError:
+        """``error``; where the peer's certificate is for another host, one that names both hosts."""
+        return await aside(with_hosts, error, self.address, self._credentials)
 
     async def _asked(self) -> None:
         """Ask a small question. Raises UnavailableError or DeadlineError if the peer does not answer."""

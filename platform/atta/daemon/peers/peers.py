@@ -290,7 +290,7 @@ class Peer:
                 failures = 1 if left.progressed else failures + 1
                 renewed = isinstance(error, NotAuthenticatedError) and self._link.renewed(used)
                 if failures == ATTEMPTS or not (renewed or isinstance(error, UnavailableError)):
-                    raise error from failure
+                    raise await self._link.explained(error) from failure
                 if not renewed:
                     self._link.broke(error)
             except (asyncio.CancelledError, grpc.aio.UsageError) as ended:

@@ -15,6 +15,7 @@ __all__ = ["end_of"]
 
 _VERSION, _UTC_TIME = 0xA0, 0x17
 """Tags: of the version, which may be absent, and of a date whose year has two digits."""
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _VALIDITY = 3
 """The place of the dates after the version: serial number, algorithm and issuer come before."""
 
@@ -26,7 +27,8 @@ def end_of(pem: bytes) -> datetime:
     Raises:
         ValueError, IndexError: this is no certificate.
     """
-    _, certificate = next(_elements(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))))
+    first = pem[pem.index(_BEGIN) : pem.index(_END) + len(_END)]  # others of the chain follow, and there may be remarks
+    _, certificate = next(_elements(ssl.PEM_cert_to_DER_cert(first.decode("ascii"))))
     _, body = next(_elements(certificate))
     fields = [content for tag, content in _elements(body) if tag != _VERSION]
     _, (tag, end) = _elements(fields[_VALIDITY])

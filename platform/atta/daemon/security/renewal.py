@@ -6,21 +6,28 @@ one that it could not read again and again: what is in the way may be a folder o
 
 from __future__ import annotations
 
+import math
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
 import structlog
 
+from atta.daemon.security.certificates import end_of
 from atta.errors import AttaError, DataError
 from atta.wire.security.files import PemBytes, Stamp, TlsFiles, stamp_of
 from atta.wire.security.tokens import TokenFile, read_tokens
 
 __all__ = ["LOOK_S", "ServedCertificate", "WatchedTokens"]
 
+SHORT_DAYS = 7.0
+"""A certificate that ends sooner is told of."""
+WARNED_S = 24 * 3600.0
+"""How often it is told of, in seconds."""
 LOOK_S = 1.0
 """How often the file of tokens is looked at, at most, in seconds."""
 
@@ -39,6 +46,7 @@ class ServedCertificate:
         self._stamp: Stamp | None
         self._found, self._stamp = files.read()
         self._told = ""
+        self._warned: float | None = None
         self._context = _context(files)
         self._shown = self._found  # by gRPC
         self._lock = threading.Lock()
@@ -63,6 +71,27 @@ class ServedCertificate:
             self._look()
             return self._context
 
+    def days_left(self) -> float:
+        """How long the certificate in the file is good, in days; negative: it has ended. NaN: it is none that can be
+        read."""
+        with self._lock:
+            self._look()
+        try:
+            return (end_of(self._found.cert) - datetime.now(UTC)) / timedelta(days=1)
+        except (ValueError, IndexError):
+            return math.nan
+
+    def warn(self, now: float) -> None:
+        """Say in the log, once a day, that the certificate has ended or will soon. ``now``: seconds of any clock."""
+        days = self.days_left()
+        if days >= SHORT_DAYS or (self._warned is not None and now - self._warned < WARNED_S):
+            return
+        self._warned = now
+        if days < 0:
+            log.error("certificate has ended: nobody can connect", file=self._files.cert, days_left=round(days, 1))
+        elif days < SHORT_DAYS:
+            log.warning("certificate ends soon: replace its file", file=self._files.cert, days_left=round(days, 1))
+
     def _look(self) -> None:
         """Read the files again if they have changed. Bad ones change nothing, and are told once."""
         stamp: Stamp | None = None
@@ -78,6 +107,7 @@ class ServedCertificate:
             self._stamp, self._told = _stamp_after(error, stamp), str(error)
             return
         self._found, self._context, self._stamp, self._told = found, context, stamp, ""
+        self._warned = None
         log.info("certificate renewed", file=self._files.cert)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,10 +17,15 @@ from atta.daemon.security.scraping import serve_guarded, serve_guarded_metrics
 from atta.daemon.services.debts import Debts
 from atta.errors import ConfigError
 from atta.observe.answering import App
+from atta.observe.machine.threads import aside
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
 
 __all__ = ["DaemonSecurity", "check_exposure", "check_reached_by_others", "is_loopback"]
+
+
+WATCH_S = 60.0
+"""How often a daemon looks when its own certificate ends, in seconds."""
 
 
 class DaemonSecurity:
@@ -57,6 +64,16 @@ class DaemonSecurity:
         """
         check_exposure(config)
         return cls(config, debts) if config.tls_cert or config.tls_key or config.tls_ca or config.tokens else None
+
+    def stats(self) -> dict[str, float]:
+        """Gauges."""
+        return {"certificate_days_left": self._certificate.days_left()}
+
+    async def watch_certificate(self) -> None:
+        """Say in the log when the daemon's own certificate ends, until cancelled."""
+        while True:
+            await aside(self._certificate.warn, time.monotonic())
+            await asyncio.sleep(WATCH_S)
 
     def listen(self, server: Any, address: str) -> int:
         """Have gRPC listen on ``address``; returns the port. Raises RuntimeError where that fails."""

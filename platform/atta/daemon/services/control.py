@@ -13,6 +13,7 @@ from atta.daemon.services.jobs import JobBoard
 from atta.errors import ConfigError
 from atta.observe.figures import JobFigures, ProcessFigures
 from atta.observe.machine.host import machine_id
+from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import control_pb2
 from atta.wire.contract import Contract
 from atta.wire.identity import Identity
@@ -27,7 +28,7 @@ class ControlService:
     ``stats`` returns its counters; ``stop`` makes it drain. ``jobs``: where reports of training jobs are kept.
     ``contract``: how this daemon draws. ``draining``: whether it is stopping. ``unreached``: connects all peers, and
     returns the addresses of those that do not answer. ``tables``: the epoch of the tables that it keeps (0: none), and
-    whether it does so together with another daemon.
+    whether it does so together with another daemon. ``files``: those that it serves.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class ControlService:
         draining: Callable[[], bool],
         unreached: Callable[[], Awaitable[list[str]]],
         tables: Callable[[], tuple[int, bool]],
+        files: WatchedFiles,
     ) -> None:
         self._identity, self._jobs, self._contract = identity, jobs, contract
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
-        self._draining, self._unreached, self._tables = draining, unreached, tables
+        self._draining, self._unreached, self._tables, self._files = draining, unreached, tables, files
 
     def methods(self) -> dict[str, Handler]:
         """The handlers by their names in ``control.proto``."""
@@ -83,6 +85,8 @@ class ControlService:
             unreached=await self._unreached() if request.reach else [],
             tables_epoch=epoch,
             tables_replicated=together,
+            files=self._files.described,
+            broken=self._files.error is not None,
         )
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:

@@ -40,6 +40,10 @@ MAX_NAMED = 4096
 """At most this many clients, sessions or batches may be named in one request. The event loop goes through them."""
 
 
+READ_FROM_FILES = ("GraphService.", "KvService.", "IdService.")
+"""Methods that answer with what stands in the dataset's files. Sessions check their batches themselves."""
+
+
 class Handling:
     """Makes gRPC handlers for a daemon that is ``identity`` and listens at ``address``, and counts their requests.
 
@@ -48,8 +52,12 @@ class Handling:
     All of it runs on the event loop.
     """
 
-    def __init__(self, identity: Identity, address: str, room: RequestRoom) -> None:
+    def __init__(
+        self, identity: Identity, address: str, room: RequestRoom, check_files: Callable[[], None] | None = None
+    ) -> None:
+        """``check_files``: raises DataError if a file has changed from which answers are read; None: none will."""
         self._identity, self._address, self._room = identity, address, room
+        self._check_files = check_files
         self._headers = {bound: identity.named(bound) for bound in Bound}
         self._counts: Counter[str] = Counter()
 
@@ -78,6 +86,7 @@ class Handling:
                 share, request = await self._room.read(context, method.check_request_size)
                 request = await _parsed(method, request)
                 reply = await handler(request, context)
+                self._check_read(name)
             except Exception as error:
                 self._charge(share, request, error)
                 request = None  # gRPC keeps this frame until garbage is collected
@@ -103,6 +112,7 @@ class Handling:
                 share, request = await self._room.read(context, method.check_request_size)
                 request = await _parsed(method, request)
                 async for reply in handler(request, context):
+                    self._check_read(name)
                     counts[sent] += _bulk_bytes(reply)
                     yield reply
             except Exception as error:
@@ -114,6 +124,11 @@ class Handling:
                     self._room.leave(share)
 
         return answer
+
+    def _check_read(self, name: str) -> None:
+        """Whether the answer was read from files that are as they were opened."""
+        if self._check_files is not None and name.startswith(READ_FROM_FILES):
+            self._check_files()
 
     def _begun(self, name: str) -> None:
         self._counts[f"requests_{name}"] += 1

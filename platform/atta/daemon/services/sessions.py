@@ -25,6 +25,8 @@ from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
 from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
+from atta.observe.machine.threads import aside
+from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import session_pb2
 from atta.wire.messages.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
@@ -53,11 +55,13 @@ class SessionService:
         *,
         debts: Debts | None = None,
         guard: CallGuard | None = None,
+        files: WatchedFiles | None = None,
     ) -> None:
         """``versions``: of the tables; None: there is only the dataset. ``debts``: of connections, which pause; None: of
-        this service alone. ``guard``: admits callers; None: everybody may come."""
+        this service alone. ``guard``: admits callers; None: everybody may come. ``files``: those that batches are made
+        of; None: nobody writes to them."""
         self._debts, self._guard = debts or Debts(), guard
-        self._versions = versions
+        self._versions, self._files = versions, files
         self._config, self._engine, self._address = config, engine, address
         self._sessions: dict[str, Session] = {}  # by shown name, as all below
         self._openings = Openings()
@@ -103,6 +107,7 @@ class SessionService:
                 self._check_places(len(self._openings))
             check = partial(check_request, request, self._engine.dataset, self._config, self._address)
             checked = await self._openings.checked(name, digest, check)
+            await self._check_files()
             await self._start(name, digest, checked, request)
         session = self._sessions[name]
         if session.digest != digest:
@@ -118,6 +123,12 @@ class SessionService:
             nearby=self.nearby.name if request.shared_memory else "",
             token=session.token if request.shared_memory and self.nearby.name else b"",
         )
+
+    async def _check_files(self) -> None:
+        """Raise DataError if a file has changed since the daemon opened it. Batches would be made of it."""
+        if self._files is not None:
+            await aside(self._files.look)
+            self._files.check()
 
     def _check_places(self, opening: int) -> None:
         """Refuse one session more where there is no place. Sessions that are being checked have theirs already."""
@@ -198,7 +209,10 @@ class SessionService:
             return header
 
     def _check_next(self, session: Session, request: session_pb2.NextRequest) -> None:
-        """Take back what the request releases; raises ConfigError if it makes no sense."""
+        """Take back what the request releases; raises ConfigError if it makes no sense, DataError if a file of the
+        dataset has changed: finished batches may be made of it."""
+        if self._files is not None:
+            self._files.check()
         if not 0 <= request.train_ms < math.inf:
             raise ConfigError(f"{request.train_ms} ms per batch: must be a time")
         check_named("released batches", len(request.released))

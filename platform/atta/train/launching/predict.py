@@ -171,7 +171,7 @@ class PredictJob:
         for node_type, ids in [*nodes.items(), (self.types[0], asked)]:
             if isinstance(ids, np.ndarray):
                 self.cluster.tables.locate(f"nodes:{node_type}", ids)  # raises before anything is written
-        version = present_version(self.cluster, self.types[0], nodes[self.types[0]])
+        version = self._present_version(nodes[self.types[0]])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
         about = {
@@ -203,6 +203,9 @@ class PredictJob:
             self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,
             top, finish, score, version,
         )  # fmt: skip
+
+    def _present_version(self, nodes: Targets) -> int:
+        return present_version(self.cluster, self.types[0], nodes)
 
     @property
     def finished(self) -> bool:

@@ -18,15 +18,23 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from atta.client.folder import OwnFolder
+from atta.client.tables.string_ids import Numbers, StringIds, Strings
 from atta.errors import AttaError, ConfigError
 from atta.observe import lastwords
 from atta.observe.progress import Progress
 from atta.observe.versions import machine, versions
+from atta.partition.graph.strings import NAME, to_rows
 from atta.train.launching.id_files import read_ids
 from atta.train.settings.predict import PredictConfig
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
 
 __all__ = ["PredictReport", "predict_as"]
 
@@ -70,6 +78,8 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
     from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
+    if config.data is not None:
+        _check(config, config.data)
     with _connected(config) as cluster, OwnFolder("atta-predict-") as folder:
         started = time.monotonic()
         asked = _asked(config, cluster)
@@ -84,6 +94,54 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
         inference.clean()
     files = [str(path) for path in job.sink.paths] if isinstance(job.sink, FileSink) else []
     return PredictReport(config, job.count, job.width, files, time.monotonic() - started)
+
+
+def _check(config: PredictConfig, data: str) -> None:
+    """Refuse what is wrong before daemons are started, which takes as long as they read."""
+    from atta.partition.dataset import Dataset
+    from atta.partition.parts.remote import local_dataset
+    from atta.train.launching.predict import PredictJob
+
+    class CheckedJob(PredictJob):
+        def _present_version(self, nodes: object) -> int:
+            return 0  # only daemons know
+
+    stored: Any = _Stored(Dataset.open(local_dataset(data, None), parts=[], verify=False))
+    CheckedJob(stored, **{**_arguments(config, 0), "out": None}, **_asked(config, stored))
+
+
+class _Stored:
+    """What ``PredictJob`` asks of a cluster, answered from the files of the dataset."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.schema, self.dataset_id, self.num_parts = dataset.schema, dataset.dataset_id, dataset.num_parts
+        self.ids, self.tables = _StoredIds(dataset), self
+
+    def locate(self, policy: str, ids: np.ndarray) -> np.ndarray:
+        """See ``ClusterTables.locate``; vertices only."""
+        return self._dataset.to_internal(policy.removeprefix("nodes:"), ids)
+
+
+class _StoredIds(StringIds):
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset.schema, [])
+        self._dataset = dataset
+
+    def _numbers(self, node_type: str, strings: Strings) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        wanted = to_rows(strings)
+        found, known = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+        for part in range(self._dataset.num_parts):
+            rows = np.ascontiguousarray(self._dataset.part(part).table(node_type, NAME))
+            width = max(rows.shape[1], wanted.shape[1])
+            own, asked = (np.pad(r, ((0, 0), (0, width - r.shape[1]))).view(f"S{width}")[:, 0] for r in (rows, wanted))
+            order = np.argsort(own)
+            places = order[np.minimum(np.searchsorted(own, asked, sorter=order), max(0, len(own) - 1))]
+            here = own[places] == asked if len(own) else np.zeros(len(asked), np.bool_)
+            lo, hi = self._dataset.book.range(node_type, part)
+            found[here] = self._dataset.ids(node_type)[lo:hi][places[here]]
+            known |= here
+        return found, known
 
 
 @contextlib.contextmanager

@@ -41,14 +41,16 @@ def roll(
 
     Example: atta roll cluster.toml --command "ssh {host} sudo systemctl start atta-daemon-{part}"
     """
-    from atta.cli.cluster.rolling.processes import RunningFleet
+    from atta.cli.cluster.rolling.processes import ANSWER_S, RunningFleet
     from atta.cli.cluster.rolling.roll import Roll
     from atta.client.cluster import credentials_for, resolve_target
+    from atta.client.every import check_operator
 
     if command and local:
         raise ConfigError("--command and --local: give one of them")
-    addresses = resolve_target(target)
-    fleet = RunningFleet(addresses, credentials_for(target), command=command, local=local)
+    addresses, credentials = resolve_target(target), credentials_for(target)
+    fleet = RunningFleet(addresses, credentials, command=command, local=local)
+    check_operator(addresses, deadline_s=ANSWER_S, credentials=credentials)
 
     def tell(line: str) -> None:
         if not quiet:

@@ -1,0 +1,79 @@
+"""Certificates that end, or are for another host: daemons and callers say so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import atta
+from atta.cli.security.openssl import make_certificate
+from atta.client.control import Connection
+from atta.wire.security.credentials import Credentials
+from tests.addresses import held_addresses
+from tests.system.conftest import SmallGraph
+from tests.system.test_daemon_down import run
+from tests.unit.security.authority import Authority
+from tests.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.in_folder(tmp_path_factory.mktemp("authority"))
+
+
+@contextlib.contextmanager
+def daemon(data: Path, own: Credentials, log: Path) -> Iterator[str]:
+    """The address of a daemon with this certificate, which writes ``log``."""
+    (address,) = held_addresses(1)
+    files = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key)
+    command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--part", "0", "--listen", address]
+    with log.open("wb") as lines:
+        serving = subprocess.Popen([*command, *files], stderr=lines)
+        try:
+            eventually(lambda: " serving " in log.read_text())
+            yield address
+        finally:
+            serving.terminate()
+            serving.wait(30)
+
+
+@pytest.mark.parametrize(("days", "told"), [(1, "certificate ends soon"), (-1, "certificate has ended"), (30, "")])
+def test_a_daemon_says_when_its_own_certificate_ends(
+    days: int, told: str, authority: Authority, small_graph: SmallGraph, tmp_path: Path
+) -> None:
+    name = f"own{days}"
+    make_certificate(authority.folder, name, roles=("peer",), hosts=("127.0.0.1",), days=days)
+    own = authority.certificate(name)
+    with daemon(small_graph.dataset(1, "random"), own, tmp_path / "log") as address:
+        eventually(lambda: told in (tmp_path / "log").read_text())
+        if days > 0:
+            connection = Connection(address, 5, credentials=authority.certificate("reader", "reader"))
+            left = connection.stats()["certificate_days_left"]
+            connection.close()
+            assert days - 0.1 < left <= days
+    assert ("certificate" in (tmp_path / "log").read_text()) == bool(told)
+
+
+def test_a_certificate_for_another_host_names_both(
+    authority: Authority, small_graph: SmallGraph, tmp_path: Path
+) -> None:
+    own = authority.certificate("elsewhere", "peer", hosts=("10.9.8.7", "node3.example"))
+    caller = authority.certificate("reader", "reader")
+    with daemon(small_graph.dataset(1, "random"), own, tmp_path / "log") as address:
+        with pytest.raises(atta.NotAuthenticatedError) as found:
+            atta.connect([address], credentials=caller)
+        assert "its certificate is for 10.9.8.7, node3.example, not for 127.0.0.1" in str(found.value)
+        environment = {"ATTA_TLS_CA": caller.ca, "ATTA_TLS_CERT": caller.cert, "ATTA_TLS_KEY": caller.key}
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in environment.items():
+                patch.setenv(variable, value)
+            assert "GRPC_VERBOSITY" in os.environ  # set when Atta was imported
+            status = run("status", "--cluster", address)
+    assert len(status.stderr.splitlines()) == 1
+    assert "is for 10.9.8.7, node3.example, not for 127.0.0.1" in status.stderr
