@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from atta.errors import (
     AttaError,
     ConfigError,
+    DaemonEndedError,
     DataError,
     DeadlineError,
     DiskFullError,
@@ -64,6 +65,7 @@ __all__ = [
     "Cluster",
     "ConfigError",
     "Credentials",
+    "DaemonEndedError",
     "DagLoader",
     "DataError",
     "DeadlineError",

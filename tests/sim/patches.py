@@ -187,6 +187,9 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps
     for name in ("atta.daemon.engine.slots", "atta.daemon.services.seed_ids", "atta.daemon.loading"):
         put(sys.modules[name], "available_bytes", lambda: MEMORY_BYTES)  # what the real machine has is no seed's choice
+    room = lambda: contextlib.nullcontext((MEMORY_BYTES, MEMORY_BYTES))  # noqa: E731
+    put(sys.modules["atta.daemon.loading"], "machine_room", room)
+    put(sys.modules["atta.daemon.loading"], "claim", lambda _: None)
     for name, cached in _OPENED.items():  # daemons start again and again, and their files never change
         put(sys.modules["atta.partition.dataset"], name, cached)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))

@@ -68,6 +68,8 @@ ACCESS = "access refused: "
 """How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
 PEER_LOST = "another daemon does not answer: "
 """How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
+PEER_ENDED = "a daemon is gone: "
+"""How it begins if that one is known to have ended: waiting for it would be in vain."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
 travels in pieces (``atta.wire.messages.pieces``)."""
@@ -388,6 +390,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
     lost = errors.DeadlineError | errors.UnavailableError | errors.PeerLostError
+    if isinstance(error, errors.DaemonEndedError):
+        return grpc.StatusCode.INTERNAL, f"{PEER_ENDED}{error}"
     if isinstance(error, lost) and not isinstance(error, errors.DrainingError):
         return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{error}"
     for kind in type(error).__mro__:
@@ -439,6 +443,8 @@ def _broke_off(code: grpc.StatusCode, details: str) -> bool:
 def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.RemoteError:
     if details.startswith(PEER_LOST):
         return errors.PeerLostError(peer, details.removeprefix(PEER_LOST))
+    if details.startswith(PEER_ENDED):
+        return errors.DaemonEndedError(*details.removeprefix(PEER_ENDED).split(": ", 1))
     return errors.RemoteError(peer, details or str(code))
 
 
