@@ -29,8 +29,12 @@ READER_BYTES = 1 << 30
 """What a process that reads batches takes: libraries, a model, the batches that it holds."""
 DEFAULT_CACHE = 1 << 30
 """Most memory of a cache that nobody has said the size of."""
+MAPPED_CACHE = 256 * MIB
+"""The same where several daemons map files on one machine: they read each other's rows from the same page cache."""
 LOADED = 4
 """A partition is loaded where this many of it would fit: so the machine stays useful for others."""
+BESIDE = 2
+"""All partitions are loaded where caches may then take as much."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +117,13 @@ def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> 
         )
     comfort = min(room.usable - least, _comfort(daemons, wish))
     left = room.usable - fixed - comfort
-    beside = _caches(needs, DEFAULT_CACHE, wish) if wish.cache is None else 0
     if wish.memory == "auto":
-        loads = LOADED * max(need.partition for need in needs) <= room.free and copies + beside <= left
+        beside = _caches(needs, DEFAULT_CACHE, wish) if wish.cache is None else 0
+        most = min(beside, (BESIDE - 1) * copies) if wish.replicas == 1 else beside  # replicas share files, not copies
+        loads = LOADED * max(need.partition for need in needs) <= room.free and copies + most <= left
     left -= copies if loads else files + max(need.shared for need in needs)
-    cache = _most_cache(needs, left, wish) if wish.cache is None else wish.cache
+    most = DEFAULT_CACHE if loads or daemons == 1 else MAPPED_CACHE
+    cache = _most_cache(needs, left, wish, most) if wish.cache is None else wish.cache
     total = fixed + comfort + (copies if loads else 0) + (_caches(needs, cache, wish) if wish.cache is None else 0)
     short = (not loads and wish.memory == "auto") or (wish.cache is None and cache < DEFAULT_CACHE)
     why += f": {_text(fixed + comfort)} for themselves, batches and readers, {_text(copies if loads else files)} for partitions"
@@ -136,9 +142,9 @@ def _caches(needs: Sequence[Needs], cache: int, wish: MemoryWish) -> int:
     return wish.replicas * sum(need.cached(cache) for need in needs)
 
 
-def _most_cache(needs: Sequence[Needs], left: int, wish: MemoryWish) -> int:
-    """The largest size of each cache, in whole MiB, with which all of them fit into ``left``."""
-    low, high = 0, DEFAULT_CACHE // MIB
+def _most_cache(needs: Sequence[Needs], left: int, wish: MemoryWish, most: int) -> int:
+    """The largest size of each cache up to ``most``, in whole MiB, with which all of them fit into ``left``."""
+    low, high = 0, most // MIB
     while low < high:
         middle = (low + high + 1) // 2
         if _caches(needs, middle * MIB, wish) <= left:

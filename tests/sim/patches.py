@@ -136,6 +136,10 @@ _OPENED = {
 }
 
 
+async def _at_once(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
 class _NoLoad:
     def percent(self) -> float:
         return 0.0
@@ -190,6 +194,8 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
     room = lambda: contextlib.nullcontext((MEMORY_BYTES, MEMORY_BYTES))  # noqa: E731
     put(sys.modules["atta.daemon.loading"], "machine_room", room)
     put(sys.modules["atta.daemon.loading"], "claim", lambda _: None)
+    put(sys.modules["atta.daemon.caches"], "aside", _at_once)  # a real thread would be done at a moment of its own
+    put(sys.modules["atta.daemon.caches"], "yield_processor", lambda _: None)
     for name, cached in _OPENED.items():  # daemons start again and again, and their files never change
         put(sys.modules["atta.partition.dataset"], name, cached)
     put(grpc, "insecure_channel", lambda address, options=None: SyncChannel(network, address))

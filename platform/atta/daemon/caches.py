@@ -28,7 +28,7 @@ from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import Candidates, Division, candidates, divide
 from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.cache.rows import check_share
-from atta.observe.machine.threads import yielding_thread
+from atta.observe.machine.threads import aside, yield_processor, yielding_thread
 
 __all__ = ["DaemonCaches"]
 
@@ -77,7 +77,7 @@ class DaemonCaches:
         try:
             if self._limit_bytes > 0 and self._dataset.num_parts > 1:
                 began = time.monotonic()
-                queue, asked = await self._source.work(self._choose, self._heat)
+                queue, asked = await aside(self._choose, self._heat)  # a daemon that stops does not wait for it
                 self._filler.queue = queue
                 log.info("cache chosen", mbytes=self._limit_bytes >> 20, seconds=round(time.monotonic() - began, 2))
         except Exception as error:
@@ -88,6 +88,7 @@ class DaemonCaches:
 
     def _choose(self, heat: HaloHeat) -> tuple[PieceQueue, list[Candidates]]:
         """Choose whose rows to keep; what fetches them, and whose in-degrees to ask for."""
+        yield_processor("atta-choose")
         config, share = self._config, self._config.cache_share
         division = Division(self._limit_bytes, 0)
         if config.cache_edges and config.cache_fill:  # batches do not bring in-edges

@@ -49,7 +49,7 @@ class RowCache:
     def __init__(self) -> None:
         """A cache that keeps nothing until ``choose`` is called, at any time, while batches look rows up."""
         self.rows_asked = self.rows_hit = 0
-        self._lock, self._making = threading.Lock(), threading.RLock()
+        self._lock, self._making = threading.Lock(), threading.Lock()
         self._counted = self
         self._makers: dict[str, Callable[[], CachedRows]] = {}
         self._right: dict[str, RowCache] = {}
@@ -103,11 +103,14 @@ class RowCache:
         if found is not None or node_type not in self._makers or self._forgotten:
             return found
         with self._making:
-            if (found := self._kept.get(node_type)) is None:
-                other = self._right.pop(node_type, None)
-                right = None if other is None else other._rows(node_type)
-                found = self._kept[node_type] = self._makers[node_type]() if right is None else right
-        return found
+            return self._made(node_type)
+
+    def _made(self, node_type: str) -> CachedRows | None:
+        if node_type not in self._kept and not self._forgotten:
+            other = self._right.pop(node_type, None)
+            right = None if other is None else other._made(node_type)
+            self._kept[node_type] = self._makers[node_type]() if right is None else right
+        return self._kept.get(node_type)
 
     def beside(self, other: Mapping[str, RowCache]) -> RowCache:
         """A cache of another version of the tables. It chooses the same rows; look-ups count here.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from atta.errors import AttaError
 
 if TYPE_CHECKING:
     import atta
     from atta.wire.parts import Addresses
 
-__all__ = ["connect_handed", "handed"]
+__all__ = ["blaming_daemons", "connect_handed", "handed"]
 
 
 def handed(cluster: atta.Cluster) -> dict[str, Any]:
@@ -52,3 +55,18 @@ def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta
     ended = partial(ended_daemon, file) if file else None
     credentials = None if tls is None else Credentials(**tls)
     return connect_all(addresses, credentials, deadline_s=deadline_s, where=where, ended=ended)
+
+
+@contextmanager
+def blaming_daemons(cluster: atta.LocalCluster) -> Iterator[None]:
+    """Name the daemon that was killed, if there is one, in place of an error that followed from it.
+
+    Raises:
+        DaemonEndedError: one was killed, and something failed within the block.
+    """
+    try:
+        yield
+    except AttaError as error:
+        if (lost := cluster.lost) is not None:
+            raise lost from error
+        raise
