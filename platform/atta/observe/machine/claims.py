@@ -10,15 +10,19 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 from atta.observe.machine.groups import PROC, words
 from atta.observe.machine.memory import available_bytes, total_bytes
 
 __all__ = ["claim", "claims_folder", "machine_room", "promised_bytes"]
 
+LOCK_S = 5.0
+"""How long a daemon waits for others that look at the memory."""
 _STARTED = 19
 """Place of a process's start time among the fields of its ``stat`` that follow its name."""
 _ENDED = ("Z", "X")
@@ -28,9 +32,11 @@ _PRIVATE = ("RssAnon:", "RssShmem:")
 
 
 def claims_folder() -> Path:
-    """Where the daemons of this user on this machine leave their claims; it exists."""
+    """Where the daemons of this user on this machine leave their claims; it exists. Raises OSError if it cannot be had."""
     folder = Path(tempfile.gettempdir()) / f"atta-claims-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else")
     return folder
 
 
@@ -47,8 +53,18 @@ def machine_room(folder: Path | None = None) -> Iterator[tuple[int, int]]:
         yield total_bytes(), available_bytes()
         return
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _lock(lock)
         yield total_bytes(), max(0, available_bytes() - promised_bytes(folder))
+
+
+def _lock(file: BinaryIO) -> None:
+    """Wait for the others, but not for ever: one of them may be stopped. Two that look at once may both take too much."""
+    until = time.monotonic() + LOCK_S
+    while time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)
 
 
 def claim(nbytes: int, folder: Path | None = None, pid: int | None = None) -> None:
