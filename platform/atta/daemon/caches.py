@@ -46,7 +46,7 @@ class DaemonCaches:
         """
         self._config, self._peers, self._links = config, peers, links
         self._dataset, self._owner, self._known = opened.dataset, opened.owner, opened.peers.keys()
-        self._limit_bytes, self._chosen, self._connected = opened.cache_bytes, False, False
+        self._limit_bytes, self._chosen = opened.cache_bytes, False
         check_share(config.cache_share)
         self._heat = HaloHeat(self._dataset, self._owner, config.cache_rank, config.cache_fanouts)
         self.rows, self.edges = RowCache(), EdgeCache(self._dataset, self._owner)
@@ -54,6 +54,7 @@ class DaemonCaches:
         messages = Owners(peers, self._dataset, pool)
         self._source = FillSource(messages if links is None else links.owners(messages), peers, pool)
         self._filler = Filler(self._reached)
+        self._connections = self._queue(connections(sorted({*self._known} - {self._owner})))
         self._edge_filling = EdgeFilling(self._dataset, self.edges, self._source, self._known)
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -62,13 +63,13 @@ class DaemonCaches:
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
-        filled = self._connected and self._chosen and self._filler.done and self._edge_filling.done
-        return {**self.rows.stats(), **self.edges.stats(), **self._filler.stats(), "caches_filled": float(filled)}
+        figures, left = self._filler.stats(), self._connections.left + (not self._chosen)
+        filled = not left and self._filler.done and self._edge_filling.done
+        figures["fill_pieces_left"] += left
+        return {**self.rows.stats(), **self.edges.stats(), **figures, "caches_filled": float(filled)}
 
     async def _connect(self) -> None:
-        others = sorted({*self._known} - {self._owner})
-        await self._filler.fill(self._queue(connections(others)))
-        self._connected = True
+        await self._filler.fill(self._connections)
         await asyncio.Event().wait()
 
     async def _fill(self) -> None:
