@@ -46,7 +46,7 @@ class DaemonCaches:
         """
         self._config, self._peers, self._links = config, peers, links
         self._dataset, self._owner, self._known = opened.dataset, opened.owner, opened.peers.keys()
-        self._limit_bytes, self._chosen = opened.cache_bytes, False
+        self._limit_bytes, self._chosen = opened.memory.cache, False
         check_share(config.cache_share)
         self._heat = HaloHeat(self._dataset, self._owner, config.cache_rank, config.cache_fanouts)
         self.rows, self.edges = RowCache(), EdgeCache(self._dataset, self._owner)

@@ -31,15 +31,16 @@ class OpenedData:
         dataset: its parts are the partitions of one daemon each.
         owner: the number of this daemon among them.
         peers: addresses of the known daemons, by their numbers; several: replicas.
-        resident: whether to load what this daemon serves into memory (see ``DaemonConfig.memory``).
-        cache_bytes: memory for hot rows and in-edges of other partitions.
+        resident: whether to load what this daemon serves into memory; several partitions are there anyway.
+        memory: how memory was divided: also whether what is served is loaded, and the memory for hot rows and in-edges of
+            other partitions.
     """
 
     dataset: Dataset
     owner: int
     peers: Mapping[int, Addresses]
     resident: bool
-    cache_bytes: int
+    memory: MemoryPlan
 
     @classmethod
     def of(cls, config: DaemonConfig) -> OpenedData:
@@ -55,16 +56,16 @@ class OpenedData:
         need = needs_of(dataset, [config.parts])[0]
         log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=need.partition // 1_000_000)
         groups = spread(config.parts, config.peers, dataset.num_parts)
-        resident, cache = _divided(config, need)
+        memory = _divided(config, need)
         if config.verify:
             dataset = Dataset.open(config.data, parts=parts)
         addresses = groups_of(config.peers)
         peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
-        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident and len(parts) == 1, cache)
+        return cls(dataset.joined(groups), groups.index(config.parts), peers, memory.copies and len(parts) == 1, memory)
 
 
-def _divided(config: DaemonConfig, need: Needs) -> tuple[bool, int]:
-    """Whether what is served is loaded into memory, and bytes of the cache; other daemons on this machine learn of it.
+def _divided(config: DaemonConfig, need: Needs) -> MemoryPlan:
+    """What this daemon takes; others on this machine learn of it.
 
     Arrays of several partitions are in memory as soon as they are joined.
     """
@@ -76,8 +77,7 @@ def _divided(config: DaemonConfig, need: Needs) -> tuple[bool, int]:
     with machine_room() as (limit, free):
         plan = _planned(need, MachineRoom(limit, free), wish)
         claim(plan.total)
-    log.info("memory divided", plan=plan.line)
-    return plan.copies, plan.cache
+    return plan
 
 
 def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:

@@ -91,7 +91,7 @@ def test_where_memory_is_short_a_line_says_what_was_chosen(
 def opened(data: Path, **settings: object) -> tuple[bool, int]:
     """Whether a daemon that is started alone loads its partition, and bytes of its cache."""
     found = OpenedData.of(DaemonConfig(str(data), range(1), verify=False, **settings))  # type: ignore[arg-type]
-    return found.resident, found.cache_bytes
+    return found.resident, found.memory.cache
 
 
 def test_a_daemon_alone_takes_what_is_left(data: Path, machine: dict[str, int]) -> None:

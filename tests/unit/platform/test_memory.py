@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,44 +64,45 @@ def test_a_group_beyond_its_limit_leaves_nothing(tmp_path: Path) -> None:
 # -- what daemons have claimed -----------------------------------------------------------------------------------------
 
 
-def process(proc: Path, pid: int, *, started: int, private_kib: int = 0, state: str = "S") -> None:
-    """Imitate a process in a folder like /proc. Its name has a blank and a bracket."""
-    (proc / str(pid)).mkdir(parents=True, exist_ok=True)
-    fields = " ".join(map(str, [state, *range(18), started, 0, 0]))
-    (proc / str(pid) / "stat").write_text(f"{pid} (a) b) {fields}\n")
-    (proc / str(pid) / "status").write_text(f"Name:\ta\nRssAnon:\t{private_kib} kB\nRssFile:\t9 kB\nRssShmem:\t1 kB\n")
-
-
 def test_claims_count_as_far_as_they_are_not_taken(tmp_path: Path) -> None:
-    proc, folder = tmp_path / "proc", tmp_path / "claims"
-    folder.mkdir()
-    process(proc, 11, started=5, private_kib=3)
-    process(proc, 12, started=6, private_kib=1000)
-    process(proc, 13, started=7)
-    process(proc, 14, started=8, state="Z")
-    claims = {"11-5": "10240", "12-6": "2048", "13-6": "100000", "14-8": "7", "15-9": "9", "11-x": "3", "lock": ""}
-    for name, text in claims.items():
-        (folder / name).write_text(text)
-    assert promised_bytes(folder, proc) == 10240 - 4 * 1024  # of 11 alone: 12 has more, the others are not these
-    assert {path.name for path in folder.iterdir()} == {"11-5", "12-6", "lock"}, "stale claims are removed"
+    for pid, private_kib in ((11, 3), (12, 1000)):
+        (tmp_path / str(pid)).mkdir()
+        status = f"Name:\ta\nRssAnon:\t{private_kib} kB\nRssFile:\t9 kB\nRssShmem:\t1 kB\n"
+        (tmp_path / str(pid) / "status").write_text(status)
+    mine = os.getuid()
+    names = [
+        f"{mine}-11-10240",
+        f"{mine}-12-2048",
+        f"{mine + 1}-13-77",
+        f"{mine}-{os.getpid()}-99",
+        f"{mine}-x-3",
+        "look-0",
+    ]
+    (tmp_path / "net").mkdir()
+    lines = [f"0000: 00000002 00000000 00000000 0002 01 99 @atta-claim-{name}" for name in names]
+    (tmp_path / "net" / "unix").write_text("\n".join(["Num RefCount Protocol Flags Type St Inode Path", *lines]))
+    assert promised_bytes(tmp_path) == 10240 - 4 * 1024  # of 11 alone: 12 has more, the others are not meant
 
 
-def test_another_process_reads_a_claim_until_its_process_ends(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
-        claim(1 << 40, tmp_path, other.pid)
-        with machine_room(tmp_path) as (total, free):
-            assert (total, free) == (MACHINE.total, 0)
+def test_another_process_is_reckoned_with_until_it_ends() -> None:
+    """Also if it is killed. Who looks at the same time waits."""
+    script = (
+        "import sys; from atta.observe.machine.claims import claim, machine_room\n"
+        "with machine_room():\n    claim(1 << 50); print('up', flush=True); sys.stdin.readline()\n"
+        "print('done', flush=True); sys.stdin.readline()"
+    )
+    before = promised_bytes()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as other:  # type: ignore[call-overload]
+        assert other.stdout.readline() == "up\n"
+        threading.Timer(0.3, other.stdin.write, ["go\n"]).start()
+        with machine_room() as room:
+            assert other.stdout.readline() == "done\n"
+            assert room == (MACHINE.total, 0)
+        assert promised_bytes() > 1 << 49
         other.kill()
         other.wait()
-        with machine_room(tmp_path) as (_, free):
-            assert free == MACHINE.available
-    claim(1 << 40, tmp_path)
-    with machine_room(tmp_path) as (_, free):
-        assert free == MACHINE.available, "one's own claim does not count"
-    claim(0, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-
-
-def test_without_a_folder_the_others_are_not_known(tmp_path: Path) -> None:
-    with machine_room(tmp_path / "missing") as room:
-        assert room == (MACHINE.total, MACHINE.available)
+    assert promised_bytes() < before + (1 << 49)
+    claim(1 << 50)
+    assert promised_bytes() < before + (1 << 49), "one's own claim does not count"
+    claim(0)

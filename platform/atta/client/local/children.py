@@ -25,6 +25,8 @@ START_DEADLINE_S = 120.0
 """How long daemons may take to start."""
 WATCH_S = 0.1
 """How often it is looked whether a daemon has ended."""
+LOOK_S = 0.02
+"""The same while somebody waits for it."""
 ENDING_S = 0.3
 """How long a process may take to end after its connections have: then it is known how it ended."""
 _pipes: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
@@ -54,8 +56,8 @@ class DaemonChild:
         """What the daemon says of itself once it serves. Raises the error with which it ended instead."""
         deadline = time.monotonic() + START_DEADLINE_S
         while True:
-            if self.process.poll() is not None:
-                cause = f"the daemon {self._how()}: {self._last_line()}"
+            if (code := self.process.poll()) is not None:
+                cause = f"the daemon {_how(code)}: {self._last_line()}"
                 raise lastwords.read(self.last_words) or RemoteError(connection.address, cause)
             try:
                 return connection.describe(wait=True, timeout=0.5)
@@ -63,22 +65,37 @@ class DaemonChild:
                 if time.monotonic() > deadline:
                     raise
 
-    def ended(self) -> DaemonEndedError | None:
-        """How the daemon has ended; None: it has not."""
-        if self.process.poll() is None:
-            return None
-        return DaemonEndedError(self.address, f"the daemon of partition {parts_text(self.parts)} {self._how()}")
+    def ended(self, within_s: float = 0.0) -> DaemonEndedError | None:
+        """How the daemon has ended; None: it has not, nor does it ``within_s``."""
+        until = time.monotonic() + within_s
+        while (code := self._exit_code()) is None:
+            if time.monotonic() >= until:
+                return None
+            time.sleep(LOOK_S)
+        return DaemonEndedError(self.address, f"the daemon of partition {parts_text(self.parts)} {_how(code)}")
 
-    def _how(self) -> str:
-        code = self.process.returncode
-        if code >= 0:
-            return f"ended with exit code {code}"
-        return f"was killed by {signal.Signals(-code).name}" + ("; out of memory?" if -code == signal.SIGKILL else "")
+    def _exit_code(self) -> int | None:
+        """Negative for a signal; None: it runs. Its process id stays taken until somebody stops all daemons."""
+        if self.process.returncode is not None:
+            return self.process.returncode
+        try:
+            found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # this is a forked child, and the daemon is not its own
+            return None
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def _last_line(self) -> str:
         log = self.last_words.with_suffix(".log").read_text(errors="replace")
         lines = [line for line in log.splitlines() if line.strip()]
         return lines[-1] if lines else "no output"
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}" + ("; out of memory?" if -code == signal.SIGKILL else "")
 
 
 class DaemonChildren:
@@ -106,14 +123,14 @@ class DaemonChildren:
         mine = next((child for child in self.children if child.address == address), None)
         if mine is None or self._stopping.is_set():
             return None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            mine.process.wait(ENDING_S)
-        others = [child for child in self.children if child.parts == mine.parts]
-        return mine.ended() if all(child.ended() is not None for child in others) else None
+        found = mine.ended(ENDING_S)
+        others = [child for child in self.children if child.parts == mine.parts and child is not mine]
+        return found if all(child.ended() is not None for child in others) else None
 
     def first_ended(self) -> DaemonEndedError | None:
         """How a daemon has ended whose partitions no other one serves; None: there is none."""
-        return next((found for child in self.children if (found := self.ended(child.address)) is not None), None)
+        gone = [child for child in self.children if child.ended() is not None]
+        return next((found for child in gone if (found := self.ended(child.address)) is not None), None)
 
     def terminate(self) -> None:
         """Stop daemons that may still be loading: these do not look at their standard input yet."""

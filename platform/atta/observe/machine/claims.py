@@ -1,104 +1,80 @@
 """What daemons on this machine have asked for and not taken yet: memory that is free, but promised.
 
-Each daemon leaves a file in a folder of its user, named by its process id and start time. So a file of a process that is
-gone, or whose id another process has by now, counts for nothing, and is removed by the next one.
+A claim is the name of a socket that its process has bound and nobody connects to. So it ends with the process, however that
+ends, and no file is left. All processes of a user in one network namespace see each other's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import tempfile
+import re
+import socket
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 from atta.observe.machine.groups import PROC, words
 from atta.observe.machine.memory import available_bytes, total_bytes
 
-__all__ = ["claim", "claims_folder", "machine_room", "promised_bytes"]
+__all__ = ["claim", "machine_room", "promised_bytes"]
 
-LOCK_S = 5.0
-"""How long a daemon waits for others that look at the memory."""
-_STARTED = 19
-"""Place of a process's start time among the fields of its ``stat`` that follow its name."""
-_ENDED = ("Z", "X")
-"""States of processes that have ended, and that nobody has waited for."""
+LOOK_S = 5.0
+"""How long a daemon waits for others that look at the memory. One of them may be stopped."""
+_NAME = re.compile(r"@atta-claim-([0-9]+)-([0-9]+)-([0-9]+)")
+"""User, process and bytes, as the kernel lists the socket."""
 _PRIVATE = ("RssAnon:", "RssShmem:")
 """What counts as taken: pages of files would be given up for others."""
-
-
-def claims_folder() -> Path:
-    """Where the daemons of this user on this machine leave their claims; it exists. Raises OSError if it cannot be had."""
-    folder = Path(tempfile.gettempdir()) / f"atta-claims-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.lstat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to somebody else")
-    return folder
+_claims: list[socket.socket] = []
+"""That of this process, if it has one."""
 
 
 @contextlib.contextmanager
-def machine_room(folder: Path | None = None) -> Iterator[tuple[int, int]]:
+def machine_room() -> Iterator[tuple[int, int]]:
     """Memory of this machine or the tightest control group, and bytes of it that are free and not promised.
 
     Daemons that start at the same time look one after the other: leave a ``claim`` within the block.
     """
-    try:
-        folder = folder or claims_folder()
-        lock = (folder / "lock").open("wb")
-    except OSError:  # a full disk, or a folder of somebody else: then the others are not known
-        yield total_bytes(), available_bytes()
-        return
-    with lock:
-        _lock(lock)
-        yield total_bytes(), max(0, available_bytes() - promised_bytes(folder))
+    with contextlib.closing(_looking()):
+        yield total_bytes(), max(0, available_bytes() - promised_bytes())
 
 
-def _lock(file: BinaryIO) -> None:
-    """Wait for the others, but not for ever: one of them may be stopped. Two that look at once may both take too much."""
-    until = time.monotonic() + LOCK_S
-    while time.monotonic() < until:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(0.01)
-
-
-def claim(nbytes: int, folder: Path | None = None, pid: int | None = None) -> None:
+def claim(nbytes: int) -> None:
     """Note that this process, or those that it starts, are going to take ``nbytes`` in all. 0: no more than they have."""
-    pid = os.getpid() if pid is None else pid
-    with contextlib.suppress(OSError):
-        path = (folder or claims_folder()) / f"{pid}-{_started(pid)}"
-        path.write_text(str(nbytes), encoding="ascii") if nbytes else path.unlink(missing_ok=True)
+    while _claims:
+        _claims.pop().close()
+    if nbytes:
+        with contextlib.suppress(OSError):  # a system without such sockets: the others do not learn of it
+            _claims.append(_bound(f"{os.getuid()}-{os.getpid()}-{nbytes}"))
 
 
-def promised_bytes(folder: Path, proc: Path = PROC) -> int:
-    """What other processes have claimed and not taken yet. Claims of processes that are gone are removed."""
-    promised = 0
-    for path in folder.glob("*-*"):
-        pid, _, started = path.name.partition("-")
-        if not pid.isdecimal() or int(pid) == os.getpid():
-            continue
-        if _started(int(pid), proc) != started:
-            path.unlink(missing_ok=True)
-            continue
-        claimed = words(path)
-        if claimed and claimed[0].isdecimal():
-            promised += max(0, int(claimed[0]) - _taken(int(pid), proc))
-    return promised
+def promised_bytes(proc: Path = PROC) -> int:
+    """What other processes of this user have claimed and not taken yet."""
+    found = (_NAME.fullmatch(word) for word in words(proc / "net" / "unix") if word.startswith("@atta-claim-"))
+    claims = [(int(name[1]), int(name[2]), int(name[3])) for name in found if name is not None]
+    others = [(pid, nbytes) for uid, pid, nbytes in claims if uid == os.getuid() and pid != os.getpid()]
+    return sum(max(0, nbytes - _taken(pid, proc)) for pid, nbytes in others)
 
 
-def _started(pid: int, proc: Path = PROC) -> str:
-    """When a process started, in the kernel's ticks; empty: there is none, or it has ended."""
+def _looking() -> socket.socket:
+    """What only one process has at a time; after ``LOOK_S``, or on a system without such sockets, one that says nothing."""
+    until = time.monotonic() + LOOK_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            return _bound(f"look-{os.getuid()}")
+        time.sleep(0.01)
+    return socket.socket()
+
+
+def _bound(name: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return fields[_STARTED] if len(fields) > _STARTED and fields[0] not in _ENDED else ""
+        made.bind(f"\0atta-claim-{name}")
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _taken(pid: int, proc: Path) -> int:
