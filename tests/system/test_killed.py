@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 import atta
@@ -82,3 +83,26 @@ def test_a_replica_goes_on_and_the_last_one_is_named(small_graph: SmallGraph) ->
         os.kill(cluster.pids[1], signal.SIGKILL)
         with pytest.raises(atta.DaemonEndedError, match="the daemon of partition 0 was killed by SIGKILL"):
             list(loader)
+
+
+@pytest.mark.usefixtures("preloaded_trainers")
+def test_a_training_that_started_daemons_names_the_one_that_was_killed(small_graph: SmallGraph) -> None:
+    """And it ends soon after, although loaders wait for daemons that may come back."""
+    data = small_graph.dataset(2, "random")
+    words = ["--num-neighbors", "5,5", "--batch-size", "8", "--epochs", "100000", "--device", "cpu"]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "atta.cli.main", "train", "--data", str(data), *words], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert job.stderr is not None
+        assert job.stderr.readline().startswith("epoch")
+        daemons = [c for c in psutil.Process(job.pid).children() if "serve" in c.cmdline()]
+        address = daemons[0].cmdline()[daemons[0].cmdline().index("--listen") + 1]
+        daemons[0].kill()  # the other one is not needed where caches are full
+        _, rest = job.communicate(timeout=2 * SOON_S)
+    finally:
+        job.kill()
+        job.wait()
+    assert [line for line in rest.splitlines() if not line.startswith("epoch")] == [
+        f"atta: error: {address}: the daemon of partition 0 was killed by SIGKILL; out of memory?"
+    ]
