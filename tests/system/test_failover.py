@@ -78,8 +78,7 @@ def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None
     again: list[subprocess.Popen[bytes]] = []
 
     def restart(cluster: atta.LocalCluster) -> None:
-        command = cluster._children.children[0].process.args
-        again.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        again.append(subprocess.Popen(cluster._children[0].args, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
 
     local = atta.local(small_graph.dataset(2, "random"), threads=1)
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -47,13 +48,17 @@ class LocalCluster(Cluster):
         where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
         super().__init__(connections, descriptions, credentials, where)
-        self._children, self._folder = daemons, folder
+        self._started, self._folder = daemons, folder
         self._daemons = weakref.finalize(self, _end, daemons, folder, held, os.getpid())
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the daemons, in the order of their partitions; replicas follow each other."""
-        return [child.process.pid for child in self._children.children]
+        return [child.pid for child in self._children]
+
+    @property
+    def _children(self) -> list[subprocess.Popen[bytes]]:
+        return [child.process for child in self._started.children]
 
     @property
     def cluster_file(self) -> Path:
@@ -63,7 +68,7 @@ class LocalCluster(Cluster):
     @property
     def lost(self) -> DaemonEndedError | None:
         """How a daemon has ended that nobody stopped and that no replica stands in for; None: all are there."""
-        return self._children.first_ended()
+        return self._started.first_ended()
 
     def close(self) -> None:
         """Close all sessions, then stop the daemons."""
