@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atta.partition.dataset import Dataset, part_folder
@@ -13,6 +14,8 @@ BARE_BYTES = 384 << 20
 """Memory of a daemon beside its data: interpreter, libraries, and what its threads and sessions hold."""
 TRANSIT = 0.5
 """Rows of other daemons on their way into batches, relative to the bound for batches."""
+INDEX_BYTES = 80
+"""Memory of a cached vertex beside its rows, at most: its place in a hash table, and what choosing it takes for a while."""
 
 
 @dataclass(frozen=True)
@@ -24,51 +27,74 @@ class Needs:
         shared: files that every daemon maps: ids and splits, and the times of other partitions' vertices.
         halo_rows: table rows of vertices of other partitions with edges into this one.
         halo_edges: in-edges of those vertices, about; the cache keeps them beside the rows.
+        remote: table rows and in-edges of all vertices of other partitions. No cache keeps more.
+        index: bytes that a cache takes to find its rows, for each byte of rows.
     """
 
     partition: int
     shared: int
     halo_rows: int
     halo_edges: int = 0
+    remote: int = 0
+    index: float = 0.0
+
+    def cached(self, cache: int) -> int:
+        """Bytes of a full cache that is bounded by ``cache``."""
+        return int((1 + self.index) * min(cache, self.remote))
 
     def memory(self, cache: int, buffer: int) -> int:
         """Bytes to ask an engine for. ``cache``, ``buffer``: the daemon's bounds for hot rows and for batches."""
-        kept = self.partition + self.shared + min(cache, self.halo_rows + self.halo_edges)
-        return BARE_BYTES + kept + buffer + int(TRANSIT * buffer)
+        kept = int((1 + self.index) * min(cache, self.halo_rows + self.halo_edges))
+        return BARE_BYTES + self.partition + self.shared + kept + buffer + int(TRANSIT * buffer)
 
 
-def needs_of(dataset: Dataset) -> list[Needs]:
-    """What the daemon of each partition needs, from the manifest alone."""
-    shared, found = _bytes_in(dataset, "shared/"), []
+def needs_of(dataset: Dataset, groups: Sequence[range] | None = None) -> list[Needs]:
+    """What the daemon of each of ``groups`` of partitions needs, from the manifest alone; None: of each partition."""
+    groups = [range(part, part + 1) for part in range(dataset.partitions.num_parts)] if groups is None else groups
+    shared = _bytes_in(dataset, "shared/")
+    return [_needs_of_group(dataset, parts, shared) for parts in groups]
+
+
+def _needs_of_group(dataset: Dataset, parts: range, shared: int) -> Needs:
+    sizes = {t: sum(spec.row_bytes for spec in tables.values()) for t, tables in dataset.schema.node_tables.items()}
+    halos = {t: sum(_halo(dataset, part, t) for part in parts) for t in sizes}
+    rows = sum(halos[t] * size for t, size in sizes.items())
+    owned = {t: sum(hi - lo for part in parts for lo, hi in [dataset.partitions.range(t, part)]) for t in sizes}
+    others = sum((dataset.schema.node_counts[t] - owned[t]) * size for t, size in sizes.items())
+    indexed = sum(halos[t] for t, size in sizes.items() if size)
+    return Needs(
+        partition=sum(_bytes_in(dataset, f"{part_folder(part)}/") for part in parts),
+        shared=shared + _times_elsewhere(dataset, parts),
+        halo_rows=rows,
+        halo_edges=_halo_edges(dataset, parts, sum(halos.values())),
+        remote=others + _edges_elsewhere(dataset, parts),
+        index=INDEX_BYTES * indexed / rows if rows else 0.0,
+    )
+
+
+def _times_elsewhere(dataset: Dataset, parts: range) -> int:
+    """Bytes of the times of vertices of other partitions, which every daemon reads."""
+    own = tuple(f"{part_folder(part)}/" for part in parts)
     times = [name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)]
-    for part in range(dataset.num_parts):
-        own = f"{part_folder(part)}/"
-        of_others = sum(dataset.files[name].size for name in times if not name.startswith(own))
-        halo = _halo_bytes(dataset, part), _halo_edges(dataset, part)
-        found.append(Needs(_bytes_in(dataset, own), shared + of_others, *halo))
-    return found
+    return sum(dataset.files[name].size for name in times if not name.startswith(own))
 
 
 def _bytes_in(dataset: Dataset, folder: str) -> int:
     return sum(record.size for name, record in dataset.files.items() if name.startswith(folder))
 
 
-def _halo_bytes(dataset: Dataset, part: int) -> int:
-    total = 0
-    for node_type, tables in dataset.schema.node_tables.items():
-        total += _halo(dataset, part, node_type) * sum(spec.row_bytes for spec in tables.values())
-    return total
-
-
-def _halo_edges(dataset: Dataset, part: int) -> int:
-    """In-edges of HALO vertices, as if these had as many as other vertices of other partitions."""
-    own = f"{part_folder(part)}/"
+def _edges_elsewhere(dataset: Dataset, parts: range) -> int:
+    """Bytes of the sources and ids of edges of other partitions."""
+    own = tuple(f"{part_folder(part)}/" for part in parts)
     names = [name for name in dataset.files if "/edges/" in name and not name.startswith(own)]
-    kept = sum(dataset.files[name].size for name in names if name.endswith(("/indices.npy", "/edge_ids.npy")))
-    node_types = dataset.schema.node_counts
-    halo = sum(_halo(dataset, part, node_type) for node_type in node_types)
-    others = sum(node_types.values()) * (dataset.num_parts - 1) // dataset.num_parts
-    return int(kept * min(1.0, halo / max(1, others)))
+    return sum(dataset.files[name].size for name in names if name.endswith(("/indices.npy", "/edge_ids.npy")))
+
+
+def _halo_edges(dataset: Dataset, parts: range, halo: int) -> int:
+    """In-edges of HALO vertices, as if these had as many as other vertices of other partitions."""
+    total = dataset.partitions.num_parts
+    others = sum(dataset.schema.node_counts.values()) * (total - len(parts)) // total
+    return int(_edges_elsewhere(dataset, parts) * min(1.0, halo / max(1, others)))
 
 
 def _halo(dataset: Dataset, part: int, node_type: str) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from atta.errors import (
     AttaError,
     ConfigError,
+    DaemonEndedError,
     DataError,
     DeadlineError,
     DiskFullError,
@@ -69,6 +70,7 @@ __all__ = [
     "Cluster",
     "ConfigError",
     "Credentials",
+    "DaemonEndedError",
     "DagLoader",
     "DataError",
     "DeadlineError",

@@ -13,7 +13,8 @@
     ├── StaleRowError          a row of another trainer is older, or newer, than the reader may use
     └── RemoteError            a daemon failed to answer; names the peer
         ├── UnavailableError   nothing answers at that address
-        │   └── DrainingError  the daemon is stopping and takes no new sessions
+        │   ├── DrainingError  the daemon is stopping and takes no new sessions
+        │   └── DaemonEndedError  the daemon's process has ended, and who started it says how
         ├── DeadlineError      no answer within the deadline
         ├── PeerLostError      it waited in vain for another daemon
         ├── NotAuthenticatedError  one end does not accept who the other says it is
@@ -38,6 +39,7 @@ __all__ = [
     "AttaError",
     "ChangedFileError",
     "ConfigError",
+    "DaemonEndedError",
     "DataError",
     "DeadlineError",
     "DiskFullError",
@@ -166,6 +168,10 @@ class DrainingError(UnavailableError):
 
     def __init__(self, peer: str, cause: str = CAUSE) -> None:
         super().__init__(peer, cause)
+
+
+class DaemonEndedError(UnavailableError):
+    """The daemon's process has ended, killed perhaps, and no replica is left. Waiting for it would be in vain."""
 
 
 class DeadlineError(RemoteError):

@@ -8,7 +8,6 @@ of bounds.
 from atta.samplers.kernels.compactor import Compactor, admit
 from atta.samplers.kernels.resident import advise_huge, resident, resident_beside, zeros_beside
 from atta.samplers.kernels.rows import (
-    count_ids,
     gather_ids,
     gather_merged,
     gather_rows,
@@ -38,7 +37,6 @@ __all__ = [
     "advise_huge",
     "bounds_by_target",
     "by_source",
-    "count_ids",
     "degree_sum",
     "edge_digests",
     "gather_ids",

@@ -11,7 +11,6 @@ from atta.samplers.kernels.arrays import as_bytes, flat, ids_of
 from atta.samplers.kernels.compactor import Compactor
 
 __all__ = [
-    "count_ids",
     "gather_ids",
     "gather_merged",
     "gather_rows",
@@ -59,11 +58,6 @@ def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> No
 def gather_ids(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """``out[i] = table[rows[i]]`` for one-dimensional tables."""
     gather_rows(table, rows, out)
-
-
-def count_ids(ids: np.ndarray, limit: int) -> np.ndarray:
-    """uint32 [limit]: how often each id occurs in ``ids``. All ids are below ``limit``."""
-    return _native.count_ids(ids_of(ids), limit)
 
 
 def split_cached(

@@ -190,18 +190,6 @@ nb::tuple split_cached(const atta::Compactor& index,
                         miss_starts.release(), miss_slots.release());
 }
 
-// How often each id below `limit` occurs.
-nb::object count_ids(Vector ids, std::size_t limit) {
-  Buffer<std::uint32_t> counts(limit);
-  with_ids("ids", ids, [&](const auto* p) {
-    nb::gil_scoped_release unlocked;
-    std::fill_n(counts.data, limit, 0U);
-    atta::check_rows("ids", p, ids.size(), limit);
-    for (std::size_t i = 0; i < ids.size(); ++i) ++counts.data[static_cast<std::size_t>(p[i])];
-  });
-  return counts.release();
-}
-
 void widen_array(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> ids,
                  nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
   if (ids.size() != out.size()) bad("out", "must be as long as ids");
@@ -217,6 +205,5 @@ void bind_rows(nb::module_& m) {
   m.def("pack_rows", &pack_rows, "prefix"_a, "tables"_a, "rows"_a);
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "ids"_a, "positions"_a, "starts"_a);
-  m.def("count_ids", &count_ids, "ids"_a, "limit"_a);
   m.def("widen_ids", &widen_array, "ids"_a, "out"_a);
 }

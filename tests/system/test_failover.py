@@ -80,8 +80,12 @@ def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None
     def restart(cluster: atta.LocalCluster) -> None:
         again.append(subprocess.Popen(cluster._children[0].args, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL))
 
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
-        loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, **OWN)
+    local = atta.local(small_graph.dataset(2, "random"), threads=1)
+    with (
+        local as cluster,
+        atta.connect(cluster.addresses) as connected,
+    ):  # so nobody tells the loader that it was killed
+        loader = atta.NeighborLoader(connected, [5, 5], "train", batch_size=8, **OWN)
         whole = [digest(batch) for batch in loader]
         loader.set_epoch(0)
         batches = iter(loader)

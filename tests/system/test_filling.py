@@ -42,7 +42,7 @@ def both(running: Running, data: Path, addresses: list[str], **settings: object)
 
 
 def is_filled(daemon: Daemon) -> bool:
-    return daemon._caches._filler.stats()["fill_pieces_left"] == 0
+    return daemon._stats()["fill_pieces_left"] == 0
 
 
 def epoch(addresses: list[str]) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
@@ -227,7 +227,7 @@ def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Run
             stats = daemon._stats()
             assert stats["edge_cache_rows_hit"] == stats["edge_cache_rows_asked"] > 0
             assert stats["edge_cache_refused"] == 0
-            assert stats["edge_cache_bytes"] + daemon._caches.rows.nbytes <= daemon.config.cache_bytes
+            assert stats["edge_cache_bytes"] + daemon._caches.rows.nbytes <= daemon._caches._limit_bytes
         running.kill_all()
     elsewhere, at_home = results
     assert sum(figures["remote_frontier"] for _, figures in elsewhere) > 0

@@ -250,7 +250,7 @@ def test_dead_home_reaches_the_iterator(small_graph: SmallGraph, taken: int) -> 
         for _ in range(taken):
             next(batches)
         os.kill(cluster.pids[0], signal.SIGKILL)
-        with pytest.raises(atta.UnavailableError, match="no daemon answers"):
+        with pytest.raises(atta.DaemonEndedError, match="partition 0 was killed by SIGKILL; out of memory"):
             for _ in batches:
                 pass
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from click.core import ParameterSource
 from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.observe.printable import printable
+from atta.observe.settings import SIZES, amount_of
 from atta.wire.ordinal import AUTO, NODE_VARIABLES, PART_VARIABLES, own_number
 from atta.wire.parts import as_parts, parse_parts
 
@@ -51,9 +50,6 @@ __all__ = [
 ]
 
 _PIPE_COLUMNS = 160
-_QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Zµ]*)")
-_SIZES = {"": 1.0, "b": 1.0, **{f"{p}b": 1000.0**i for i, p in enumerate("kmgt", 1)}}
-_SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
 _DURATIONS = {
     "": 1.0,
     "s": 1.0,
@@ -84,19 +80,12 @@ class _Quantity(click.ParamType[int | float]):
         """Parse text such as ``4GiB``. Numbers, which are defaults, pass through unchanged."""
         if isinstance(value, int | float):
             return value
-        amount = self._parse(str(value))
+        amount = amount_of(str(value), self._units)
         if amount is None:
             self.fail(f"{value!r} is not a {self.name} such as {self._example}", param, ctx)
-        if amount < (self._parse(self._minimum) or 0):
+        if amount < (amount_of(self._minimum, self._units) or 0):
             self.fail(f"{value!r} is less than {self._minimum}", param, ctx)
         return round(amount) if self._whole else amount
-
-    def _parse(self, text: str) -> float | None:
-        found = _QUANTITY.fullmatch(text.strip())
-        scale = self._units.get(found[2].lower()) if found else None
-        if found is None or scale is None or not math.isfinite(amount := float(found[1]) * scale):
-            return None
-        return amount
 
 
 class _Listed(click.ParamType[tuple[Any, ...]]):
@@ -122,7 +111,7 @@ def _word(text: str) -> str:
     return text
 
 
-SIZE = _Quantity("size", _SIZES, "4GiB", whole=True)  # -> int, bytes
+SIZE = _Quantity("size", SIZES, "4GiB", whole=True)  # -> int, bytes
 DURATION = _Quantity("duration", _DURATIONS, "2ms", whole=False)  # -> float, seconds
 RATE = _Quantity("rate", _RATES, "1gbit", whole=False)  # -> float, bytes per second
 INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]

@@ -24,6 +24,7 @@ from atta.client.tables.string_ids import StringIds
 from atta.errors import (
     AttaError,
     ConfigError,
+    DaemonEndedError,
     DeadlineError,
     DrainingError,
     ProtocolError,
@@ -40,7 +41,7 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
-from atta.wire.clusterfile import check_address, read_cluster, read_credentials
+from atta.wire.clusterfile import check_address, ended_daemon, read_cluster, read_credentials
 from atta.wire.contract import check_contract
 from atta.wire.identity import Bound, Identity, check
 from atta.wire.named import ask_ray, is_named
@@ -262,7 +263,9 @@ class Cluster:
     def _move(self, daemon: int, address: str, timeout_s: float | None) -> None:
         """Take the daemon at ``address`` for ``daemon``, if it serves the same and draws in the same way."""
         known, before = self._connections[daemon], self._descriptions[daemon]
-        moved = Connection(address, known.deadline_s, part=before.parts.start, credentials=self.credentials)
+        moved = Connection(
+            address, known.deadline_s, part=before.parts.start, credentials=self.credentials, ended=known.ended
+        )
         try:
             found = moved.describe(timeout=timeout_s)
             check(found.identity, Identity(before.parts.start, self.dataset_id), Bound.NAMED, address)
@@ -289,7 +292,13 @@ class Cluster:
             address = self._latest(replicas, connection, description)
         if address in ("", connection.address):
             return connection
-        first = Connection(address, connection.deadline_s, part=description.parts.start, credentials=self.credentials)
+        first = Connection(
+            address,
+            connection.deadline_s,
+            part=description.parts.start,
+            credentials=self.credentials,
+            ended=connection.ended,
+        )
         first.meet(replace(description, incarnation="", machine=""))  # nobody has asked it
         self._left.append(first)
         return first
@@ -360,7 +369,9 @@ def connect(
     found = credentials or credentials_for(target)
     if wait and isinstance(target, str | Path):
         return _connect_waiting(where, found, deadline_s)
-    return connect_all(where(), found, deadline_s=deadline_s, wait_s=deadline_s if wait else None, where=where)
+    ended = partial(ended_daemon, target) if isinstance(target, str | Path) and _is_file(target) else None
+    wait_s = deadline_s if wait else None
+    return connect_all(where(), found, deadline_s=deadline_s, wait_s=wait_s, where=where, ended=ended)
 
 
 def _connect_waiting(
@@ -409,11 +420,12 @@ def connect_all(
     deadline_s: float = 30.0,
     wait_s: float | None = None,
     where: Callable[[], Mapping[int, Addresses]] | None = None,
+    ended: Callable[[str], DaemonEndedError | None] | None = None,
 ) -> Cluster:
     """As ``connect``, with the addresses of daemons by their first partitions. Without credentials there is no TLS.
 
     ``wait_s``: how long each partition's daemon is waited for while it starts; None: not at all. ``where``: see
-    ``Cluster``.
+    ``Cluster``; ``ended``: see ``Connection``.
     """
     connections: list[Connection] = []
     descriptions: list[Description] = []
@@ -421,7 +433,7 @@ def connect_all(
         for part in sorted(addresses):
             within_s = (deadline_s if wait_s is None else wait_s) / len(replicas_of(addresses[part]))
             for last, address in _marked(replicas_of(addresses[part])):
-                connections.append(Connection(address, deadline_s, part=part, credentials=credentials))
+                connections.append(Connection(address, deadline_s, part=part, credentials=credentials, ended=ended))
                 try:
                     descriptions.append(connections[-1].describe(wait=wait_s is not None, timeout=within_s))
                     break

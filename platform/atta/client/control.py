@@ -14,7 +14,7 @@ import grpc
 
 from atta.client.next_call import NextCall, read_out
 from atta.client.patience import PATIENCE_S, Patience
-from atta.errors import AttaError, ConfigError, RemoteError, UnavailableError
+from atta.errors import AttaError, ConfigError, DaemonEndedError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.host import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
@@ -89,8 +89,11 @@ class Connection:
         part: int | None = None,
         patience_s: float = PATIENCE_S,
         credentials: Credentials | None = None,
+        ended: Callable[[str], DaemonEndedError | None] | None = None,
     ) -> None:
-        """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS. Raises DataError for bad files."""
+        """``patience_s``: see ``call``; ``credentials``: for a daemon with TLS; ``ended``: how the daemon at an address has
+        ended, asked when nobody answers. Raises DataError for bad files."""
+        self.ended = ended
         self.address, self.deadline_s, self._patience_s = address, deadline_s, patience_s
         self._credentials, self._token = credentials, TokenHeader(credentials)
         self._channels = ClientChannels(address, credentials)
@@ -171,7 +174,8 @@ class Connection:
                 raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
                 error = self.error_from(failure, timeout)
-                if not isinstance(error, UnavailableError) or not patience.lasts():
+                hopeless = not isinstance(error, UnavailableError) or isinstance(error, DaemonEndedError)
+                if hopeless or not patience.lasts():
                     try:
                         raise error from failure
                     finally:  # an error that its own frame holds keeps all callers' variables until garbage is collected
@@ -182,6 +186,8 @@ class Connection:
         if self._closed.is_set():
             return ConfigError(CLOSED)
         error = rpc.error_from(self.address, failure, timeout or self.deadline_s)
+        if isinstance(error, UnavailableError) and self.ended is not None and (end := self.ended(self.address)):
+            return end
         return with_hosts(error, self.address, self._credentials)
 
     def patience(self) -> Patience:

@@ -1,11 +1,18 @@
-"""What a daemon keeps of other daemons' partitions, and what fills it in."""
+"""What a daemon keeps of other daemons' partitions, and what fills it in.
+
+What to keep is chosen in the background while the daemon serves: on a large graph that takes seconds. Batches are the same
+whatever is here.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Coroutine, Iterable
-from functools import partial
 from itertools import chain
 from typing import Any
+
+import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.filling.edges import EdgeFilling
@@ -18,57 +25,83 @@ from atta.daemon.loading import OpenedData
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.cache import EdgeCache, RowCache
-from atta.kvstore.cache.choice import Division, candidates, divide
-from atta.observe.machine.threads import named_threads
+from atta.kvstore.cache.choice import Candidates, Division, candidates, divide
+from atta.kvstore.cache.ranking import HaloHeat
+from atta.kvstore.cache.rows import check_share
+from atta.observe.machine.threads import aside, yield_processor, yielding_thread
 
 __all__ = ["DaemonCaches"]
 
+log = structlog.get_logger("atta.daemon")
+
 
 class DaemonCaches:
-    """Rows and in-edges of other partitions, within the memory that the configuration gives to both."""
+    """Rows and in-edges of other partitions, within the memory that both may take."""
 
     def __init__(self, config: DaemonConfig, opened: OpenedData, peers: Peers, links: DaemonLinks | None) -> None:
+        """Nothing is kept before the chores run.
+
+        Raises:
+            UnknownNameError, ConfigError: as ``HaloHeat`` and ``check_share``.
+        """
         self._config, self._peers, self._links = config, peers, links
         self._dataset, self._owner, self._known = opened.dataset, opened.owner, opened.peers.keys()
-        self._how: dict[str, Any] = {
-            "share": config.cache_share,
-            "rank": config.cache_rank,
-            "fan_outs": config.cache_fanouts,
-        }
-        memory = Division(config.cache_bytes, 0)
-        if config.cache_edges and config.cache_fill:  # batches do not bring in-edges
-            memory = divide(self._dataset, self._owner, limit_bytes=config.cache_bytes, **self._how)
-        self.rows = RowCache(self._dataset, self._owner, limit_bytes=memory.rows, **self._how)
-        self.edges = EdgeCache(self._dataset, self._owner, limit_bytes=memory.edges)
-        pool = named_threads(1, "atta-fill")
+        self._limit_bytes, self._chosen = opened.memory.cache, False
+        check_share(config.cache_share)
+        self._heat = HaloHeat(self._dataset, self._owner, config.cache_rank, config.cache_fanouts)
+        self.rows, self.edges = RowCache(), EdgeCache(self._dataset, self._owner)
+        pool = yielding_thread("atta-fill")
         messages = Owners(peers, self._dataset, pool)
         self._source = FillSource(messages if links is None else links.owners(messages), peers, pool)
-        self._filler = self._row_filler()
+        self._filler = Filler(self._reached)
+        self._connections = self._queue(connections(sorted({*self._known} - {self._owner})))
         self._edge_filling = EdgeFilling(self._dataset, self.edges, self._source, self._known)
 
     def chores(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """What fills the caches in the background, and connects the peers."""
-        chosen_from = partial(candidates, self._dataset, self._owner, limit_bytes=self.edges.limit_bytes, **self._how)
-
-        filler = Filler(self._reached, self._queue())
-
-        async def fetch_all(pieces: Iterable[FillPiece]) -> None:
-            await filler.fill(self._queue(pieces))
-
-        return {"fill": self._filler.run(), "fill_edges": self._edge_filling.run(chosen_from, fetch_all)}
+        """What connects the peers, and chooses and fills the caches, in the background."""
+        return {"connect": self._connect(), "fill": self._fill()}
 
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
-        filled = {"caches_filled": float(self._filler.done and self._edge_filling.done)}
-        return {**self.rows.stats(), **self.edges.stats(), **self._filler.stats(), **filled}
+        figures, left = self._filler.stats(), self._connections.left + (not self._chosen)
+        filled = not left and self._filler.done and self._edge_filling.done
+        figures["fill_pieces_left"] += left
+        return {**self.rows.stats(), **self.edges.stats(), **figures, "caches_filled": float(filled)}
 
-    def _row_filler(self) -> Filler:
-        """What fills in rows and connects the peers; without a rate it only connects them."""
-        others = sorted({*self._known} - {self._owner})
+    async def _connect(self) -> None:
+        await self._filler.fill(self._connections)
+        await asyncio.Event().wait()
 
-        rows = row_pieces(self.rows, self._dataset, self._owner, self._source) if self._config.cache_fill else ()
-        reachable = (piece for piece in rows if piece.owner in self._known)
-        return Filler(self._reached, self._queue(connections(others), reachable))
+    async def _fill(self) -> None:
+        """The daemon works without caches, so a failure is only logged."""
+        asked: list[Candidates] = []
+        try:
+            if self._limit_bytes > 0 and self._dataset.num_parts > 1:
+                began = time.monotonic()
+                queue, asked = await aside(self._choose, self._heat)  # a daemon that stops does not wait for it
+                self._filler.queue = queue
+                log.info("cache chosen", mbytes=self._limit_bytes >> 20, seconds=round(time.monotonic() - began, 2))
+        except Exception as error:
+            log.exception("no rows and edges kept", exc_info=error)
+        del self._heat  # its arrays are as long as the HALO
+        self._chosen = True
+        await asyncio.gather(self._filler.run(), self._edge_filling.run(asked, self._fetch_all))
+
+    def _choose(self, heat: HaloHeat) -> tuple[PieceQueue, list[Candidates]]:
+        """Choose whose rows to keep; what fetches them, and whose in-degrees to ask for."""
+        yield_processor("atta-choose")
+        config, share = self._config, self._config.cache_share
+        division = Division(self._limit_bytes, 0)
+        if config.cache_edges and config.cache_fill:  # batches do not bring in-edges
+            division = divide(heat, limit_bytes=self._limit_bytes, share=share)
+        self.rows.choose(heat, limit_bytes=division.rows, share=share)
+        self.edges.limit_bytes = division.edges
+        pieces = row_pieces(self.rows, heat, self._source) if config.cache_fill else ()
+        queue = self._queue(piece for piece in pieces if piece.owner in self._known)
+        return queue, candidates(heat, limit_bytes=division.edges, share=share) if division.edges else []
+
+    async def _fetch_all(self, pieces: Iterable[FillPiece]) -> None:
+        await Filler(self._reached).fill(self._queue(pieces))
 
     async def _reached(self, owner: int) -> bool:
         """Whether an owner is there. If so, there is a link to it, and the first batches need not wait for one."""

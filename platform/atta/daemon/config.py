@@ -67,8 +67,8 @@ class DaemonConfig:
     memory: Annotated[
         str,
         Option(
-            "Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory. "
-            "Several partitions are always loaded.",
+            "Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory, and "
+            "caches fit beside it. Several partitions are always loaded.",
             choices=("auto", "copy", "map"),
         ),
     ] = "auto"
@@ -94,8 +94,14 @@ class DaemonConfig:
         ),
     ] = None
     cache_bytes: Annotated[
-        int, Option("Memory for hot rows and in-edges of other partitions; 0: none.", name="cache", unit="bytes")
-    ] = 1 * GIB
+        int | None,
+        Option(
+            "Memory for hot rows and in-edges of other partitions; 0: none.",
+            name="cache",
+            unit="bytes",
+            unset="1GiB, or less where memory is short",
+        ),
+    ] = None
     cache_edges: Annotated[bool, Option("Keep in-edges of hot vertices too, and expand them here.")] = True
     cache_share: Annotated[
         float | None,

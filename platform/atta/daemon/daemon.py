@@ -172,7 +172,9 @@ class Daemon:
         log.info(
             "loaded",
             seconds=round(time.monotonic() - began, 2),
-            memory="copy" if resident or len(config.parts) > 1 else "map",
+            memory="copy" if opened.memory.copies else "map",
+            cache_mbytes=opened.memory.cache // 1_000_000,
+            because=opened.memory.why,
         )
         self._chores: list[asyncio.Task[None]] = []
         self._failure: AttaError | None = None

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
+from atta.observe.machine.claims import claim, machine_room
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.watching import WatchedFiles
+from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, plan_memory
+from atta.partition.parts.needs import Needs, needs_of
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
 __all__ = ["OpenedData"]
 
 log = structlog.get_logger("atta.daemon")
+ALL = 1 << 62
+"""More memory than any machine has."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,9 @@ class OpenedData:
         dataset: its parts are the partitions of one daemon each.
         owner: the number of this daemon among them.
         peers: addresses of the known daemons, by their numbers; several: replicas.
-        resident: whether to load what this daemon serves into memory (see ``DaemonConfig.memory``).
+        resident: whether to load what this daemon serves into memory; several partitions are there anyway.
+        memory: how memory was divided: also whether what is served is loaded, and the memory for hot rows and in-edges of
+            other partitions.
         files: those that the daemon reads while it serves.
     """
 
@@ -35,6 +42,7 @@ class OpenedData:
     owner: int
     peers: Mapping[int, Addresses]
     resident: bool
+    memory: MemoryPlan
     files: WatchedFiles
 
     @classmethod
@@ -43,21 +51,22 @@ class OpenedData:
 
         Raises:
             DataError: a file is missing, truncated, altered or of another version.
-            ConfigError: there is no such partition, the cluster file spreads the partitions in another way, or several
-                partitions do not fit into memory.
+            ConfigError: there is no such partition, the cluster file spreads the partitions in another way, or what is
+                served does not fit into memory.
         """
         parts = [*config.parts]
         dataset = Dataset.open(config.data, parts=parts, verify=False)
-        nbytes = _bytes_of(dataset, config.parts)
-        log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=nbytes // 1_000_000)
+        need = needs_of(dataset, [config.parts])[0]
+        log.info("loading", data=config.data, part=parts[0], parts=len(parts), mbytes=need.partition // 1_000_000)
         groups = spread(config.parts, config.peers, dataset.num_parts)
-        resident = _resident(config, nbytes)
-        files = _watched(dataset, config.parts, copied=resident or len(parts) > 1)
+        memory = _divided(config, need)
+        resident = memory.copies and len(parts) == 1
+        files = _watched(dataset, config.parts, copied=memory.copies)
         if config.verify:
             dataset = Dataset.open(config.data, parts=parts)
         addresses = groups_of(config.peers)
         peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
-        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, files)
+        return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, memory, files)
 
 
 def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
@@ -68,19 +77,37 @@ def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
     return WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
 
 
-def _bytes_of(dataset: Dataset, parts: range) -> int:
-    folders = tuple(f"{part_folder(part)}/" for part in parts)
-    return sum(record.size for name, record in dataset.files.items() if name.startswith(folders))
+def _divided(config: DaemonConfig, need: Needs) -> MemoryPlan:
+    """What this daemon takes; others on this machine learn of it.
+
+    Arrays of several partitions are in memory as soon as they are joined.
+    """
+    joined = len(config.parts) > 1
+    if joined:
+        _check_joinable(config, need.partition)
+    memory = "copy" if joined else config.memory
+    wish = MemoryWish(memory, config.cache_bytes, config.buffer_bytes)
+    with machine_room() as (limit, free):
+        plan = _planned(need, MachineRoom(limit, free), wish)
+        claim(plan.total)
+    return plan
 
 
-def _resident(config: DaemonConfig, nbytes: int) -> bool:
-    """Whether to load the arrays of the files. Those of several partitions are in memory as soon as they are joined."""
-    if len(config.parts) > 1:
-        _check_joinable(config, nbytes)
-        return False
-    if config.memory != "auto":
-        return config.memory == "copy"
-    return 4 * nbytes <= available_bytes()
+def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
+    """What one daemon takes. It is what was asked for, if nothing is left to decide; and as little as possible where others
+    have been promised all memory that is free, as they may never take it.
+
+    Raises:
+        ConfigError: what is to be loaded does not fit.
+    """
+    if wish.memory != "auto" and wish.cache is not None:
+        return plan_memory([need], MachineRoom(ALL, ALL), wish)
+    try:
+        return plan_memory([need], room, wish)
+    except ConfigError:
+        if wish.memory == "copy":
+            raise
+    return plan_memory([need], MachineRoom(ALL, ALL), replace(wish, memory="map", cache=wish.cache or 0))
 
 
 def _check_joinable(config: DaemonConfig, nbytes: int) -> None:

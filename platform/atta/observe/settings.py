@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import re
 import types
 import typing
 import warnings
@@ -24,7 +26,22 @@ from typing import Any, Literal, TypeVar
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["NoOption", "Option", "SettingField", "check_bounds", "earlier_classes", "renamed", "settings_of"]
+__all__ = [
+    "SIZES",
+    "NoOption",
+    "Option",
+    "SettingField",
+    "amount_of",
+    "check_bounds",
+    "earlier_classes",
+    "renamed",
+    "settings_of",
+]
+
+SIZES = {"": 1.0, "b": 1.0, **{f"{p}b": 1000.0**i for i, p in enumerate("kmgt", 1)}}
+SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
+"""Units of memory, in bytes."""
+_QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Zµ]*)")
 
 Unit = Literal["", "bytes", "s", "percent", "parts"]
 Class = TypeVar("Class", bound=type)
@@ -191,3 +208,12 @@ def earlier_classes(module: str, now: Mapping[str, type]) -> Callable[[str], Any
 
 def _warn_of(was: str, now: str) -> None:
     warnings.warn(f"{was} is now {now}; the old name goes with version 0.2", DeprecationWarning, stacklevel=3)
+
+
+def amount_of(text: str, units: Mapping[str, float]) -> float | None:
+    """A text such as ``4GiB`` in the unit whose factor is 1; None if it is no number with one of ``units``."""
+    found = _QUANTITY.fullmatch(text.strip())
+    scale = units.get(found[2].lower()) if found else None
+    if found is None or scale is None or not math.isfinite(amount := float(found[1]) * scale):
+        return None
+    return amount

@@ -9,8 +9,8 @@ parts = [1, 2]
 address = "10.0.0.2:7070"
 
 A daemon serves one partition or consecutive ones. Several daemons may name the same ones: they are replicas, and the
-one that stands first is preferred. For daemons with TLS the file may also say what callers bring. Paths
-begin at the folder of the file:
+one that stands first is preferred. Who started a daemon may add how it has ended: ``ended = "was killed"``. For daemons
+with TLS the file may also say what callers bring. Paths begin at the folder of the file:
 
 [tls]
 ca = "ca.pem"
@@ -25,18 +25,27 @@ import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError, UnknownNameError
 from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
 from atta.wire.toml import read_toml
 
 if TYPE_CHECKING:
     from atta.wire.security.credentials import Credentials
 
-__all__ = ["check_address", "listening_at", "prefer", "read_cluster", "read_credentials", "write_cluster"]
+__all__ = [
+    "check_address",
+    "ended_daemon",
+    "listening_at",
+    "prefer",
+    "read_cluster",
+    "read_credentials",
+    "write_cluster",
+]
 
-_KEYS = ["part", "parts", "address"]
+_KEYS = ["part", "parts", "address", "ended"]
 
 
 def read_cluster(path: str | Path) -> dict[int, Addresses]:
@@ -48,6 +57,24 @@ def read_cluster(path: str | Path) -> dict[int, Addresses]:
             partitions.
     """
     return _parse(path, read_toml(path))
+
+
+def ended_daemon(path: str | Path, address: str) -> DaemonEndedError | None:
+    """How the daemon at ``address`` has ended, if all daemons of its partitions have. None: the file does not say so, or
+    cannot be read."""
+    try:
+        entries = [entry for entry in read_toml(path).get("daemon", []) if isinstance(entry, dict)]
+    except (AttaError, AttributeError, TypeError):
+        return None
+    mine = next((entry for entry in entries if entry.get("address") == address), {})
+    same = [entry for entry in entries if _served(entry) == _served(mine)]
+    if not same or not all(isinstance(entry.get("ended"), str) for entry in same):
+        return None
+    return DaemonEndedError(address, mine["ended"])
+
+
+def _served(entry: Mapping[str, Any]) -> Any:
+    return entry.get("parts", [entry.get("part")])
 
 
 def read_credentials(path: str | Path) -> Credentials | None:
@@ -196,13 +223,20 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def write_cluster(path: str | Path, addresses: Sequence[Addresses], credentials: Credentials | None = None) -> None:
+def write_cluster(
+    path: str | Path,
+    addresses: Sequence[Addresses],
+    credentials: Credentials | None = None,
+    ended: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write a cluster file. ``addresses``: of the daemon of each partition, or of its replicas; one daemon may serve
-    consecutive partitions."""
+    consecutive partitions. ``ended``: how some have ended, by address."""
     entries = []
     for parts, replicas in groups_of(dict(enumerate(addresses))).items():
         served = f"part = {parts.start}" if len(parts) == 1 else f"parts = {[*parts]}"
-        entries += [f'[[daemon]]\n{served}\naddress = "{address}"\n' for address in replicas_of(replicas)]
+        for address in replicas_of(replicas):
+            how = f"ended = {json.dumps(ended[address])}\n" if address in ended else ""
+            entries.append(f'[[daemon]]\n{served}\naddress = "{address}"\n{how}')
     if credentials is not None:
         named = {key: value for key, value in credentials.to_dict().items() if value}
         lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in named.items())

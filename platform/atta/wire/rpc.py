@@ -70,6 +70,8 @@ PEER_LOST = "another daemon does not answer: "
 """How the reason begins if a daemon needs another one that is away. Its defects have the same status."""
 FILE_CHANGED = "a file of the dataset has changed: "
 """How the reason begins if a daemon has no dataset any more. Damaged snapshots have the same status."""
+PEER_ENDED = "a daemon is gone: "
+"""How it begins if that one is known to have ended: waiting for it would be in vain."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
 travels in pieces (``atta.wire.messages.pieces``)."""
@@ -390,6 +392,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"not enough memory: {error}"
     # A third daemon did not answer. The caller must not think that this one did not answer: it would retry in vain.
     lost = errors.DeadlineError | errors.UnavailableError | errors.PeerLostError
+    if isinstance(error, errors.DaemonEndedError):
+        return grpc.StatusCode.INTERNAL, f"{PEER_ENDED}{error}"
     if isinstance(error, lost) and not isinstance(error, errors.DrainingError):
         return grpc.StatusCode.INTERNAL, f"{PEER_LOST}{error}"
     if isinstance(error, errors.ChangedFileError):
@@ -445,6 +449,8 @@ def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
         return _changed(peer, details.removeprefix(FILE_CHANGED))
     if details.startswith(PEER_LOST):
         return errors.PeerLostError(peer, details.removeprefix(PEER_LOST))
+    if details.startswith(PEER_ENDED):
+        return errors.DaemonEndedError(*details.removeprefix(PEER_ENDED).split(": ", 1))
     return errors.RemoteError(peer, details or str(code))
 
 

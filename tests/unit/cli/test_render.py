@@ -30,7 +30,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.generate import GenerateOptions, generate
-from atta.partition.parts.needs import BARE_BYTES, Needs, needs_of
+from atta.partition.parts.needs import BARE_BYTES, INDEX_BYTES, Needs, needs_of
 from atta.wire.clusterfile import read_cluster, read_credentials
 
 TRAIN = ("--model", "sage", "--epochs", "2")
@@ -261,7 +261,20 @@ def test_the_manifest_tells_what_a_daemon_needs(dataset: Path) -> None:
         degrees = np.diff(np.load(dataset / part_folder(1 - part) / "edges/node__to__node/indptr.npy"))
         first = 0 if part else 200 - len(degrees)
         assert needs.halo_edges == pytest.approx(degrees[halo - first].sum() * (4 + 4), rel=0.2)
-        assert needs.memory(100, 8) == BARE_BYTES + needs.partition + needs.shared + 100 + 8 + 4
+        others = 200 - (Dataset.open(dataset).part(part).num_core("node"))
+        assert needs.remote == pytest.approx(others * 24 + degrees.sum() * (4 + 4), rel=0.1)  # headers of files
+        assert needs.index == pytest.approx(INDEX_BYTES / 24)
+        assert needs.cached(240) == 240 + 10 * INDEX_BYTES
+        assert needs.cached(1 << 40) == needs.cached(needs.remote)
+        kept = needs.cached(100)
+        assert needs.memory(100, 8) == BARE_BYTES + needs.partition + needs.shared + kept + 8 + 4
+
+
+def test_a_daemon_of_several_partitions_needs_what_they_need(dataset: Path) -> None:
+    opened = Dataset.open(dataset)
+    (both,), apart = needs_of(opened, [range(2)]), needs_of(opened)
+    assert (both.partition, both.shared) == (sum(need.partition for need in apart), apart[0].shared)
+    assert both.remote == both.halo_edges == 0
 
 
 def invoke(*words: str) -> str:

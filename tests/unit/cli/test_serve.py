@@ -80,7 +80,7 @@ def test_defaults_stand_in_the_dataclass(run: Any) -> None:
     assert run() == DaemonConfig("d", range(1))
     config = DaemonConfig("d", range(1))
     assert (config.listen, config.threads) == ("127.0.0.1:7070", usable_cores())
-    assert (config.cache_bytes, config.table_bytes) == (1 * GIB, 4 * GIB)
+    assert (config.cache_bytes, config.table_bytes) == (None, 4 * GIB)
     assert (config.lease_s, config.peer_deadline_s, config.peer_delay_s, config.drain_s) == (60, 60, 0, 10)
     scheduler = SchedulerConfig()
     assert (config.policy, config.prefetch, config.requests) == (scheduler.policy, scheduler.prefetch, 16)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta import _native
 from atta.errors import ConfigError
 from atta.kvstore.cache import RANKS, RowCache
-from atta.kvstore.cache.ranking import expected_visits
+from atta.kvstore.cache.ranking import HaloHeat, distant, highest
 from atta.kvstore.cache.recent import RecentRows
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
@@ -137,7 +138,7 @@ def test_readers_and_writers_at_once() -> None:
 @pytest.mark.parametrize("fan_outs", [(3,), (4, 2), (2, -1)])
 def test_expected_visits_are_what_sampling_comes_to(dataset: Dataset, fan_outs: tuple[int, ...]) -> None:
     """Trees sampled repeatedly by hand, without expanding vertices of the other partition."""
-    expected = expected_visits(dataset, 0, fan_outs)["node"]
+    expected = np.sum(HaloHeat(dataset, 0, "access", fan_outs).visits("node"), axis=0)
     rng, csc = np.random.default_rng(1), dataset.part(0).csc("node__to__node")
     lo, hi = dataset.book.range("node", 0)
     split = np.asarray(dataset.split("node", "train"))
@@ -155,6 +156,7 @@ def test_expected_visits_are_what_sampling_comes_to(dataset: Dataset, fan_outs: 
                     following += list(rng.choice(row, take, replace=False)) if take else []
             np.add.at(counted[trial], following, 1)
             frontier = following
+    counted = counted[:, np.asarray(dataset.part(0).halo("node"))]
     error = counted.std(axis=0) / np.sqrt(trials)
     assert (np.abs(counted.mean(axis=0) - expected) <= 5 * error + 1e-9).all()
 
@@ -162,18 +164,18 @@ def test_expected_visits_are_what_sampling_comes_to(dataset: Dataset, fan_outs: 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("limit", [0, 1000, 1 << 20])
 def test_bytes_are_bounded(dataset: Dataset, rank: str, limit: int) -> None:
-    cache = RowCache(dataset, 0, share=1.0, limit_bytes=limit, rank=rank, fan_outs=(5, 5))
+    cache = RowCache.of(dataset, 0, share=1.0, limit_bytes=limit, rank=rank, fan_outs=(5, 5))
     assert cache.nbytes <= limit
 
 
 def test_unknown_rankings_are_refused(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="degre"):
-        RowCache(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="degre", fan_outs=(5,))
+        RowCache.of(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="degre", fan_outs=(5,))
     with pytest.raises(ConfigError, match="fan-outs"):
-        RowCache(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="access", fan_outs=(-2,))
+        RowCache.of(dataset, 0, share=1.0, limit_bytes=1 << 20, rank="access", fan_outs=(-2,))
     for share in (float("nan"), -0.1, 1.5):
         with pytest.raises(ConfigError, match="must be 0 to 1"):
-            RowCache(dataset, 0, share=share, limit_bytes=1 << 20)
+            RowCache.of(dataset, 0, share=share, limit_bytes=1 << 20)
 
 
 def test_bench(dataset: Dataset, tmp_path: Path) -> None:
@@ -194,3 +196,56 @@ def test_bench(dataset: Dataset, tmp_path: Path) -> None:
         assert all(0 <= rate <= min(1.0, entry["bound"]) + 1e-9 for rate, entry in zip(rates, entries, strict=True))
         assert rank == "recent" or rates == sorted(rates)
     assert all(entry["hit_rate"]["degree"] <= entry["optimum"] + 1e-9 for entry in entries)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_members_are_counted_and_weighed(data: st.DataObject) -> None:
+    rng, limit = np.random.default_rng(data.draw(st.integers(0, 2**32))), data.draw(st.integers(1, 300))
+    members = np.flatnonzero(rng.random(limit) < data.draw(st.sampled_from([0.0, 0.1, 0.9, 1.0])))
+    ids = rng.integers(0, limit, data.draw(st.integers(0, 500))).astype(
+        data.draw(st.sampled_from([np.int32, np.int64]))
+    )
+    assert _native.count_members(ids, members, limit).tolist() == np.bincount(ids, minlength=limit)[members].tolist()
+    indptr = np.sort(np.concatenate([[0, len(ids)], rng.integers(0, len(ids) + 1, 5)]))
+    weights, out, expected = rng.random(6), np.zeros(len(members)), np.zeros(limit)
+    _native.spread_weights(indptr, ids, weights, members, limit, out)
+    np.add.at(expected, ids, np.repeat(weights, np.diff(indptr)))
+    assert np.allclose(out, expected[members])
+
+
+@pytest.mark.parametrize(
+    ("ids", "members", "words"), [([3], [0], "row 3"), ([0], [1, 1], "ascend"), ([0], [3], "limit")]
+)
+def test_members_that_make_no_sense_are_refused(ids: list[int], members: list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _native.count_members(np.array(ids), np.array(members), 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30), st.integers(-1, 31))
+def test_the_highest_are_those_that_sorting_finds(rows: list[tuple[int, int]], count: int) -> None:
+    scores = [np.array(column, np.uint32) for column in (zip(*rows, strict=True) if rows else ([], []))]
+    by_hand = sorted(range(len(rows)), key=lambda i: (-rows[i][0], -rows[i][1], i))
+    assert highest(scores, count).tolist() == sorted(by_hand[: max(0, count)])
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, NODES])
+@pytest.mark.parametrize("part", [0, 1])
+def test_distant_vertices_are_neither_here_nor_near(dataset: Dataset, part: int, count: int) -> None:
+    near = {*range(*dataset.book.range("node", part)), *dataset.part(part).halo("node").tolist()}
+    assert distant(dataset, part, "node", count).tolist() == [v for v in range(NODES) if v not in near][:count]
+
+
+def test_rows_are_chosen_while_batches_look_them_up(dataset: Dataset) -> None:
+    """Also in caches of later versions that were made before the choice."""
+    cache, ids = RowCache(), np.asarray(dataset.part(0).halo("node"))
+    asked = ["x"], ids, np.arange(len(ids)), np.array([0, 0, len(ids)])
+    same, other = cache.beside({"node": cache}), cache.beside({})
+    assert [c.look_up("node", *asked) for c in (cache, same, other)] == [None] * 3
+    cache.forget()
+    cache.choose(HaloHeat(dataset, 0), limit_bytes=1 << 20)
+    assert all(c.look_up("node", *asked) is not None for c in (cache, same, other))
+    assert same._kept["node"] is cache._kept["node"] is not other._kept["node"]
+    cache.forget()
+    assert cache.look_up("node", *asked) is None
+    assert same.look_up("node", *asked) is not None

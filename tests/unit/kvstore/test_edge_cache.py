@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import Candidates, HotVertices, candidates, choose, divide, edge_types_into, greedy
+from atta.kvstore.cache.ranking import HaloHeat
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
@@ -146,11 +147,11 @@ def test_hubs_save_less_per_byte_than_vertices_with_few_edges() -> None:
 @pytest.mark.parametrize("share", [None, 0.3])
 @pytest.mark.parametrize("limit", [0, 500, 4_000, 20_000, 1 << 20])
 def test_the_budget_holds(dataset: Dataset, shards: list[Shard], rank: str, share: float | None, limit: int) -> None:
-    division = divide(dataset, 0, limit_bytes=limit, share=share, rank=rank, fan_outs=(3, 2))
+    division = divide(HaloHeat(dataset, 0, rank, (3, 2)), limit_bytes=limit, share=share)
     assert division.rows >= 0
     assert division.edges >= 0
     assert division.rows + division.edges <= limit
-    asked = candidates(dataset, 0, limit_bytes=division.edges, share=share, rank=rank, fan_outs=(3, 2))
+    asked = candidates(HaloHeat(dataset, 0, rank, (3, 2)), limit_bytes=division.edges, share=share)
     degrees = [degrees_of(dataset, shards, of_type.ids) for of_type in asked]
     chosen = choose(dataset, 0, asked, degrees, division.edges)
     cache = EdgeCache(dataset, 0, limit_bytes=division.edges)
@@ -168,7 +169,7 @@ def test_the_budget_holds(dataset: Dataset, shards: list[Shard], rank: str, shar
 
 def test_no_room_means_no_edges(dataset: Dataset) -> None:
     for limit, share in ((0, None), (1 << 20, 0.0)):
-        assert divide(dataset, 0, limit_bytes=limit, share=share, rank="degree", fan_outs=(3,)).edges == 0
+        assert divide(HaloHeat(dataset, 0, "degree", (3,)), limit_bytes=limit, share=share).edges == 0
     assert choose(dataset, 0, [], [], 0) == []
 
 
@@ -285,7 +286,7 @@ def test_a_graph_without_edges_between_its_parts_has_nothing_to_keep(tmp_path: P
         out.add_edges(EDGES, np.arange(4), np.arange(4))
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random")
     dataset = Dataset.open(tmp_path / "parts")
-    division = divide(dataset, 0, limit_bytes=100, share=None, rank="degree", fan_outs=(3, 2))
+    division = divide(HaloHeat(dataset, 0, "degree", (3, 2)), limit_bytes=100, share=None)
     assert division.rows + division.edges <= 100
-    asked = candidates(dataset, 0, limit_bytes=division.edges, share=0.5, rank="degree", fan_outs=(3,))
+    asked = candidates(HaloHeat(dataset, 0, "degree", (3,)), limit_bytes=division.edges, share=0.5)
     assert all(len(of_type.ids) == 0 for of_type in asked)

@@ -270,13 +270,6 @@ def test_packed_rows_follow_the_prefix_table_by_table() -> None:
         kernels.pack_rows(b"", tables, np.array([50]))
 
 
-def test_count_ids() -> None:
-    ids = np.random.default_rng(4).integers(0, 30, 500, dtype=np.int32)
-    assert np.array_equal(kernels.count_ids(ids, 31), np.bincount(ids, minlength=31))
-    with pytest.raises(ValueError, match="outside"):
-        kernels.count_ids(ids, 10)
-
-
 @given(st.integers(0, 10_000), st.integers(0, 60), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_split_cached_equals_brute_force(seed: int, kept: int, direct: bool) -> None:

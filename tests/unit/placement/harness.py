@@ -147,7 +147,7 @@ class Placed:
         ``copied``: of which remote vertices the in-edges are at home, "none", "some" or "all"; None: any of these.
         """
         edges = Copied(self, home, order, copied or order.choice(["none", "some", "all"]))
-        cache = RowCache(
+        cache = RowCache.of(
             self.dataset, home, limit_bytes=order.choice([0, 50, 10_000]), rank=order.choice(["degree", "recent"])
         )
         out = self._batch(plan, seeds, at, home, order, cache, edges)

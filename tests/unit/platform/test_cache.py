@@ -49,7 +49,7 @@ def kept_ids(cache: RowCache) -> list[int]:
 
 
 def test_the_hottest_halo_vertices_are_chosen(dataset: Dataset) -> None:
-    cache = RowCache(dataset, 0, share=0.25, limit_bytes=1 << 30)
+    cache = RowCache.of(dataset, 0, share=0.25, limit_bytes=1 << 30)
     indices = np.asarray(dataset.part(0).csc("node__to__node").indices)
     halo = np.asarray(dataset.part(0).halo("node"))
     edges = {int(v): int((indices == v).sum()) for v in halo}
@@ -62,17 +62,17 @@ def test_the_hottest_halo_vertices_are_chosen(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize(("share", "limit"), [(0.0, 1 << 30), (1.0, 0), (1.0, 31)])
 def test_no_room_means_no_cache(dataset: Dataset, share: float, limit: int) -> None:
-    cache = RowCache(dataset, 0, share=share, limit_bytes=limit)
+    cache = RowCache.of(dataset, 0, share=share, limit_bytes=limit)
     assert cache.nbytes == 0
     assert cache.look_up("node", ["x"], *one(dataset)) is None
 
 
 def test_bytes_bound_the_choice(dataset: Dataset) -> None:
-    assert len(kept_ids(RowCache(dataset, 0, share=1.0, limit_bytes=10 * 32 + 5))) == 10
+    assert len(kept_ids(RowCache.of(dataset, 0, share=1.0, limit_bytes=10 * 32 + 5))) == 10
 
 
 def test_rows_are_kept_once_seen_and_stay_right(dataset: Dataset) -> None:
-    cache = RowCache(dataset, 0, share=0.5, limit_bytes=1 << 30)
+    cache = RowCache.of(dataset, 0, share=0.5, limit_bytes=1 << 30)
     (low, high), rng = remote(dataset), np.random.default_rng(7)
     x, y, chosen, seen = rows_of(dataset, "x"), rows_of(dataset, "y"), set(kept_ids(cache)), set()
     for round_ in range(30):
@@ -94,13 +94,13 @@ def test_rows_are_kept_once_seen_and_stay_right(dataset: Dataset) -> None:
 
 
 def test_unknown_tables_are_not_cached(dataset: Dataset) -> None:
-    cache = RowCache(dataset, 0, share=0.5, limit_bytes=1 << 30)
+    cache = RowCache.of(dataset, 0, share=0.5, limit_bytes=1 << 30)
     assert cache.look_up("node", ["x", "other"], *one(dataset)) is None
     assert cache.look_up("nobody", ["x"], *one(dataset)) is None
 
 
 def test_threads_never_see_half_a_row(dataset: Dataset) -> None:
-    cache = RowCache(dataset, 0, share=1.0, limit_bytes=1 << 30)
+    cache = RowCache.of(dataset, 0, share=1.0, limit_bytes=1 << 30)
     low, high = remote(dataset)
     x = rows_of(dataset, "x")
     wrong: list[str] = []
@@ -128,8 +128,8 @@ def test_threads_never_see_half_a_row(dataset: Dataset) -> None:
 
 def test_with_room_to_spare_other_remote_vertices_follow(dataset: Dataset) -> None:
     (low, high), halo = remote(dataset), np.asarray(dataset.part(0).halo("node"))
-    assert set(kept_ids(RowCache(dataset, 0, limit_bytes=1 << 30))) == set(range(low, high))
+    assert set(kept_ids(RowCache.of(dataset, 0, limit_bytes=1 << 30))) == set(range(low, high))
     some = len(halo) + (high - low - len(halo)) // 2
-    chosen = set(kept_ids(RowCache(dataset, 0, limit_bytes=some * 32)))
+    chosen = set(kept_ids(RowCache.of(dataset, 0, limit_bytes=some * 32)))
     assert len(halo) < len(chosen) == some < high - low
     assert set(halo.tolist()) < chosen <= set(range(low, high))

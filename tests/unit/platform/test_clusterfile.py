@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.wire.clusterfile import check_address, read_cluster, write_cluster
+from atta.wire.clusterfile import check_address, ended_daemon, read_cluster, write_cluster
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -95,3 +95,17 @@ def test_ipv6_addresses_need_brackets(address: str, right: str) -> None:
     with pytest.raises(ConfigError, match="brackets") as refused:
         check_address(address)
     assert str(refused.value).endswith(right)
+
+
+def test_how_daemons_have_ended(tmp_path: Path) -> None:
+    """A daemon counts as gone once no replica is left. Addresses stay, for those who show what is down."""
+    file, addresses = tmp_path / "c.toml", [("a:1", "b:1"), "c:1", "c:1"]
+    write_cluster(file, addresses, ended={"a:1": 'was "killed"'})
+    assert read_cluster(file) == dict(enumerate(addresses))
+    assert [ended_daemon(file, address) for address in ("a:1", "b:1", "c:1", "d:1")] == [None] * 4
+    write_cluster(file, addresses, ended={"a:1": 'was "killed"', "b:1": "ended", "c:1": "x"})
+    assert [str(ended_daemon(file, address)) for address in ("a:1", "c:1")] == ['a:1: was "killed"', "c:1: x"]
+    for text in ("daemon = 3", "daemon = [3]", "[[daemon", '[[daemon]]\nparts = 3\naddress = "a:1"\nended = 2'):
+        file.write_text(text)
+        assert ended_daemon(file, "a:1") is None
+    assert ended_daemon(tmp_path / "missing.toml", "a:1") is None

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import HotVertices, candidates
 from atta.kvstore.cache.pieces import PIECE_BYTES, TIER_BYTES, in_pieces
+from atta.kvstore.cache.ranking import HaloHeat
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.shard import Answer
 from tests.unit.placement.harness import Neighbour, Placed, Typed
@@ -88,14 +88,14 @@ def fill(placed: Placed, peers: Mapping[int, Neighbour], *, limit: int = 1 << 20
 
     async def fetch_all(pieces: Iterable[FillPiece]) -> None:
         queue = PieceQueue(pieces_by_owner(pieces, 0), bytes_per_s=1e12)
-        await Filler(reached, PieceQueue({}, bytes_per_s=1)).fill(queue)
+        await Filler(reached).fill(queue)
 
     async def run() -> None:
-        how = {"limit_bytes": limit, "share": None, "rank": "degree", "fan_outs": (3, 2)}
-        chosen_from = partial(candidates, placed.dataset, 0, **how)
+        heat = HaloHeat(placed.dataset, 0, fan_outs=(3, 2))
+        asked = candidates(heat, limit_bytes=limit, share=None)
         with ThreadPoolExecutor(1) as pool:
             source = FillSource(Owners(peers, placed.dataset, pool), peers, pool)
-            await until_complete(EdgeFilling(placed.dataset, cache, source, peers.keys()).run(chosen_from, fetch_all))
+            await until_complete(EdgeFilling(placed.dataset, cache, source, peers.keys()).run(asked, fetch_all))
 
     async def until_complete(work: Coroutine[Any, Any, None]) -> None:
         chore = asyncio.create_task(work)

@@ -19,6 +19,7 @@ from atta.daemon.peers.answers import PulledRows
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError
 from atta.kvstore.cache import RowCache
+from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.store import Store
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
@@ -108,8 +109,10 @@ def edges_into_the_partition(dataset: Dataset) -> np.ndarray:
 
 def test_the_most_asked_rows_of_an_owner_come_first(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling_rows, "FILL_BYTES", 10 * ROW_BYTES)
-    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    assert fetch(list(row_pieces(cache, dataset, 0, source_of(dataset, peers)))) == ROW_BYTES * len(remote(dataset))
+    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    assert fetch(list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))) == ROW_BYTES * len(
+        remote(dataset)
+    )
     edges = edges_into_the_partition(dataset)
     for part in (1, 2):
         low, high = dataset.book.range("node", part)
@@ -124,15 +127,15 @@ def test_the_most_asked_rows_of_an_owner_come_first(dataset: Dataset, monkeypatc
 
 @pytest.mark.parametrize("room", [0, 1, 40])
 def test_no_more_is_filled_in_than_the_cache_has_room_for(dataset: Dataset, room: int) -> None:
-    cache = RowCache(dataset, 0, limit_bytes=room * ROW_BYTES + 3)
-    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset))))
+    cache = RowCache.of(dataset, 0, limit_bytes=room * ROW_BYTES + 3)
+    pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, owners(dataset))))
     assert fetch(pieces) == room * ROW_BYTES == cache.nbytes
 
 
 def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling_rows, "FILL_BYTES", 10 * ROW_BYTES + 1)
-    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers)))
+    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))
     for piece in pieces:
         before = len(peers[piece.owner].asked)
         assert fetch([piece]) <= 10 * ROW_BYTES
@@ -141,8 +144,8 @@ def test_pieces_are_small_and_of_one_owner_each(dataset: Dataset, monkeypatch: p
 
 
 def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset) -> None:
-    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
-    pieces = list(row_pieces(cache, dataset, 0, source_of(dataset, peers)))
+    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    pieces = list(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)))
     low, _ = dataset.book.range("node", 1)
     brought = np.array(sorted(v - low for v in remote(dataset) if v in range(*dataset.book.range("node", 1))))[::2]
     found = cache.look_up("node", ["x", "y"], low + brought, brought, of_one_owner(1, len(brought)))
@@ -157,18 +160,18 @@ def test_rows_that_batches_have_brought_are_not_asked_for_again(dataset: Dataset
 
 
 def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: Dataset) -> None:
-    cache, peers = RowCache(dataset, 0, limit_bytes=1 << 20), owners(dataset)
+    cache, peers = RowCache.of(dataset, 0, limit_bytes=1 << 20), owners(dataset)
     for peer in peers.values():
         peer.lose = 1
-    for piece in row_pieces(cache, dataset, 0, source_of(dataset, peers)):
+    for piece in row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)):
         with pytest.raises(RemoteError, match="bytes for 7 rows"):
             fetch([piece])
     assert not cached(dataset, cache, 1) | cached(dataset, cache, 2)
 
 
 def test_the_policy_that_keeps_what_was_asked_for_lately_is_not_filled(dataset: Dataset) -> None:
-    cache = RowCache(dataset, 0, limit_bytes=1 << 20, rank="recent")
-    assert not [*row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)))]
+    cache = RowCache.of(dataset, 0, limit_bytes=1 << 20, rank="recent")
+    assert not [*row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, owners(dataset)))]
 
 
 def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +180,8 @@ def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.Monkey
             yield answer
 
     monkeypatch.setattr(Owner, "pull", nothing)
-    cache = RowCache(dataset, 0, limit_bytes=1 << 20)
-    piece = next(iter(row_pieces(cache, dataset, 0, source_of(dataset, owners(dataset)))))
+    cache = RowCache.of(dataset, 0, limit_bytes=1 << 20)
+    piece = next(iter(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, owners(dataset)))))
     with pytest.raises(RemoteError, match="sends 0 rows of"):
         fetch([piece])
 
@@ -189,4 +192,4 @@ def test_datasets_without_tables_have_nothing_to_fill_in(tmp_path: Path) -> None
         writer.add_edges("node__to__node", np.arange(10), np.arange(10, 20))
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random", seed=0)
     dataset = Dataset.open(tmp_path / "parts")
-    assert not [*row_pieces(RowCache(dataset, 0, limit_bytes=1 << 20), dataset, 0, source_of(dataset, {}))]
+    assert not [*row_pieces(RowCache.of(dataset, 0, limit_bytes=1 << 20), HaloHeat(dataset, 0), source_of(dataset, {}))]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from atta.daemon.peers.addresses import PeerAddresses
+from atta.errors import DaemonEndedError
 from atta.wire.clusterfile import read_cluster, write_cluster
 
 FIRST, SECOND = range(1), range(1, 2)
@@ -48,3 +50,12 @@ def test_a_change_while_the_daemon_was_loading_is_seen(tmp_path: Path) -> None:
 
 def test_without_a_file_they_stay() -> None:
     assert PeerAddresses({0: "127.0.0.1:1"}).now(FIRST) == "127.0.0.1:1"
+
+
+def test_a_peer_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    file, known = tmp_path / "cluster.toml", ["127.0.0.1:1", ("127.0.0.1:2", "127.0.0.1:3")]
+    write_cluster(file, known, ended={"127.0.0.1:1": "was killed", "127.0.0.1:2": "was killed"})
+    addresses = PeerAddresses(read_cluster(file), str(file))
+    with pytest.raises(DaemonEndedError, match="was killed"):
+        addresses.now(FIRST)
+    assert addresses.now(SECOND) == known[1], "a replica is left"

@@ -34,6 +34,7 @@ class FakeRpcError(grpc.RpcError):
         errors.QuotaExceededError("too many sessions"),
         errors.WrongDatasetError("a:1", "serves dataset 12"),
         errors.RestartedError("a:1", "has been started anew"),
+        errors.DaemonEndedError("[::1]:7", "the daemon of partition 1 was killed: out of memory?"),
         errors.DataError("part-0000/x.npy", "truncated"),
         errors.ChangedFileError("part-0000/x.npy", "truncated"),
     ],

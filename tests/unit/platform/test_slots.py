@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from atta.client.sessions.slots import SlotMaps
 from atta.daemon.engine.arenas import Arena, Gaps, arena_bytes
-from atta.daemon.engine.slots import IDLE_S, IDLE_SIZES, Slot, SlotPool, slot_size, stale_sizes
+from atta.daemon.engine.slots import GROWN_BATCHES, IDLE_S, IDLE_SIZES, Slot, SlotPool, slot_size, stale_sizes
 from atta.errors import QuotaExceededError, RemoteError, UnavailableError
 from atta.protos.v1.session_pb2 import SharedSlot
 from atta.wire import memfiles
@@ -540,3 +540,21 @@ def test_without_descriptors_there_is_an_error_and_some_are_left(pool: SlotPool)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in taken:
             os.close(fd)
+
+
+def test_many_slots_leave_a_tenth_of_the_memory_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.daemon.engine.slots.GROWN_BYTES", 2 << 20)
+    monkeypatch.setattr("atta.daemon.engine.slots.total_bytes", lambda: 10 << 30)
+    monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: 900 << 20)
+    pool = SlotPool(1 << 30)
+    try:
+        for _ in range(GROWN_BATCHES):
+            slot = pool.acquire(1 << 20)
+            slot.buffer[:] = 1
+            pool.lend(slot, 1 << 20)
+        with pytest.raises(QuotaExceededError, match="no memory left for another batch buffer: 900 MiB available"):
+            pool.acquire(1 << 20)
+        monkeypatch.setattr("atta.daemon.engine.slots.available_bytes", lambda: 1200 << 20)
+        pool.acquire(1 << 20)
+    finally:
+        pool.close()

@@ -163,7 +163,7 @@ def _replay(
             batches=len(measured),
         )
         for rank in bench.ranks:
-            cache = RowCache(
+            cache = RowCache.of(
                 small, part, share=share / 100, limit_bytes=1 << 62, rank=rank, fan_outs=bench.num_neighbors
             )
             for batch in epochs[0]:

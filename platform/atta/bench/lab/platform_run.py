@@ -12,7 +12,9 @@ from atta.bench.lab.netlab import Host, addresses_on
 from atta.bench.lab.processes import Measured, SystemProcesses
 from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.loader.consumer import ConsumerConfig
+from atta.client.local.dividing import divided_memory
 from atta.daemon.security.security import is_loopback
+from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster
 
 __all__ = ["PORT", "cache_options", "quiet_environment", "run_atta", "serve_command"]
@@ -57,12 +59,14 @@ def run_atta(
     Raises:
         AttaError: a process failed or hangs.
     """
-    cluster = folder / "cluster.toml"
-    options = ["--threads", str(workload.threads), *serve]
+    cluster, dataset = folder / "cluster.toml", Dataset.open(data, parts=[], verify=False)
+    groups = [range(part, part + 1) for part in range(len(hosts))]
     places = [*((host, PORT) for host in hosts), (hosts[0], _RENDEZVOUS_PORT)]
     with addresses_on(places) as (*addresses, meeting), SystemProcesses("atta", folder) as processes:
         training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
         write_cluster(cluster, addresses)
+        with divided_memory(dataset, groups, serve, readers=len(hosts)) as memory:
+            options = ["--threads", str(workload.threads), *memory, *serve]
         for part, host in enumerate(hosts):
             processes.start_support(
                 f"daemon{part}", host, serve_command(data, part, addresses[part], cluster, *options)

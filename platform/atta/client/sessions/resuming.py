@@ -12,6 +12,7 @@ from atta.client.sessions.reattachment import Reattachment
 from atta.client.sessions.stream import BatchStream, RawBatch
 from atta.errors import (
     AttaError,
+    DaemonEndedError,
     DeadlineError,
     PeerLostError,
     RemoteError,
@@ -92,6 +93,9 @@ class ResumingStream(Iterator[RawBatch]):
         while True:
             try:
                 batch = next(self._stream)
+            except DaemonEndedError:  # nobody will come back
+                self._failed = True
+                raise
             except LOST as error:
                 if self._failed:
                     raise StopIteration from None
@@ -144,6 +148,9 @@ class ResumingStream(Iterator[RawBatch]):
             try:
                 left_s = max(LEAST_S, self._outages.left_s(time.monotonic()))
                 return self._opened(self.place, left_s, Search.EVERYWHERE)
+            except DaemonEndedError:
+                self._failed = True
+                raise
             except LOST as error:
                 lost = error
 

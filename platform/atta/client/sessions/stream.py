@@ -26,6 +26,7 @@ from atta.client.sessions.slots import SlotMaps
 from atta.errors import (
     AttaError,
     ConfigError,
+    DaemonEndedError,
     DeadlineError,
     QuotaExceededError,
     RemoteError,
@@ -212,7 +213,7 @@ class BatchStream(Iterator[RawBatch]):
                     self._state.check_usable()
                 if self._state.silent:
                     raise UnavailableError(self.address, _owing("a batch", self._state.patience_s)) from error
-                if not isinstance(error, UnavailableError | DeadlineError):
+                if not isinstance(error, UnavailableError | DeadlineError) or isinstance(error, DaemonEndedError):
                     raise
                 # An answer that was asked for ahead may miss its deadline while the consumer is busy elsewhere.
                 late = isinstance(error, DeadlineError) and time.monotonic() - began > NEXT_DEADLINE_S / 2
@@ -287,7 +288,7 @@ def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | No
         buffer = state.lease(sequence, header.slot) if shared else _gather(call, header.buffer_bytes, peer)
         call.answered = True
     except grpc.RpcError as error:
-        raise rpc.error_from(peer, error, NEXT_DEADLINE_S) from error
+        raise state.connection.error_from(error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
         raise RemoteError(peer, "sends no batch") from error
     return _reply(peer, header, buffer)

@@ -20,7 +20,7 @@ import numpy as np
 
 from atta.daemon.engine.arenas import Arena, arena_bytes
 from atta.errors import QuotaExceededError
-from atta.observe.machine.memory import available_bytes
+from atta.observe.machine.memory import available_bytes, total_bytes
 from atta.wire import memfiles
 
 __all__ = ["Slot", "SlotPool", "slot_size", "stale_sizes"]
@@ -31,6 +31,8 @@ POPULATED_AT_ONCE = 4 << 20
 MIN_FREE_BYTES = 64 << 20
 """Least free memory for another slot, if no batch took more. Touching a page that the machine does not have kills the
 process."""
+GROWN_BYTES, GROWN_BATCHES = 512 << 20, 3
+"""Slots that hold so much, and so many of the largest batches, leave a tenth of the machine's memory free."""
 IDLE_S = 30.0
 """How long free slots of a size are kept that no session uses. The next epoch, or the next validation, may want
 them."""
@@ -264,6 +266,8 @@ class SlotPool:
         while self.resident_bytes > self.quota_bytes // 2 and self._drop_one(capacity):
             pass
         least, promised = max(MIN_FREE_BYTES, usual), self._promised()
+        if self.resident_bytes >= max(GROWN_BYTES, GROWN_BATCHES * usual):
+            least += total_bytes() // 10
         held, free = self.resident_bytes + promised, _available()
         if held + usual > self.quota_bytes or free - promised < least:
             held, promised = self._exactly()

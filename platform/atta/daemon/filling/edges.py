@@ -43,14 +43,15 @@ class EdgeFilling:
         self.done = False
         """Whether nothing more comes, be it that something failed."""
 
-    async def run(self, candidates: Callable[[], list[Candidates]], fetch_all: FetchAll) -> None:
-        """Fill the cache, then rest until cancelled. ``fetch_all`` returns when all pieces are here.
+    async def run(self, asked: Sequence[Candidates], fetch_all: FetchAll) -> None:
+        """Fill the cache with in-edges of some of ``asked``, then rest until cancelled. ``fetch_all`` returns when all
+        pieces are here.
 
         The daemon works without these edges, so a failure is only logged.
         """
         try:
             if self._cache.limit_bytes > 0:
-                await self._fill(await self._source.work(candidates), fetch_all)
+                await self._fill(asked, fetch_all)
         except Exception as error:
             log.exception("no edges kept", exc_info=error)
         self.done = True

@@ -40,19 +40,21 @@ async def _nothing() -> int:
 class Filler:
     """Fills in what batches will want from other daemons, until it is cancelled."""
 
-    def __init__(self, reached: Callable[[int], Awaitable[bool]], queue: PieceQueue) -> None:
-        """``reached``: whether an owner is there now. It does not wait for one that is away. ``queue``: for ``run``."""
-        self._reached, self._queue = reached, queue
+    def __init__(self, reached: Callable[[int], Awaitable[bool]], queue: PieceQueue | None = None) -> None:
+        """``reached``: whether an owner is there now. It does not wait for one that is away. ``queue``: for ``run``; None:
+        it is set later."""
+        self._reached = reached
+        self.queue = PieceQueue({}, bytes_per_s=1) if queue is None else queue
         self._bytes = self._failures = 0
 
     @property
     def done(self) -> bool:
         """Whether all pieces are here."""
-        return self._queue.left == 0
+        return self.queue.left == 0
 
     async def run(self) -> None:
         """Fetch all pieces, then rest."""
-        await self.fill(self._queue)
+        await self.fill(self.queue)
         await asyncio.Event().wait()
 
     async def fill(self, queue: PieceQueue) -> None:
@@ -85,5 +87,5 @@ class Filler:
         return {
             "filled_bytes": float(self._bytes),
             "fill_failures": float(self._failures),
-            "fill_pieces_left": float(self._queue.left),
+            "fill_pieces_left": float(self.queue.left),
         }

@@ -17,8 +17,7 @@ from atta.daemon.filling.pieces import FillPiece
 from atta.daemon.filling.source import FillSource, of_one_owner
 from atta.kvstore.cache import RowCache
 from atta.kvstore.cache.chosen import ChosenRows
-from atta.kvstore.cache.ranking import edges_into
-from atta.partition.dataset import Dataset
+from atta.kvstore.cache.ranking import HaloHeat
 from atta.samplers.batch.items import FeatureItem
 
 __all__ = ["FILL_BYTES", "row_pieces"]
@@ -27,18 +26,28 @@ FILL_BYTES = 4 << 20
 """About so many bytes of rows come at once. Larger pieces cost less Python, and need more memory on their way."""
 
 
-def row_pieces(cache: RowCache, dataset: Dataset, part: int, source: FillSource) -> Iterator[FillPiece]:
+def row_pieces(cache: RowCache, heat: HaloHeat, source: FillSource) -> Iterator[FillPiece]:
     """All chosen rows, about ``FILL_BYTES`` of an owner at a time, in the order in which they are wanted."""
+    dataset = heat.dataset
     for node_type, kept in cache.chosen():
-        asked = np.zeros(dataset.schema.node_counts[node_type], dtype=np.int64)
-        asked[np.asarray(dataset.part(part).halo(node_type))] = edges_into(dataset, part, node_type)
+        asked = _edges_of(kept.ids, heat, node_type)
         step = max(1, FILL_BYTES // kept.row_bytes)
         bounds = np.searchsorted(kept.ids, dataset.book.offsets[node_type])
         for owner, (low, high) in enumerate(pairwise(bounds.tolist())):
             rows = _OwnedRows(node_type, kept, owner, dataset.num_parts, source)
-            slots = low + np.argsort(-asked[kept.ids[low:high]], kind="stable")
+            slots = low + np.argsort(-asked[low:high], kind="stable")
             for first in range(0, high - low, step):
                 yield FillPiece(owner, partial(rows.fetch, np.sort(slots[first : first + step])))
+
+
+def _edges_of(ids: np.ndarray, heat: HaloHeat, node_type: str) -> np.ndarray:
+    """int64 [ids]: edges of remote vertices (ascending) into the partition; 0 of those beyond its HALO."""
+    halo, edges = heat.halo(node_type), np.zeros(len(ids), dtype=np.int64)
+    if len(halo):
+        at = np.minimum(np.searchsorted(halo, ids), len(halo) - 1)
+        near = halo[at] == ids
+        edges[near] = heat.edges(node_type)[at[near]]
+    return edges
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import structlog
 
 from atta.errors import AttaError
-from atta.wire.clusterfile import read_cluster
-from atta.wire.parts import Addresses, groups_of
+from atta.wire.clusterfile import ended_daemon, read_cluster
+from atta.wire.parts import Addresses, groups_of, replicas_of
 
 __all__ = ["PeerAddresses"]
 
@@ -37,7 +37,10 @@ class PeerAddresses:
                 self._known = {**self._known, **groups_of(read_cluster(self._file))}
             except AttaError as error:
                 log.warning("cluster file not read again", error=str(error))
-        return self._known.get(parts)
+        found = self._known.get(parts)
+        if found is not None and self._file and (gone := ended_daemon(self._file, replicas_of(found)[0])) is not None:
+            raise gone
+        return found
 
     def _stamp_now(self) -> tuple[int, ...] | None:
         if not self._file:

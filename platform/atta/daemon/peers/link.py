@@ -130,7 +130,7 @@ class PeerLink:
         """Wait until the peer is there and known to be the right one.
 
         Raises:
-            UnavailableError: it does not answer within ``connect_s`` (and the deadline).
+            UnavailableError: it does not answer within ``connect_s`` (and the deadline), or is known to have ended.
             WrongDatasetError: another daemon answers.
         """
         if self._known and self._is_connected():

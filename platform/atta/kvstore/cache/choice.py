@@ -7,7 +7,7 @@ answer holds all of them, of a hub only ``fan_out``.
 
 The model. A batch of ``BATCH_SEEDS`` seeds visits a HALO vertex v times in a hop, on average. If visits are rare and
 independent, the batch reaches the vertex with probability 1 - exp(-v) (Poisson). For v there are two estimates. With
-the ranking ``access`` it is ``ranking.visits_by_hop``. Otherwise the visits of a hop are divided among the vertices by
+the ranking ``access`` it is ``HaloHeat.visits``. Otherwise the visits of a hop are divided among the vertices by
 their edges into the partition. A request for rows moves the rows and the row's number. A request for in-edges moves
 min(in-degree, fan-out) edges and the row's number and count. Memory goes to what saves most bytes per byte of memory
 (the greedy rule of the fractional knapsack problem, Dantzig 1957).
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.kvstore.cache.ranking import edges_into, seeds_of, visits_by_hop
+from atta.kvstore.cache.ranking import HaloHeat, distant, highest
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
@@ -49,6 +49,8 @@ ANSWER_EDGE_BYTES = 8
 """An edge in an answer: its source and its id, int32 each."""
 VERTEX_BYTES = 80
 """Memory for a vertex besides its edges: at most 64 in the index, 8 for its user id, the rest for flags and slack."""
+SAMPLED = 1 << 20
+"""Of more HALO vertices only every n-th is looked at to divide the memory."""
 MOST_DEGREE = 1 << 20
 """In-edges of vertices with more are not kept: their answer is one message."""
 
@@ -108,14 +110,13 @@ def edge_bytes(dataset: Dataset, part: int, edge_type: str) -> int:
     return int(csc.indices.dtype.itemsize + csc.edge_ids.dtype.itemsize)
 
 
-def divide(
-    dataset: Dataset, part: int, *, limit_bytes: int, share: float | None, rank: str, fan_outs: Sequence[int]
-) -> Division:
+def divide(heat: HaloHeat, *, limit_bytes: int, share: float | None) -> Division:
     """Divide ``limit_bytes`` between rows and in-edges by what saves more per byte.
 
     In-degrees of remote vertices are not known yet, so each counts as the mean. If there is room for all, or no room at
     all, no estimate is made. ``share``: at most this share of the HALO vertices is kept.
     """
+    dataset, part = heat.dataset, heat.part
     if limit_bytes <= 0 or share == 0 or dataset.num_parts == 1:
         return Division(max(0, limit_bytes), 0)
     schema = dataset.schema
@@ -124,20 +125,19 @@ def divide(
     if rows + _all_edges(dataset, part) <= limit_bytes:
         return Division(rows, limit_bytes - rows)
     saved, sizes, of_edges = [], [], []
-    for of_type in _halo(dataset, part, rank, fan_outs):
-        node_type, count = of_type.node_type, len(of_type.ids)
-        if share is not None:
-            count = int(share * count)
-        expected = Candidates(node_type, of_type.ids[:count], of_type.expansions[:, :count], of_type.fan_outs)
+    for node_type in schema.node_types:
+        visits, each = _sampled_visits(heat, node_type, share)
+        expansions, count = _expansions(visits), visits.shape[1]
         if row_bytes[node_type]:
-            reached = 1 - np.exp(-of_type.visits[:count])
-            saved.append(reached * (row_bytes[node_type] + ROW_NUMBER_BYTES))
-            sizes.append(np.full(count, row_bytes[node_type]))
+            reached = 1 - np.exp(-visits.sum(axis=0))
+            saved.append(reached * (row_bytes[node_type] + ROW_NUMBER_BYTES) * each)
+            sizes.append(np.full(count, row_bytes[node_type] * each))
             of_edges.append(np.zeros(count, dtype=bool))
         if edge_types_into(schema, node_type):
             degrees = np.tile(_mean_degrees(schema, node_type), (count, 1))
-            saved.append(expected.savings(degrees))
-            sizes.append(_sizes(dataset, part, node_type, degrees))
+            expected = Candidates(node_type, np.arange(count), expansions, heat.fan_outs)
+            saved.append(expected.savings(degrees) * each)
+            sizes.append(_sizes(dataset, part, node_type, degrees) * each)
             of_edges.append(np.ones(count, dtype=bool))
     if not saved:
         return Division(limit_bytes, 0)
@@ -160,26 +160,24 @@ def greedy(saved: np.ndarray, sizes: np.ndarray, budget: float) -> np.ndarray:
     return taken
 
 
-def candidates(
-    dataset: Dataset, part: int, *, limit_bytes: int, share: float | None, rank: str, fan_outs: Sequence[int]
-) -> list[Candidates]:
+def candidates(heat: HaloHeat, *, limit_bytes: int, share: float | None) -> list[Candidates]:
     """Whose in-degrees to ask for: the HALO vertices that are expanded most often, as many as ``limit_bytes`` could
     hold if they had one edge each. Without a ``share``, other remote vertices follow."""
-    found = []
-    for of_type in _halo(dataset, part, rank, fan_outs):
-        node_type = of_type.node_type
-        most = int(limit_bytes // (VERTEX_BYTES + 16))
-        if not edge_types_into(dataset.schema, node_type):
+    found, most = [], int(limit_bytes // (VERTEX_BYTES + 16))
+    for node_type in heat.dataset.schema.node_types:
+        halo = heat.halo(node_type)
+        if not len(halo) or not edge_types_into(heat.dataset.schema, node_type):
             continue
-        order = np.argsort(-of_type.expansions.sum(axis=0), kind="stable")[:most]
-        ids, expansions = of_type.ids[order], of_type.expansions[:, order]
-        if share is not None:
-            ids, expansions = ids[: int(share * len(of_type.ids))], expansions[:, : int(share * len(of_type.ids))]
-        else:
-            others = _distant(dataset, part, node_type)[: most - len(ids)]
+        count = most if share is None else min(most, int(share * len(halo)))
+        at = highest([_expanded(heat, node_type)], count)
+        expansions = _expansions(_visits(heat, node_type, at))
+        order = np.argsort(-expansions.sum(axis=0), kind="stable")
+        ids, expansions = np.asarray(halo[at[order]], dtype=np.int64), expansions[:, order]
+        if share is None:
+            others = distant(heat.dataset, heat.part, node_type, most - len(ids))
             ids = np.concatenate([ids, others])
             expansions = np.pad(expansions, ((0, 0), (0, len(others))))
-        found.append(Candidates(node_type, ids, expansions, of_type.fan_outs))
+        found.append(Candidates(node_type, ids, expansions, heat.fan_outs))
     return found
 
 
@@ -203,55 +201,41 @@ def choose(
     return [hot for hot in found if len(hot.ids)]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _HaloVertices:
-    """HALO vertices of one node type, the most visited first. ``visits`` float64 [n] per batch."""
+def _visits(heat: HaloHeat, node_type: str, at: np.ndarray | slice) -> np.ndarray:
+    """float64 [hops + 1, n]: expected visits of a batch by hop at the HALO vertices in the places ``at``.
 
-    node_type: str
-    ids: np.ndarray
-    visits: np.ndarray
-    expansions: np.ndarray
-    fan_outs: tuple[int, ...]
-
-
-def _halo(dataset: Dataset, part: int, rank: str, fan_outs: Sequence[int]) -> list[_HaloVertices]:
-    by_hop = _visits_by_access(dataset, part, fan_outs) if rank == "access" else _by_edges(dataset, part, fan_outs)
-    found = []
-    for node_type in dataset.schema.node_types:
-        halo = np.asarray(dataset.part(part).halo(node_type))
-        if not len(halo):
-            continue
-        visits = np.stack([reached[node_type] for reached in by_hop])  # [hops + 1, halo]
-        order = np.lexsort((halo, -visits.sum(axis=0)))
-        visits, ids = visits[:, order], np.asarray(halo[order], dtype=np.int64)
-        expansions = 1 - np.exp(-visits[:-1])  # nothing expands what the last hop reaches
-        found.append(_HaloVertices(node_type, ids, visits.sum(axis=0), expansions, tuple(fan_outs)))
-    return found
+    With ``access`` from the training seeds on. Otherwise every visit of a hop goes along any edge of the partition with
+    equal probability.
+    """
+    if heat.rank == "access":
+        seeds = max(1, sum(map(len, heat.seeds.values())))
+        return np.stack([BATCH_SEEDS / seeds * visits[at] for visits in heat.visits(node_type)])
+    schema, part = heat.dataset.schema, heat.dataset.part(heat.part)
+    edges = sum(len(part.csc(e).indices) for e in schema.edge_types)
+    targets = sum(len(part.csc(e).indptr) - 1 for e in schema.edge_types)
+    taken = [edges / max(1, targets) if k == -1 else k for k in heat.fan_outs]
+    along = [0.0, *(BATCH_SEEDS * prod(taken[:hop]) / max(1, edges) for hop in range(1, len(taken) + 1))]
+    return np.asarray(np.multiply.outer(along, heat.edges(node_type)[at]))
 
 
-def _visits_by_access(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> list[dict[str, np.ndarray]]:
-    """Expected visits of a batch at HALO vertices by hop, from the training seeds on."""
-    seeds = max(1.0, sum(float(visits.sum()) for visits in seeds_of(dataset, part).values()))
-    scale = BATCH_SEEDS / seeds
-    return [
-        {t: scale * visits[np.asarray(dataset.part(part).halo(t))] for t, visits in reached.items()}
-        for reached in visits_by_hop(dataset, part, fan_outs)
-    ]
+def _expansions(visits: np.ndarray) -> np.ndarray:
+    """float64 [hops, n]: the expected expansions by each hop. Nothing expands what the last hop reaches."""
+    return np.asarray(1 - np.exp(-visits[:-1]))
 
 
-def _by_edges(dataset: Dataset, part: int, fan_outs: Sequence[int]) -> list[dict[str, np.ndarray]]:
-    """The same estimate from edges: every visit of a hop goes along any edge of the partition with equal
-    probability."""
-    schema = dataset.schema
-    into = {t: edges_into(dataset, part, t) for t in schema.node_types}
-    edges = sum(len(dataset.part(part).csc(e).indices) for e in schema.edge_types)
-    targets = sum(len(dataset.part(part).csc(e).indptr) - 1 for e in schema.edge_types)
-    taken = [edges / max(1, targets) if k == -1 else k for k in fan_outs]
-    found = [{t: np.zeros(len(of)) for t, of in into.items()}]
-    for hop in range(1, len(taken) + 1):
-        visits = BATCH_SEEDS * prod(taken[:hop]) / max(1, edges)
-        found.append({t: visits * of for t, of in into.items()})
-    return found
+def _expanded(heat: HaloHeat, node_type: str) -> np.ndarray:
+    """A score of all HALO vertices that ascends with their expected expansions."""
+    if heat.rank != "access":
+        return heat.edges(node_type)
+    return np.asarray(_expansions(_visits(heat, node_type, slice(None))).sum(axis=0))
+
+
+def _sampled_visits(heat: HaloHeat, node_type: str, share: float | None) -> tuple[np.ndarray, int]:
+    """``_visits`` of every n-th HALO vertex, those with most visits first; ``share``: no more than that. And n."""
+    each = -(-len(heat.halo(node_type)) // SAMPLED) or 1
+    visits = _visits(heat, node_type, slice(None, None, each))
+    order = np.argsort(-visits.sum(axis=0), kind="stable")
+    return visits[:, order if share is None else order[: int(share * len(order))]], each
 
 
 def _sizes(dataset: Dataset, part: int, node_type: str, degrees: np.ndarray) -> np.ndarray:
@@ -280,11 +264,3 @@ def _all_edges(dataset: Dataset, part: int) -> int:
             dataset, part, schema.endpoints(edge_type)[1]
         )
     return total + sum(VERTEX_BYTES * _remote(dataset, part, t) for t in schema.node_types)
-
-
-def _distant(dataset: Dataset, part: int, node_type: str) -> np.ndarray:
-    """Remote vertices without an edge into the partition, int64 ascending."""
-    others = np.ones(dataset.schema.node_counts[node_type], dtype=bool)
-    others[slice(*dataset.book.range(node_type, part))] = False
-    others[np.asarray(dataset.part(part).halo(node_type))] = False
-    return np.flatnonzero(others)

@@ -101,7 +101,8 @@ class EdgeCache:
         refused: number of pieces that were not kept, because they differed from what the owner has.
     """
 
-    def __init__(self, dataset: Dataset, part: int, *, limit_bytes: int) -> None:
+    def __init__(self, dataset: Dataset, part: int, *, limit_bytes: int = 0) -> None:
+        """``limit_bytes``: may be set later, before ``reserve``."""
         self.dataset, self.part, self.limit_bytes = dataset, part, max(0, limit_bytes)
         self.rows_asked = self.rows_hit = self.refused = 0
         self._lock = threading.Lock()

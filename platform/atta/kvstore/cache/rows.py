@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError
 from atta.kvstore.cache.cached import CachedRows, Lookup
 from atta.kvstore.cache.chosen import ChosenRows
-from atta.kvstore.cache.ranking import RANKS, hottest, visits_for
+from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.cache.recent import RecentRows
 from atta.samplers import kernels
 
@@ -38,7 +38,7 @@ class RowCache:
 
     Policies: ``degree`` keeps the HALO vertices with the most edges into the partition. ``access`` keeps the HALO
     vertices that sampling with ``fan_outs`` from the partition's training vertices is expected to visit most
-    (``ranking.expected_visits``). If there is more room, both add other remote vertices. ``recent`` keeps the rows that
+    (``HaloHeat.visits``). If there is more room, both add other remote vertices. ``recent`` keeps the rows that
     batches asked for lately (module ``recent``).
 
     Attributes:
@@ -46,8 +46,19 @@ class RowCache:
         rows_hit: number of these rows that were cached.
     """
 
-    def __init__(
-        self,
+    def __init__(self) -> None:
+        """A cache that keeps nothing until ``choose`` is called, at any time, while batches look rows up."""
+        self.rows_asked = self.rows_hit = 0
+        self._lock, self._making = threading.Lock(), threading.Lock()
+        self._counted = self
+        self._makers: dict[str, Callable[[], CachedRows]] = {}
+        self._right: dict[str, RowCache] = {}
+        self._kept: dict[str, CachedRows] = {}
+        self._forgotten = False
+
+    @classmethod
+    def of(
+        cls,
         dataset: Dataset,
         part: int,
         *,
@@ -55,40 +66,51 @@ class RowCache:
         limit_bytes: int,
         rank: str = "degree",
         fan_outs: Sequence[int] = (15, 10, 5),
-    ) -> None:
+    ) -> RowCache:
+        """A cache whose rows have been chosen; see ``HaloHeat`` and ``choose``, also for errors."""
+        found = cls()
+        found.choose(HaloHeat(dataset, part, rank, fan_outs), limit_bytes=limit_bytes, share=share)
+        return found
+
+    def choose(self, heat: HaloHeat, *, limit_bytes: int, share: float | None = None) -> None:
         """Reserve slots for remote rows, as many as fit into ``limit_bytes``. A ``share`` (0 to 1) limits them to this
-        share of the HALO vertices.
+        share of the HALO vertices. Called once.
 
         Raises:
-            UnknownNameError: no such policy.
-            ConfigError: a share outside 0 to 1; the policy ``access`` has no fan-outs, or one below -1.
+            ConfigError: a share outside 0 to 1.
         """
-        if rank not in RANKS:
-            raise UnknownNameError.of("cache ranking", rank, RANKS)
-        if share is not None and not 0 <= share <= 1:
-            raise ConfigError(
-                f"share of the HALO vertices in the cache {share:g}: must be 0 to 1 (--cache-share: 0 to 100)"
-            )
-        self.rows_asked = self.rows_hit = 0
-        self._lock = threading.Lock()
-        self._counted = self
-        self._makers: dict[str, Callable[[], CachedRows]] = {}
-        self._kept: dict[str, CachedRows]
-        counts, specs = {}, {t: dict(list(s.items())[:MAX_TABLES]) for t, s in dataset.schema.node_tables.items()}
-        for node_type, tables in specs.items():
+        dataset, part = heat.dataset, heat.part
+        check_share(share)
+        makers: dict[str, Callable[[], CachedRows]] = {}
+        for node_type, specs in dataset.schema.node_tables.items():
+            tables = dict(list(specs.items())[:MAX_TABLES])
             most = _most(dataset, part, node_type, share)
-            counts[node_type] = min(most, limit_bytes // _row_bytes(tables)) if tables and limit_bytes > 0 else 0
-            limit_bytes -= counts[node_type] * _row_bytes(tables)
-        visits = visits_for(dataset, part, rank, fan_outs) if any(counts.values()) else None
-        for node_type, count in counts.items():
-            offsets, tables = dataset.book.offsets[node_type], specs[node_type]
-            if count and rank == "recent":
-                window = len(dataset.part(part).halo(node_type))
-                self._makers[node_type] = partial(RecentRows, count, tables, offsets, window=window)
+            count = min(most, limit_bytes // _row_bytes(tables)) if tables and limit_bytes > 0 else 0
+            limit_bytes -= count * _row_bytes(tables)
+            offsets = dataset.book.offsets[node_type]
+            if count and heat.rank == "recent":
+                makers[node_type] = partial(RecentRows, count, tables, offsets, window=len(heat.halo(node_type)))
             elif count:
-                ids = hottest(dataset, part, node_type, count, None if visits is None else visits[node_type])
-                self._makers[node_type] = partial(ChosenRows, ids, tables, offsets)
-        self._kept = {node_type: make() for node_type, make in self._makers.items()}
+                makers[node_type] = partial(ChosenRows, heat.hottest(node_type, count), tables, offsets)
+        with self._making:
+            self._makers.update(makers)  # caches beside this one have the same
+        for node_type in makers:
+            self._rows(node_type)
+
+    def _rows(self, node_type: str) -> CachedRows | None:
+        """The rows of a node type. They are reserved when they are first wanted."""
+        found = self._kept.get(node_type)
+        if found is not None or node_type not in self._makers or self._forgotten:
+            return found
+        with self._making:
+            return self._made(node_type)
+
+    def _made(self, node_type: str) -> CachedRows | None:
+        if node_type not in self._kept and not self._forgotten:
+            other = self._right.pop(node_type, None)
+            right = None if other is None else other._made(node_type)
+            self._kept[node_type] = self._makers[node_type]() if right is None else right
+        return self._kept.get(node_type)
 
     def beside(self, other: Mapping[str, RowCache]) -> RowCache:
         """A cache of another version of the tables. It chooses the same rows; look-ups count here.
@@ -96,15 +118,16 @@ class RowCache:
         ``other``: by node type, the cache whose rows are right in that version, too. Other node types begin empty.
         """
         found = copy.copy(self)
-        found._counted, found._kept = self._counted, {}
-        for node_type, make in self._makers.items():
-            kept = other[node_type]._kept.get(node_type) if node_type in other else None
-            found._kept[node_type] = make() if kept is None else kept
+        found._right, found._kept, found._forgotten = dict(other), {}, False
+        for node_type in self._makers:
+            found._rows(node_type)
+        if self._makers:
+            found._right = {}  # it would keep rows of versions that nobody reads
         return found
 
     def forget(self) -> None:
-        """Let go of all rows. Batches that have looked some up must have ended."""
-        self._kept = {}
+        """Let go of all rows. Batches that have looked some up must have ended. Rows that are not chosen yet will come."""
+        self._forgotten, self._kept = bool(self._makers), {}
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +136,7 @@ class RowCache:
 
     def chosen(self) -> Iterator[tuple[str, ChosenRows]]:
         """Node types, and their rows, whose policy knows before the first batch what it wants to keep."""
-        for node_type, kept in self._kept.items():
+        for node_type, kept in [*self._kept.items()]:
             if isinstance(kept, ChosenRows):
                 yield node_type, kept
 
@@ -130,7 +153,7 @@ class RowCache:
 
         Partition p owns the entries ``starts[p]`` to ``starts[p + 1]``; ``starts`` is int64 [parts + 1].
         """
-        kept = self._kept.get(node_type)
+        kept = self._rows(node_type)
         usable = kept is not None and all(name in kept.tables for name in tables)
         found = kept.look_up(tables, ids, positions, starts) if kept is not None and usable else None
         with self._lock:
@@ -169,8 +192,17 @@ class RowCache:
 
 def bytes_of(caches: Iterable[RowCache]) -> int:
     """Memory of several caches (see ``RowCache.beside``) when every slot is filled, in bytes."""
-    arrays = {id(rows): rows for cache in caches for kept in cache._kept.values() for rows in kept.tables.values()}
+    kept = [rows for cache in caches for rows in [*cache._kept.values()]]
+    arrays = {id(rows): rows for held in kept for rows in held.tables.values()}
     return sum(rows.nbytes for rows in arrays.values())
+
+
+def check_share(share: float | None) -> None:
+    """Raise ConfigError for a share of the HALO vertices that is not 0 to 1."""
+    if share is not None and not 0 <= share <= 1:
+        raise ConfigError(
+            f"share of the HALO vertices in the cache {share:g}: must be 0 to 1 (--cache-share: 0 to 100)"
+        )
 
 
 def _row_bytes(tables: Mapping[str, TableSpec]) -> int:

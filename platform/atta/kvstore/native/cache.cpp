@@ -1,10 +1,11 @@
-// Bindings of the cache of remote rows: the policy `recent`, and expected accesses; see atta.kvstore.cache.
+// Bindings of the cache of remote rows: the policy `recent`, and what vertices are asked for; see atta.kvstore.cache.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
 #include "checks.hpp"
 #include "gather.hpp"
+#include "members.hpp"
 #include "recent.hpp"
 
 using namespace atta;
@@ -89,21 +90,37 @@ void unpin(RecentIndex& index, Slots slots) {
   index.unpin(span_of(slots));
 }
 
-// out[indices[e]] += weights[row of e], for the edges of all rows in order.
-void spread_weights(Longs indptr, Vector indices, Doubles weights, OutDoubles out) {
+// How often each of `members` (ascending, below `limit`) occurs among `ids`.
+nb::object count_members(Vector ids, Longs members, std::size_t limit) {
+  Buffer<std::uint32_t> counts(members.size());
+  with_ids("ids", ids, [&](const auto* p) {
+    nb::gil_scoped_release unlocked;
+    std::fill_n(counts.data, members.size(), 0U);
+    check_rows("ids", p, ids.size(), limit);
+    const Members places(members.data(), members.size(), limit);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      places.place(static_cast<std::size_t>(p[i]), [&](std::size_t at) { ++counts.data[at]; });
+  });
+  return counts.release();
+}
+
+// out[place of indices[e] among members] += weights[row of e], for the edges of all rows in order. Others are left out.
+void spread_weights(Longs indptr, Vector indices, Doubles weights, Longs members, std::size_t limit, OutDoubles out) {
   const std::size_t rows = weights.size();
   if (indptr.size() != rows + 1) bad("indptr", "must have one entry more than weights");
+  if (out.size() != members.size()) bad("out", "must be as long as members");
   with_ids("indices", indices, [&](const auto* sources) {
     nb::gil_scoped_release unlocked;
     const std::int64_t* starts = indptr.data();
     if (starts[0] != 0 || !std::is_sorted(starts, starts + rows + 1) || starts[rows] != static_cast<std::int64_t>(indices.size()))
       bad("indptr", "must ascend from 0 to the number of edges");
-    check_rows("indices", sources, indices.size(), out.size());
+    check_rows("indices", sources, indices.size(), limit);
+    const Members places(members.data(), members.size(), limit);
     for (std::size_t row = 0; row < rows; ++row) {
       const double weight = weights.data()[row];
       if (weight == 0.0) continue;
       for (std::int64_t edge = starts[row]; edge < starts[row + 1]; ++edge)
-        out.data()[static_cast<std::size_t>(sources[edge])] += weight;
+        places.place(static_cast<std::size_t>(sources[edge]), [&](std::size_t at) { out.data()[at] += weight; });
     }
   });
 }
@@ -118,5 +135,6 @@ void bind_cache(nb::module_& m) {
       .def("publish", &publish, "slots"_a, "todo"_a, "written"_a)
       .def("unpin", &unpin, "slots"_a)
       .def("content", &RecentIndex::content);
-  m.def("spread_weights", &spread_weights, "indptr"_a, "indices"_a, "weights"_a, "out"_a);
+  m.def("count_members", &count_members, "ids"_a, "members"_a, "limit"_a);
+  m.def("spread_weights", &spread_weights, "indptr"_a, "indices"_a, "weights"_a, "members"_a, "limit"_a, "out"_a);
 }

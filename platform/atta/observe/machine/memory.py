@@ -28,13 +28,15 @@ def total_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
 
 
 def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
-    """The limit of each limited group, and what it uses apart from files that have not been read lately."""
+    """The limit of each limited group, and what it uses apart from files, which it gives up before a process is killed.
+
+    Files that have been read lately count like others: those that a daemon maps are read all the time.
+    """
     for version, folder in own_groups("memory", proc, groups):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, used = (words(folder / name) for name in names)
         if limit and used and limit[0] != "max":
             stat = words(folder / "memory.stat")
-            cached = dict(zip(stat[::2], stat[1::2], strict=False)).get(
-                "total_" * (version == 1) + "inactive_file", "0"
-            )
-            yield int(limit[0]), int(used[0]) - int(cached)
+            figures, total = dict(zip(stat[::2], stat[1::2], strict=False)), "total_" * (version == 1)
+            files = sum(int(figures.get(f"{total}{kind}_file", 0)) for kind in ("active", "inactive"))
+            yield int(limit[0]), int(used[0]) - files

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["aside", "in_order", "name_thread", "named_threads", "yielding_thread"]
+__all__ = ["aside", "in_order", "name_thread", "named_threads", "yield_processor", "yielding_thread"]
 
 T = TypeVar("T")
 YIELDING = 10
@@ -26,17 +26,20 @@ def named_threads(count: int, name: str) -> ThreadPoolExecutor:
 
 
 def yielding_thread(name: str) -> ThreadPoolExecutor:
-    """A thread that takes the processor when others leave it. Linux has a niceness per thread, and other systems one for
-    the process: there it stays what it is."""
+    """A thread that takes the processor when others leave it."""
+    return ThreadPoolExecutor(1, thread_name_prefix=name, initializer=yield_processor, initargs=(name,))
 
-    def begin() -> None:
-        name_thread(name)
-        if sys.platform == "linux":
-            with contextlib.suppress(OSError):
-                nice = max(YIELDING, os.getpriority(os.PRIO_PROCESS, 0))
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
-    return ThreadPoolExecutor(1, thread_name_prefix=name, initializer=begin)
+def yield_processor(name: str) -> None:
+    """From now on the calling thread has this name, and takes the processor when others leave it.
+
+    Linux has a niceness per thread, and other systems one for the process: there it stays what it is.
+    """
+    name_thread(name)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            nice = max(YIELDING, os.getpriority(os.PRIO_PROCESS, 0))
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 def name_thread(name: str) -> None:

@@ -24,7 +24,7 @@ from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
-from atta.train.launching.handing import connect_handed, handed
+from atta.train.launching.handing import blaming_daemons, connect_handed, handed
 from atta.train.launching.life import START_S, watched
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting import run_restarting
@@ -182,7 +182,8 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
         yield found
         return
     assert config.data is not None
-    with atta.local(config.data, threads=config.threads) as started:
+    readers = nodes.trainers_here(config)
+    with atta.local(config.data, threads=config.threads, readers=readers) as started, blaming_daemons(started):
         yield handed(started), started.schema
 
 

@@ -152,8 +152,10 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
         with atta.connect(config.cluster) as running:
             yield running
         return
+    from atta.train.launching.handing import blaming_daemons
+
     assert config.data is not None
-    with atta.local(config.data, threads=config.threads) as started:
+    with atta.local(config.data, threads=config.threads, readers=config.processes) as started, blaming_daemons(started):
         yield started
 
 

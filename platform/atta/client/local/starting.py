@@ -1,22 +1,22 @@
-"""``atta.local``: a cluster of child processes on this machine."""
+"""Starts the daemons of a dataset as child processes and connects to them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from atta.client.cluster import Cluster
 from atta.client.control import Connection, Description
 from atta.client.folder import OwnFolder
-from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
-from atta.observe import lastwords
+from atta.client.local.children import DaemonChild, DaemonChildren
+from atta.client.local.dividing import divided_memory
+from atta.errors import ConfigError, DaemonEndedError
 from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import MANIFEST, Dataset
@@ -27,22 +27,20 @@ from atta.wire.security.credentials import Credentials
 
 __all__ = ["LocalCluster", "local"]
 
-START_DEADLINE_S = 120.0
-"""How long daemons may take to start."""
-_pipes: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
-"""Standard inputs of all daemons that this process has started."""
-
 
 class LocalCluster(Cluster):
     """Daemons that were started for this process. They end with it, even if it is killed, or when nobody holds the
     cluster any more. A forked child neither ends nor keeps them.
+
+    When a daemon is killed and no replica is left, consumers read DaemonEndedError at once: also those of other processes
+    that know ``cluster_file``, and through other daemons.
     """
 
     def __init__(
         self,
         connections: list[Connection],
         descriptions: list[Description],
-        children: list[subprocess.Popen[bytes]],
+        daemons: DaemonChildren,
         folder: OwnFolder,
         credentials: Credentials | None = None,
         *,
@@ -50,8 +48,8 @@ class LocalCluster(Cluster):
         where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
         super().__init__(connections, descriptions, credentials, where)
-        self._children, self._folder = children, folder
-        self._daemons = weakref.finalize(self, _end, children, folder, held, os.getpid())
+        self._started, self._folder = daemons, folder
+        self._daemons = weakref.finalize(self, _end, daemons, folder, held, os.getpid())
 
     @property
     def pids(self) -> list[int]:
@@ -59,9 +57,18 @@ class LocalCluster(Cluster):
         return [child.pid for child in self._children]
 
     @property
+    def _children(self) -> list[subprocess.Popen[bytes]]:
+        return [child.process for child in self._started.children]
+
+    @property
     def cluster_file(self) -> Path:
         """A cluster file for other processes. It exists as long as the cluster does."""
         return Path(self._folder.name) / "cluster.toml"
+
+    @property
+    def lost(self) -> DaemonEndedError | None:
+        """How a daemon has ended that nobody stopped and that no replica stands in for; None: all are there."""
+        return self._started.first_ended()
 
     def close(self) -> None:
         """Close all sessions, then stop the daemons."""
@@ -88,8 +95,10 @@ def local(
     replicas: int = 1,
     options: tuple[str, ...] = (),
     credentials: Credentials | None = None,
+    readers: int = 1,
 ) -> LocalCluster:
-    """Start daemons for the dataset at ``path`` on loopback and connect to them.
+    """Start daemons for the dataset at ``path`` on loopback and connect to them. They share the memory of this machine, or
+    of its control group; see ``docs/daemon.md``.
 
     Args:
         path: folder of a partitioned dataset. All partitions of one on object storage come to ``~/.cache/atta/data``.
@@ -102,10 +111,12 @@ def local(
         replicas: how many daemons serve the same partitions. The first is used until it is lost, then another one.
         options: further options of ``atta serve``.
         credentials: what to bring if these turn TLS on.
+        readers: how many processes on this machine are going to read batches. Memory is left for them.
 
     Raises:
         DataError: the dataset is missing, truncated, altered or of another version.
-        ConfigError: an option makes no sense. Also any other ``AttaError`` with which a daemon ended as it started.
+        ConfigError: an option makes no sense, or the daemons do not fit into memory. Also any other ``AttaError`` with which
+            a daemon ended as it started.
         RemoteError: a daemon ended for another reason; has the last line of its log.
     """
     path = local_dataset(path, None)
@@ -119,46 +130,52 @@ def local(
     groups = _divided(dataset.num_parts, daemons)
     served = [parts for parts in groups for _ in range(replicas)]
     threads = threads or max(1, usable_cores() // len(served))
-    folder, held = OwnFolder("atta-local-"), HeldAddresses(len(served))
+    folder, held, children = OwnFolder("atta-local-"), HeldAddresses(len(served)), DaemonChildren()
     addresses = held.addresses
     places = {parts: tuple(addresses[i * replicas : (i + 1) * replicas]) for i, parts in enumerate(groups)}
-    children: list[subprocess.Popen[bytes]] = []
+    write = partial(_write, Path(folder.name) / "cluster.toml", places, credentials)
     try:
-        of_parts = [places[parts] for parts in groups for _ in parts]
-        write_cluster(Path(folder.name) / "cluster.toml", of_parts, credentials)
-        for number, (parts, address) in enumerate(zip(served, addresses, strict=True)):
-            command = [
-                *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", parts_text(parts)),
-                *("--listen", address, "--peers", f"{folder.name}/cluster.toml", "--threads", str(threads)),
-                *("--log-level", log_level, "--exit-with-parent", *(() if verify else ("--no-verify",)), *options),
+        write({})
+        with divided_memory(dataset, groups, options, replicas=replicas, readers=readers) as memory:
+            for number, (parts, address) in enumerate(zip(served, addresses, strict=True)):
+                command = [
+                    *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", parts_text(parts)),
+                    *("--listen", address, "--peers", f"{folder.name}/cluster.toml", "--threads", str(threads)),
+                    *("--log-level", log_level, "--exit-with-parent", *(() if verify else ("--no-verify",))),
+                    *(*memory, *options),
+                ]
+                last_words = Path(folder.name) / f"{number}.error"
+                children.children.append(DaemonChild.start(parts, address, command, last_words))
+            connections = [
+                Connection(address, deadline_s, part=parts.start, credentials=credentials, ended=children.ended)
+                for parts, address in zip(served, addresses, strict=True)
             ]
-            last_words = Path(folder.name) / f"{number}.error"
-            environment = {**os.environ, lastwords.VARIABLE: str(last_words)}
-            with last_words.with_suffix(".log").open("wb") as errors:
-                child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment)
-            assert child.stdin is not None
-            children.append(child)
-            _pipes.add(child.stdin)
-        connections = [
-            Connection(address, deadline_s, part=parts.start, credentials=credentials)
-            for parts, address in zip(served, addresses, strict=True)
-        ]
-        descriptions = [
-            _await_daemon(connection, child, Path(folder.name) / f"{number}.error")
-            for number, (connection, child) in enumerate(zip(connections, children, strict=True))
-        ]
+            descriptions = [
+                child.awaited(connection) for connection, child in zip(connections, children.children, strict=True)
+            ]
     except BaseException:
-        for child in children:
-            child.terminate()  # a daemon that is still loading does not look at its standard input yet
-        _stop(children)
+        children.terminate()
         folder.cleanup()
         held.close()
         raise
+    children.watch(write)
     for standby in (c for number, c in enumerate(connections) if number % replicas):
         standby.close()
     where = {parts.start: addresses for parts, addresses in places.items()}
     known = connections[::replicas], descriptions[::replicas]
     return LocalCluster(*known, children, folder, credentials, held=held, where=lambda: where)
+
+
+def _write(
+    file: Path,
+    places: Mapping[range, tuple[str, ...]],
+    credentials: Credentials | None,
+    ended: Mapping[str, str],
+) -> None:
+    """Write the cluster file; ``ended``: how daemons have ended, by address. Readers see a whole file at any time."""
+    begun = file.with_suffix(".begun")
+    write_cluster(begun, [places[parts] for parts in places for _ in parts], credentials, ended)
+    begun.replace(file)
 
 
 def _divided(partitions: int, daemons: int | None) -> list[range]:
@@ -169,49 +186,9 @@ def _divided(partitions: int, daemons: int | None) -> list[range]:
     return [range(partitions * d // count, partitions * (d + 1) // count) for d in range(count)]
 
 
-def _await_daemon(connection: Connection, child: subprocess.Popen[bytes], last_words: Path) -> Description:
-    deadline = time.monotonic() + START_DEADLINE_S
-    while True:
-        if child.poll() is not None:
-            raise lastwords.read(last_words) or _ended(connection.address, child.returncode, last_words)
-        try:
-            return connection.describe(wait=True, timeout=0.5)
-        except (DeadlineError, UnavailableError):
-            if time.monotonic() > deadline:
-                raise
-
-
-def _ended(address: str, code: int, last_words: Path) -> AttaError:
-    log = last_words.with_suffix(".log").read_text(errors="replace")
-    lines = [line for line in log.splitlines() if line.strip()]
-    cause = lines[-1] if lines else "no output"
-    return RemoteError(address, f"the daemon ended with exit code {code}: {cause}")
-
-
-def _end(children: list[subprocess.Popen[bytes]], folder: OwnFolder, held: HeldAddresses, process: int) -> None:
+def _end(daemons: DaemonChildren, folder: OwnFolder, held: HeldAddresses, process: int) -> None:
     """Stop the daemons of ``process``, then remove their folder. It does nothing in a forked child."""
     if os.getpid() == process:
-        _stop(children)
+        daemons.stop()
         folder.cleanup()
         held.close()
-
-
-def _stop(children: list[subprocess.Popen[bytes]]) -> None:
-    for child in children:
-        if child.stdin is not None:
-            child.stdin.close()  # the daemon saves its tables and ends
-    for child in children:
-        try:
-            child.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-def _let_go() -> None:
-    """Close a forked child's copies of the pipes. A daemon ends when its pipe does, so they would keep it running."""
-    for pipe in _pipes:
-        pipe.close()
-
-
-os.register_at_fork(after_in_child=_let_go)
