@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atta.partition.dataset import CSC, Dataset, JoinedPart, Part, VertexTimes
     from atta.partition.schema import Schema
 
-__all__ = ["Answer", "PartEdges", "Shard", "places", "without_edges"]
+__all__ = ["Answer", "PartEdges", "Shard", "only", "places", "without_edges"]
 
 DEGREE_SAMPLE = 2048
 _LAST_BITS = (1 << 16) - 1
@@ -332,12 +332,17 @@ def without_edges(
     gone = unwanted[np.minimum(np.searchsorted(unwanted, keys), len(unwanted) - 1)] == keys
     if not gone.any():
         return answer
-    left = answer.counts.copy()
-    left[near] -= np.bincount(row[gone], minlength=len(near)).astype(left.dtype)
     kept = np.ones(len(answer.neighbors), dtype=bool)
     kept[edges[gone]] = False
+    return only(answer, kept)
+
+
+def only(answer: Answer, kept: np.ndarray) -> Answer:
+    """``answer`` with the edges that ``kept`` (bool [edges]) marks."""
+    rows = np.repeat(np.arange(len(answer.counts)), answer.counts)
+    counts = np.bincount(rows[kept], minlength=len(answer.counts)).astype(answer.counts.dtype)
     tables = {name: table[kept] for name, table in answer.tables.items()}
-    return Answer(left, answer.neighbors[kept], answer.edge_ids[kept], tables)
+    return Answer(counts, answer.neighbors[kept], answer.edge_ids[kept], tables)
 
 
 def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> Iterator[tuple[np.ndarray, Answer]]:

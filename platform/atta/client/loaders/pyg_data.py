@@ -51,6 +51,7 @@ def _homogeneous(batch: SampledBatch) -> Data:
     _fill_nodes(data, batch, node_type)
     _fill_edges(data, batch, edge_type)
     _fill_seeds(data, batch)
+    _fill_norms(data, data, batch)
     for name, array in _links(batch).items():
         data[name] = _tensor(array)
         if name in _PLACES and "edge_label_time" in data:
@@ -70,6 +71,8 @@ def _typed(batch: SampledBatch) -> HeteroData:
     labels = batch.origin.labels
     seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
     _fill_seeds(seeds, batch)
+    if batch.origin.norms is not None:
+        _fill_norms(data[batch.node_types[0]], data[_triple(batch.edge_types[0])], batch)
     for name, array in _links(batch).items():
         assert labels is not None
         store = data[_triple(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
@@ -77,7 +80,8 @@ def _typed(batch: SampledBatch) -> HeteroData:
         if name in _PLACES and labels.time is not None:
             store.seed_time = _tensor(labels.time[batch.input_id])
     data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
-    data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+    if batch.origin.by_hop:
+        data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
     for name, tensor in _of_operators(batch, set()).items():
         setattr(data, name, tensor)
     return data
@@ -85,8 +89,16 @@ def _typed(batch: SampledBatch) -> HeteroData:
 
 def _fill_seeds(store: Any, batch: SampledBatch) -> None:
     store.input_id, store.batch_size = _tensor(batch.input_id), batch.batch_size
+    if batch.origin.whole and batch.tree_of_seed(batch.origin.seed_type) is not None:
+        store.root_n_id = torch.arange(batch.batch_size)
     if batch.seed_time is not None:
         store.seed_time = _tensor(batch.seed_time)
+
+
+def _fill_norms(nodes: Any, edges: Any, batch: SampledBatch) -> None:
+    for store, name, norm in ((nodes, "node_norm", batch.node_norm), (edges, "edge_norm", batch.edge_norm)):
+        if norm is not None:
+            store[name] = _tensor(norm)
 
 
 def _fill_nodes(store: Any, batch: SampledBatch, node_type: str) -> None:
@@ -105,7 +117,8 @@ def _fill_edges(store: Any, batch: SampledBatch, edge_type: str) -> None:
         store.e_id = _tensor(ids)
     for name, rows in batch.edge_tables(edge_type).items():
         store[tensor_name(name if name.startswith("edge") else f"edge_{name}", store)] = _tensor(rows)
-    store.num_sampled_edges = batch.num_sampled_edges(edge_type)
+    if batch.origin.by_hop:
+        store.num_sampled_edges = batch.num_sampled_edges(edge_type)
 
 
 def _links(batch: SampledBatch) -> dict[str, np.ndarray]:
