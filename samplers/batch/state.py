@@ -236,7 +236,7 @@ class BatchState:
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version, op.by))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:

@@ -100,6 +100,7 @@ class PlanOp:
     fan_outs: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD: (edge type, count), -1 = all in-neighbours, never 0
     replace: bool = False  # NEIGHBORHOOD
     method: Method = Method.UNIFORM  # NEIGHBORHOOD
+    by: str = ""  # NEIGHBORHOOD: edge table that the method draws by; empty: the one of its usual name
     frontier_all: bool = False  # NEIGHBORHOOD: expand every vertex known so far
     use: EdgeUse = EdgeUse.JOIN  # NEIGHBORHOOD
     budgets: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD that votes: (node type, vertices to draw)

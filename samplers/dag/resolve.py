@@ -94,10 +94,13 @@ def _resolve_neighborhood(
     method = BY_NUMBER.get(message.method)
     if method is None:
         raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
+    if message.table and not method.needs_table:
+        raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws by no edge table of the user's choice")
     if method.needs_table and method.table is not None:
         for name in fan_outs:
-            if method.table not in schema.edge_tables.get(name, ()):
-                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no {method.table}s to draw by")
+            if (message.table or method.table) not in schema.edge_tables.get(name, ()):
+                wanted = f"edge table {message.table!r}" if message.table else f"{method.table}s"
+                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no {wanted} to draw by")
     if message.replace and not method.may_replace:
         raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws no edge twice, so it cannot replace")
     if message.frontier not in FRONTIERS.values():
@@ -112,6 +115,7 @@ def _resolve_neighborhood(
         fan_outs=tuple((name, count) for name, count in fan_outs.items() if count != 0),
         replace=message.replace,
         method=method,
+        by=message.table,
         frontier_all=message.frontier == dag_pb2.FRONTIER_ALL,
     )
 

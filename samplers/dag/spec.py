@@ -52,6 +52,7 @@ class Hops:
             the triple).
         replace: draw with replacement.
         method: how edges are drawn; a temporal method implies ``disjoint``.
+        by: edge table that a weighted method reads; empty: ``weight``.
         frontier: ``"new"`` expands the vertices that the previous hop reached first (PyG), ``"all"`` every known vertex
             (DGL).
         disjoint: every seed grows a tree of its own.
@@ -66,6 +67,7 @@ class Hops:
     disjoint: bool = False
     edge_tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
     within: bool = False
+    by: str = ""
 
 
 def neighbor_spec(
@@ -289,7 +291,7 @@ def _add_hops(
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
         op.neighborhood.replace = hops.replace
-        op.neighborhood.method = hops.method.number
+        op.neighborhood.method, op.neighborhood.table = hops.method.number, hops.by
         op.neighborhood.frontier = FRONTIERS[hops.frontier]
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)

@@ -63,7 +63,8 @@ class NeighborLoader(DagLoader):
             drop_last: leave out the last batch if it is not full.
             replace: draw neighbours with replacement.
             method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
-            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None draws uniformly.
+            weight_attr: an edge table, such as ``"weight"``, by whose numbers neighbours are drawn; those of 0 (or False)
+                never come. None draws uniformly.
             time_attr: ``"time"`` hides vertices and edges that are later than their seed. Types without a table ``time``
                 are never hidden. Trees are disjoint then. docs/samplers.md has the rules.
             temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of
@@ -147,9 +148,13 @@ def hops_of(
     Raises:
         ConfigError: two arguments contradict each other; UnknownNameError: a name does not exist.
     """
-    for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
-        if given not in (None, known):
-            raise UnknownNameError.of(f"attribute ({what})", str(given), (known,))
+    if time_attr not in (None, "time"):
+        raise UnknownNameError.of("attribute (time_attr)", str(time_attr), ("time",))
+    tables = {name: spec for of_type in cluster.schema.edge_tables.values() for name, spec in of_type.items()}
+    if weight_attr is not None and weight_attr not in tables:
+        raise UnknownNameError.of("attribute (weight_attr)", str(weight_attr), tables or ("weight",))
+    if weight_attr is not None and tables[weight_attr].row_shape:
+        raise ConfigError(f"weight_attr {weight_attr!r}: edges are drawn by one number each, it has rows of several")
     if temporal_strategy not in _TEMPORAL:
         raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
     by_name = {m.value: m for m in Method if m.table is None}
@@ -167,6 +172,7 @@ def hops_of(
     return Hops(
         num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint),
         edge_tables_by_type(cluster.schema, edge_tables), subgraph_name(subgraph_type) == "induced",
+        "" if weight_attr in (None, "weight") else str(weight_attr),
     )  # fmt: skip
 
 
