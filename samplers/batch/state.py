@@ -119,14 +119,15 @@ class BatchState:
             self._seed_links()
             return self._grown(self.plan.seed.id, {})
         seeds = self._seeds
-        local = self._known[self.plan.seed.node_type].insert(seeds.ids, np.arange(len(seeds.ids)))
-        unique = self._known[self.plan.seed.node_type].size
-        first: np.ndarray | slice = slice(None)
-        if unique < len(local):
-            first = np.full(unique, len(local), dtype=np.int64)
-            np.minimum.at(first, local, np.arange(len(local)))
-        self.out.append("input_id", unique)[:] = seeds.input_id[first]
-        return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
+        for node_type, start, stop in seeds.by_type(self.dataset.schema, self.plan.seed.node_type):
+            known = self._known[node_type]
+            local = known.insert(seeds.ids[start:stop], np.arange(start, stop))
+            first: np.ndarray | slice = slice(None)
+            if known.size < len(local):
+                first = np.full(known.size, len(local), dtype=np.int64)
+                np.minimum.at(first, local, np.arange(len(local)))
+            self.out.append("input_id", known.size)[:] = seeds.input_id[start:stop][first]
+        return self._grown(self.plan.seed.id, {})
 
     def _seed_links(self) -> None:
         """Number the sources of the seed edges, then their targets."""

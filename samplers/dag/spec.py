@@ -75,23 +75,27 @@ def neighbor_spec(
     hops: Hops,
     *,
     seed_type: str,
+    other_types: Sequence[str] = (),
     tables: Mapping[str, Sequence[str]] | None = None,
     seed_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
     """Build the supervised DAG: the seeds, then for each hop the neighbourhood and the features of its new vertices.
 
     tables: tables to fetch, by node type; None: all tables of the schema. seed_tables: tables of ``seed_type`` that are
-    fetched for the seeds alone.
+    fetched for the seeds alone. other_types: further node types of seeds.
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
     Raises ConfigError and UnknownNameError.
     """
     spec = _new_spec(hops)
-    spec.operators.add(id="seed").seed.node_type = seed_type
+    seed = spec.operators.add(id="seed").seed
+    seed.node_type = seed_type
+    seed.others.extend(other_types)
     wanted = _wanted_tables(schema, tables)
     of_seeds = _wanted_tables(schema, {seed_type: seed_tables})[seed_type]
     later = {**wanted, seed_type: [name for name in wanted.get(seed_type, ()) if name not in of_seeds]}
-    _add_feature(spec, "feature0", "seed", {seed_type}, {seed_type: [*later[seed_type], *of_seeds]})
+    first = {**later, seed_type: [*later[seed_type], *of_seeds]}
+    _add_feature(spec, "feature0", "seed", {seed_type, *other_types}, first)
     _add_hops(spec, schema, ["seed"], hops, later)
     check_spec(spec, schema)
     return spec
@@ -309,7 +313,7 @@ def _add_within(spec: dag_pb2.DagSpec, schema: SchemaLike, last: str, method: Me
     reached: set[str] = set()
     for op in spec.operators:
         pair = op.seed.links or op.positive.edge_type or op.negative.edge_type
-        reached |= {op.seed.node_type} | ({*schema.endpoints(pair)} if pair else set())
+        reached |= {op.seed.node_type, *op.seed.others} | ({*schema.endpoints(pair)} if pair else set())
         reached |= {schema.endpoints(f.edge_type)[0] for f in op.neighborhood.fan_outs}
     message = spec.operators.add(id="within", inputs=[last]).neighborhood
     message.hop = 1 + sum(op.HasField("neighborhood") for op in spec.operators[:-1])

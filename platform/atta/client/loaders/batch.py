@@ -131,4 +131,7 @@ def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNo
         if input_nodes[0] != node_type:
             raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
         return input_nodes
-    return node_type, input_nodes
+    if isinstance(input_nodes, Mapping):
+        raise ConfigError(f"input_nodes: give ids or the name of a split; the operator's vertices are of {node_type!r}")
+    ids: Any = input_nodes
+    return node_type, ids

@@ -71,6 +71,9 @@ def _typed(batch: SampledBatch) -> HeteroData:
     labels = batch.origin.labels
     seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
     _fill_seeds(seeds, batch)
+    for node_type in batch.origin.seed_firsts or ():
+        of_type = batch.seeds_of(node_type)
+        data[node_type].input_id, data[node_type].batch_size = _tensor(of_type), len(of_type)
     if batch.origin.norms is not None:
         _fill_norms(data[batch.node_types[0]], data[_triple(batch.edge_types[0])], batch)
     for name, array in _links(batch).items():

@@ -56,6 +56,7 @@ class Origin:
         by_hop: whether edges come hop by hop; else they are all those among the vertices, or have reverses beside them.
         reverses: type of the reverses of each edge type that join the batch; None: there are none.
         norms: GraphSAINT's counts; None: they were not asked for.
+        seed_firsts: where the ids of each seed type begin in the input; None: the seeds are of one type.
     """
 
     seed_type: str = ""
@@ -69,6 +70,7 @@ class Origin:
     by_hop: bool = True
     reverses: Mapping[str, str] | None = None
     norms: SaintNorms | None = None
+    seed_firsts: Mapping[str, int] | None = None
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
@@ -149,8 +151,20 @@ class SampledBatch:
 
     @property
     def input_id(self) -> np.ndarray:
-        """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
+        """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split or all vertices: in their ascending
+        user ids). Seeds of several types stand type after type; see ``seeds_of``."""
         return self._raw.arrays["input_id"]
+
+    def seeds_of(self, node_type: str) -> np.ndarray:
+        """int64 [seeds of the type]: position of each in the type's ``input_nodes``. They are its first vertices."""
+        firsts, input_id = self.origin.seed_firsts, self.input_id
+        if firsts is None:
+            return input_id if node_type == self.origin.seed_type else input_id[:0]
+        if node_type not in firsts:
+            return input_id[:0]
+        counts = {t: int(self._array(f"hops/{t}")[0]) for t in self.node_types if t in firsts}
+        before = sum(count for t, count in counts.items() if t < node_type)
+        return np.asarray(input_id[before : before + counts[node_type]] - firsts[node_type])
 
     @property
     def seed_time(self) -> np.ndarray | None:
