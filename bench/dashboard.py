@@ -19,11 +19,11 @@ import numpy as np
 import atta
 from atta.bench.output import document
 from atta.errors import AttaError
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from bench.record import command, head, parser_of, rows_of, write
 from tests.system.browser import Browser, missing
-from tests.system.conftest import free_port
 from tests.waiting import eventually
 
 PAINT_S = 1.0
@@ -40,8 +40,9 @@ def loads(folder: Path, sessions: int, count: int) -> list[dict[str, Any]]:
         writer.add_nodes("node", 2000, tables={"x": np.zeros((2000, 8), np.float32)}, splits={"train": np.arange(2000)})
         writer.add_edges("node__to__node", *np.random.default_rng(1).integers(0, 2000, (2, 20_000)))
     partition_graph(folder / "graph", folder / "data", parts=1, method="random", seed=1)
-    page, found = f"127.0.0.1:{free_port()}", []
-    with atta.local(folder / "data", threads=1) as cluster:
+    found = []
+    with HeldAddresses() as held, atta.local(folder / "data", threads=1) as cluster:
+        (page,) = held.addresses
         jobs = [iter(atta.NeighborLoader(cluster, [2], "train", batch_size=60, job=f"j{n}")) for n in range(sessions)]
         words = ["dashboard", "--cluster", str(cluster.cluster_file), "--listen", page]
         with subprocess.Popen([sys.executable, "-m", "atta.cli.main", *words], stdout=subprocess.PIPE) as child:

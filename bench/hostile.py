@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,12 @@ import psutil
 import atta
 from atta.bench.output import document
 from atta.kvstore.spec import MutableSpec
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.protos.v1 import session_pb2, table_pb2
 from atta.wire.messages.pieces import pieces_of
 from bench.record import command, head, parser_of, rows_of, write
-from tests.system.conftest import free_port
 from tests.system.hostile import Caller
 
 MIB = 1 << 20
@@ -90,11 +90,13 @@ def run_daemon(longest: Path, words: list[str]) -> None:
 @contextmanager
 def serving(data: Path, folder: Path) -> Iterator[tuple[atta.Cluster, psutil.Process, np.ndarray]]:
     """A connection to a daemon, its process, and the time of its longest callback."""
-    path, address = folder / "longest", f"127.0.0.1:{free_port()}"
+    path = folder / "longest"
     path.write_bytes(bytes(8))
-    words = ["--data", str(data), "--part", "0", "--listen", address, "--no-verify", "--threads", "1"]
-    command_words = [sys.executable, "-m", "bench.hostile", "--daemon", str(path), *words]
-    with subprocess.Popen(command_words, stderr=subprocess.DEVNULL) as child:
+    with ExitStack() as stack:
+        (address,) = stack.enter_context(HeldAddresses()).addresses
+        words = ["--data", str(data), "--part", "0", "--listen", address, "--no-verify", "--threads", "1"]
+        command_words = [sys.executable, "-m", "bench.hostile", "--daemon", str(path), *words]
+        child = stack.enter_context(subprocess.Popen(command_words, stderr=subprocess.DEVNULL))
         try:
             with atta.connect([address], deadline_s=60, wait=True) as cluster:
                 cluster.tables.create(MutableSpec("wide", 1024, row_shape=(1024,)))

@@ -27,13 +27,14 @@ from typing import Any
 import atta
 from atta.bench.output import document
 from atta.errors import QuotaExceededError
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.parts.needs import needs_of
+from atta.wire.clusterfile import write_cluster
 from bench.record import ROOT, head, parser_of, rows_of, write
 from bench.record import command as typed_command
-from bench.training.on_ray import free_port
 
 PARTS, MIB, GIB = 2, 1 << 20, 1 << 30
 BOUNDS = (1.0, 1.5)
@@ -91,14 +92,12 @@ def taken(pid: int) -> dict[str, int]:
 @contextmanager
 def daemons_of(dataset: Path, folder: Path) -> Iterator[tuple[str, list[MemoryWatch]]]:
     """Start daemons as rendered. Yields the cluster file and what watches each daemon."""
-    ports = [free_port() for _ in range(PARTS)]
-    cluster = folder / "cluster.toml"
-    entries = (f'[[daemon]]\npart = {part}\naddress = "127.0.0.1:{port}"\n' for part, port in enumerate(ports))
-    cluster.write_text("".join(entries))
+    held, cluster = HeldAddresses(PARTS), folder / "cluster.toml"
+    write_cluster(cluster, held.addresses)
     running, watches = [], []
     try:
-        for part, port in enumerate(ports):
-            place = ["--part", str(part), "--listen", f"127.0.0.1:{port}", "--peers", str(cluster), "--insecure"]
+        for part, address in enumerate(held.addresses):
+            place = ["--part", str(part), "--listen", address, "--peers", str(cluster), "--insecure"]
             words = ["serve", "--data", str(dataset), "--cache", str(CACHE), "--buffer", str(BUFFER), *place]
             command = [sys.executable, "-m", "atta.cli.main", *words]
             running.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
@@ -113,6 +112,7 @@ def daemons_of(dataset: Path, folder: Path) -> Iterator[tuple[str, list[MemoryWa
             daemon.terminate()
         for daemon in running:
             daemon.wait(60)
+        held.close()
 
 
 def measured(dataset: Path) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.client.local import free_addresses
 from atta.kvstore.spec import MutableSpec
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 
@@ -78,8 +78,8 @@ def record(found: dict[str, list[dict[str, float]]], commits: dict[str, str], ro
 
 def work(mode: str) -> dict[str, float]:
     """Pushes per second of the checkout that runs this, by case. Both releases know what is called here."""
-    with tempfile.TemporaryDirectory(prefix="atta-pushes-") as name:
-        folder, (address,) = Path(name), free_addresses(1)
+    with tempfile.TemporaryDirectory(prefix="atta-pushes-") as name, HeldAddresses() as held:
+        folder, (address,) = Path(name), held.addresses
         generate("powerlaw", folder / "g", GenerateOptions(nodes=1000, edges=5000, features=4, classes=2))
         partition_graph(folder / "g", folder / "d", parts=1, method="random")
         command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(folder / "d"), "--part", "0"]

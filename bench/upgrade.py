@@ -26,7 +26,7 @@ from atta.bench.lab.chaos.graph import ChaosGraph
 from atta.bench.lab.chaos.invariants import ConsumerChecker, longest_gap
 from atta.bench.output import document
 from atta.client.control import Connection
-from atta.client.local import free_addresses
+from atta.observe.machine.addresses import HeldAddresses
 from atta.samplers import LocalGraph, LocalSampler
 from atta.wire.clusterfile import write_cluster
 from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
@@ -165,7 +165,7 @@ def main() -> None:
     given = parser.parse_args()
     builds = {"before": checkout(given.before, given.work), "this": ROOT}
     with tempfile.TemporaryDirectory(prefix="atta-upgrade-") as name, ExitStack() as running:
-        folder, addresses = Path(name), free_addresses(PARTS * REPLICAS)
+        folder, addresses = Path(name), running.enter_context(HeldAddresses(PARTS * REPLICAS)).addresses
         data, file = ChaosGraph.drawn().write(folder, PARTS), folder / "cluster.toml"
         groups = [tuple(addresses[part * REPLICAS : (part + 1) * REPLICAS]) for part in range(PARTS)]
         write_cluster(file, groups)

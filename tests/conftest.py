@@ -19,7 +19,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.addresses import let_go_of_addresses
 from tests.preloaded.commands import Commands
+
+__all__ = ["let_go_of_addresses"]
 
 ROOT = Path(__file__).parents[1]
 SEED = int(os.environ.setdefault("ATTA_SEED", str(random.SystemRandom().randrange(2**31))))  # workers inherit it

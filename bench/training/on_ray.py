@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,8 +25,10 @@ from typing import Any
 import atta
 import atta.ray
 from atta.bench.output import document
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition.generate import GenerateOptions
 from atta.train import TrainConfig
+from atta.wire.clusterfile import write_cluster
 from bench.record import ROOT, cell, command, head, parser_of, rows_of, write
 from bench.training.graphs import SPLITS, partitioned
 
@@ -40,14 +41,12 @@ Figures = dict[str, Any]
 @contextmanager
 def daemons_of(parts: Path, folder: Path) -> Iterator[str]:
     """Start daemons with one thread each, as ``atta.ray.serve`` does. Yields their cluster file."""
-    ports = [free_port() for _ in range(PARTS)]
-    cluster = folder / "cluster.toml"
-    entries = (f'[[daemon]]\npart = {part}\naddress = "127.0.0.1:{port}"\n' for part, port in enumerate(ports))
-    cluster.write_text("".join(entries))
+    held, cluster = HeldAddresses(PARTS), folder / "cluster.toml"
+    write_cluster(cluster, held.addresses)
     running = []
     try:
-        for part, port in enumerate(ports):
-            place = ["--part", str(part), "--listen", f"127.0.0.1:{port}", "--peers", str(cluster), "--threads", "1"]
+        for part, address in enumerate(held.addresses):
+            place = ["--part", str(part), "--listen", address, "--peers", str(cluster), "--threads", "1"]
             words = ["serve", "--data", str(parts), "--cache", str(64 * MIB), "--buffer", str(256 * MIB), *place]
             running.append(subprocess.Popen([sys.executable, "-m", "atta.cli.main", *words], stderr=subprocess.DEVNULL))
         atta.connect(cluster, wait=True, deadline_s=60).close()
@@ -57,13 +56,7 @@ def daemons_of(parts: Path, folder: Path) -> Iterator[str]:
             daemon.terminate()
         for daemon in running:
             daemon.wait(60)
-
-
-def free_port() -> int:
-    """A port of loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        held.close()
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import argparse
 import copy
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from torch_geometric.utils import negative_sampling
 
 import atta
 from atta.bench.output import now
+from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.versions import machine, versions
 from bench.record import ROOT, command, head, parser_of, rows_of, write
 
@@ -110,10 +110,9 @@ class Pair:
         """Train with all trainers; returns what the first one has found."""
         with (
             tempfile.TemporaryDirectory(prefix="atta-quality-") as folder,
-            socket.create_server(("127.0.0.1", 0)) as free,
+            HeldAddresses() as held,
         ):
-            port, out = free.getsockname()[1], Path(folder) / "found.json"
-            free.close()
+            port, out = held.ports[0], Path(folder) / "found.json"
             words = [sys.executable, "-m", "bench.training.quality_worker", self._task, str(self.cluster.cluster_file)]
             words += [str(seed), str(out), "--", *self._options]
             common = {**os.environ, "WORLD_SIZE": str(TRAINERS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -22,7 +22,6 @@ import grpc
 import numpy as np
 
 import atta
-from atta.client.local import free_addresses
 from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
@@ -61,13 +60,13 @@ LENGTHS = [
 
 
 class Liar(grpc.GenericRpcHandler):
-    """A relay before a daemon at ``target``. ``lie(method, reply)`` gives what is sent instead of a reply."""
+    """A relay at ``address`` before a daemon at ``target``. ``lie(method, reply)`` gives what is sent instead."""
 
-    def __init__(self, address: str, target: str, lie: Callable[[str, bytes], bytes]) -> None:
+    def __init__(self, target: str, lie: Callable[[str, bytes], bytes]) -> None:
         self._lie = lie
         self._channel = grpc.insecure_channel(target, options=LENGTHS)
         self._server = grpc.server(ThreadPoolExecutor(32), handlers=[self], options=LENGTHS)
-        self._server.add_insecure_port(address)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
     def service(self, details: Any) -> grpc.RpcMethodHandler:
@@ -116,8 +115,8 @@ class Lies:
     def __init__(self, cluster: atta.LocalCluster, data: Path) -> None:
         self._cluster, self._count = cluster, 0
         self._dataset = Dataset.open(data, parts=[], verify=False)
-        self._addresses = free_addresses(2)
-        self._liars = [Liar(*pair, self._told) for pair in zip(self._addresses, cluster.addresses, strict=True)]
+        self._liars = [Liar(address, self._told) for address in cluster.addresses]
+        self._addresses = [liar.address for liar in self._liars]
         self._drawn: Callable[[str, bytes], bytes] | None = None
         self._method, self._left, self._sent = "", 0, b""
         self._loop = asyncio.new_event_loop()

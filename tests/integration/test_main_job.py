@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from atta.client.local import free_addresses
 from atta.wire.clusterfile import write_cluster
+from tests.addresses import held_addresses
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -43,7 +43,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def daemons(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cluster file. ``atta serve`` has started its daemons, one per partition."""
     cluster = tmp_path_factory.mktemp("cluster") / "cluster.toml"
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     write_cluster(cluster, addresses)
     running = [
         subprocess.Popen(

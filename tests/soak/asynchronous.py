@@ -35,7 +35,7 @@ import torch
 
 import atta
 from atta.bench.output import document
-from atta.client.local import free_addresses
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.wire.clusterfile import write_cluster
@@ -80,7 +80,8 @@ class SoakDaemons:
 
     def __init__(self, data: Path, folder: Path) -> None:
         self._data, self._folder = data, folder
-        self.addresses = free_addresses(2)
+        self._held = HeldAddresses(2)
+        self.addresses = self._held.addresses
         self.cluster_file = folder / "cluster.toml"
         write_cluster(self.cluster_file, self.addresses)
         self._children = [self._start(0), self._start(1)]
@@ -114,6 +115,7 @@ class SoakDaemons:
         for child in self._children:
             child.kill()
             child.wait()
+        self._held.close()
 
 
 class Troublemaker:

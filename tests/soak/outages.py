@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.client.local import free_addresses
 from atta.errors import AttaError
 from atta.kvstore.spec import MutableSpec
+from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import GraphWriter, partition_graph
 from atta.wire.clusterfile import write_cluster
 from tests.soak.proxy import Proxy
@@ -97,7 +97,8 @@ class Daemons:
 
     def __init__(self, data: Path, folder: Path, *, through_proxy: bool) -> None:
         self._data, self._folder = data, folder
-        self._addresses = free_addresses(2)
+        self._held = HeldAddresses(2)
+        self._addresses = self._held.addresses
         self.proxy = Proxy(self._addresses[1]) if through_proxy else None
         seen = [self._addresses[0], self.proxy.address if self.proxy else self._addresses[1]]
         self.cluster_file = folder / "cluster.toml"
@@ -137,6 +138,7 @@ class Daemons:
         for child in self._children:
             child.kill()
             child.wait()
+        self._held.close()
         if self.proxy is not None:
             self.proxy.close()
 

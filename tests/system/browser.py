@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.system.conftest import free_port
+from tests.addresses import held_port
 from tests.waiting import eventually
 
 __all__ = ["Browser", "missing"]
@@ -37,7 +37,7 @@ class Browser:
     @contextmanager
     def opened(cls, folder: Path) -> Iterator[Browser]:
         """Chromium with an empty profile; ``folder`` gets what it downloads."""
-        port = free_port()
+        port = held_port()
         driver = f"http://127.0.0.1:{port}"
         flags = [
             "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -98,9 +97,3 @@ def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]
                 (4, "random", 1, " on 1 daemon", 1),
             ]
         }
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import atta
-from tests.system.conftest import free_port
+from tests.addresses import held_addresses
 
 
 class Durable:
@@ -18,7 +18,7 @@ class Durable:
 
     def __init__(self, data: Path, folder: Path | None, *options: str) -> None:
         """``folder``: of its log; None: it keeps none."""
-        self.address, self.folder = f"127.0.0.1:{free_port()}", folder
+        self.address, self.folder = held_addresses(1)[0], folder
         kept = () if folder is None else ("--tables-dir", str(folder))
         self._options = ["--data", str(data), "--part", "0", "--listen", self.address, "--no-verify",
                          "--buffer", "64MiB", "--cache", "0", *kept, *options]  # fmt: skip

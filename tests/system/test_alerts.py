@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.unit.platform.figures import job
 from tests.waiting import eventually
@@ -53,7 +53,7 @@ def scraped(address: str) -> str:
 
 
 def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None:
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     data = small_graph.dataset(2, "metis")
     with atta.local(data, threads=1, daemons=1, options=("--metrics", address)) as cluster:
         loader = atta.NeighborLoader(cluster, [3, 2], "train", batch_size=16)
@@ -77,7 +77,7 @@ def test_running_daemons_export_what_is_watched(small_graph: SmallGraph) -> None
 def test_a_training_run_exports_what_is_watched(small_graph: SmallGraph, tmp_path: Path) -> None:
     wanted = {name for name in watched() if name.startswith("atta_training_")}
     assert len(wanted) > 4
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
 
     def shown() -> set[str]:
         """Nothing before the first epoch has ended."""
@@ -155,7 +155,7 @@ def test_trainers_export_their_epochs() -> None:
         peak_memory_bytes=[10, 20],
         learning_rate=0.01,
     ).evaluated({"val_accuracy": 0.5, "test_accuracy": 0.25})
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     for _ in range(2):  # the port is free again afterwards
         with exporting(address, {"model": "sage", "dataset": 'a"b'}) as show:
             assert [name for name in scrape(address) if "created" not in name] == [

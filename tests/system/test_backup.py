@@ -20,11 +20,11 @@ from click.testing import CliRunner
 import atta
 from atta.cli.main import cli
 from atta.client.control import Connection
-from atta.client.local import free_addresses
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import read_cluster, write_cluster
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -36,7 +36,7 @@ class Pair:
 
     def __init__(self, data: Path, folder: Path, *options: str) -> None:
         self.data, self.folder, self.options = data, folder, options
-        self.primary, self.backup = free_addresses(2)
+        self.primary, self.backup = held_addresses(2)
         self.file = folder / "cluster.toml"
         write_cluster(self.file, [(self.primary, self.backup)])
         self.children: dict[str, subprocess.Popen[bytes]] = {}
@@ -222,7 +222,7 @@ class Three(Pair):
     """Partition 0 has a primary and a backup, which takes over after a second; partition 1 has a daemon that votes."""
 
     def __init__(self, data: Path, folder: Path) -> None:
-        self.witness = free_addresses(1)[0]
+        self.witness = held_addresses(1)[0]
         super().__init__(data, folder)
 
     def start_primary(self) -> None:

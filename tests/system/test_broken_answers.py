@@ -18,7 +18,6 @@ import structlog
 
 import atta
 from atta.client.control import Connection
-from atta.client.local import free_addresses
 from atta.daemon.peers import chunks, peers
 from atta.daemon.peers.peers import Peer
 from atta.daemon.services import data as data_services
@@ -29,6 +28,7 @@ from atta.protos.v1 import control_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.methods import Method
 from atta.wire import rpc
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 
@@ -78,7 +78,7 @@ def breaks() -> Iterator[Breaks]:
 @pytest.fixture(scope="module")
 def pair(small_graph: SmallGraph, breaks: Breaks) -> Iterator[tuple[Path, list[str], Running]]:
     """Two daemons that are peers of each other. They cache no rows, and messages carry what they ask each other."""
-    data, addresses = small_graph.dataset(2, "random"), free_addresses(2)
+    data, addresses = small_graph.dataset(2, "random"), held_addresses(2)
     with daemons() as running:
         for part, address in enumerate(addresses):
             running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0, links=False)
@@ -211,7 +211,7 @@ def later(seconds: float, function: Callable[..., Any], *args: Any) -> threading
 
 def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running: Running) -> None:
     """The peer is away for three seconds of a deadline of four. No caller sees it. The log says it in two lines."""
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     data = small_graph.dataset(2, "random")
     dataset = Dataset.open(data, parts=[], verify=False)
     items = [FeatureItem("node", ("x",), np.arange(50), np.arange(50))]
@@ -263,7 +263,7 @@ def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph) -> None:
 def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
     running: Running, small_graph: SmallGraph
 ) -> None:
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     dataset = Dataset.open(small_graph.dataset(2, "random"), parts=[], verify=False)
     items = [FeatureItem("node", ("x",), np.arange(5), np.arange(5))]
 
@@ -283,7 +283,7 @@ def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(
 
 
 def test_a_client_waits_for_a_daemon_that_it_has_met(small_graph: SmallGraph, running: Running) -> None:
-    addresses, data = free_addresses(1), small_graph.dataset(1, "random")
+    addresses, data = held_addresses(1), small_graph.dataset(1, "random")
     with pytest.raises(UnavailableError):
         atta.connect(addresses)  # nobody ever answered here: no reason to wait
     running.start(data, 0, addresses[0], {})
@@ -301,7 +301,7 @@ def test_a_client_waits_for_a_daemon_that_it_has_met(small_graph: SmallGraph, ru
 
 
 def test_patience_ends(small_graph: SmallGraph, running: Running) -> None:
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     running.start(small_graph.dataset(1, "random"), 0, address, {})
     connection = Connection(address, 20.0, part=0, patience_s=0.3)
     connection.meet(connection.describe())
@@ -315,7 +315,7 @@ def test_what_one_channel_has_tried_in_vain_does_not_keep_another_from_trying(
     small_graph: SmallGraph, running: Running
 ) -> None:
     """By default, gRPC shares connections of one process to one address, and also the waits between attempts."""
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     vain = Connection(address, 5.0)
     for _ in range(4):
         with pytest.raises(UnavailableError):
@@ -330,7 +330,7 @@ def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
     running: Running, small_graph: SmallGraph
 ) -> None:
     """End the daemon. It cancels the calls under way: for their callers the connection breaks."""
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     daemon = running.start(small_graph.dataset(1, "random"), 0, address, {})
     hanging = threading.Event()
 
@@ -351,7 +351,7 @@ def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
 
 
 def test_a_call_that_is_given_up_here_is_no_reason_to_try_again(running: Running, small_graph: SmallGraph) -> None:
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     running.start(small_graph.dataset(1, "random"), 0, address, {})
     connection = Connection(address, 20.0)
     call = connection.start("ControlService.Trace", control_pb2.TraceRequest())

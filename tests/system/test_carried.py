@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.daemon.daemon import Daemon
 from atta.daemon.engine import engine, runner
 from atta.samplers.dag.instance import DagError, DagInstance, Kind, Task
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 from tests.waiting import eventually
@@ -46,7 +46,7 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def started(running: Running, data: Path, parts: int, **settings: Any) -> tuple[list[str], list[Daemon]]:
-    addresses = free_addresses(parts)
+    addresses = held_addresses(parts)
     peers = dict(enumerate(addresses))
     return addresses, [running.start(data, part, address, peers, **settings) for part, address in peers.items()]
 

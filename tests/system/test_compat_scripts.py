@@ -15,7 +15,7 @@ import atta
 pytest.importorskip("dgl")
 pytest.importorskip("torch")
 
-from tests.system.conftest import free_port
+from tests.addresses import held_port
 from tests.system.distdgl_folders import plain
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_one_script_runs_on_both_and_learns_as_well(tmp_path: Path) -> None:
 def test_two_trainers_run_the_example(tmp_path: Path, options: list[str]) -> None:
     from atta.compat.dgl.dataset import dataset_of
 
-    port = str(free_port())
+    port = str(held_port())
     dataset = dataset_of(plain(tmp_path / "toy").config)
     with atta.local(dataset, threads=1) as cluster:
         started = [
@@ -107,7 +107,7 @@ def test_a_row_that_two_trainers_use_makes_one_step_with_the_mean_gradient(tmp_p
     from atta.compat.dgl.dataset import dataset_of
 
     (tmp_path / "shared.py").write_text(SHARED_ROWS)
-    port = str(free_port())
+    port = str(held_port())
     with atta.local(dataset_of(plain(tmp_path / "toy").config), threads=1) as cluster:
         command = [sys.executable, "shared.py", str(cluster.cluster_file)]
         place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}

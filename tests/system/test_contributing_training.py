@@ -14,8 +14,8 @@ import pytest
 
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from tests.addresses import held_addresses
 from tests.contributing import GUIDES, applied
-from tests.system.conftest import free_port
 
 EPOCHS = 4
 OPTIONS = ["--epochs", str(EPOCHS), "--num-neighbors", "4,3", "--batch-size", "40", "--hidden", "8", "--dropout", "0.2"]
@@ -98,7 +98,7 @@ def last_rate(checkpoints: Path) -> float:
 
 def test_a_metric(dataset: Path, tmp_path: Path) -> None:
     env = applied(GUIDES / "add-a-metric.diff", tmp_path)
-    address, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    address, metrics = held_addresses(2)
     atta = [sys.executable, "-m", "atta.cli.main"]
     daemon = subprocess.Popen(
         [

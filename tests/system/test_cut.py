@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import daemons
 
@@ -22,7 +22,7 @@ def test_the_parts_of_a_snapshot_are_one_cut(
     small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client pushes to the daemons in turn. One of them is slow to copy: without a cut it would be far ahead."""
-    addresses, data, over = free_addresses(2), small_graph.dataset(2, "random"), threading.Event()
+    addresses, data, over = held_addresses(2), small_graph.dataset(2, "random"), threading.Event()
     begun = threading.Event()
     peers, snapshot, slow = dict(enumerate(addresses)), Tables.snapshot, []
     failed: list[BaseException] = []

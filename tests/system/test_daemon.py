@@ -23,7 +23,8 @@ from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.wire import rpc
 from atta.wire.identity import Bound, Identity
 from atta.wire.messages.bulk import SAMPLE_NEIGHBORS
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses, held_port
+from tests.system.conftest import SmallGraph
 
 TOO_MUCH = {"edge_type": "node__to__node", "rows": bytes(800), "fan_out": 1 << 20}
 MINUS_1 = np.int32(-1).tobytes()
@@ -31,7 +32,7 @@ MINUS_1 = np.int32(-1).tobytes()
 
 @pytest.fixture(scope="module")
 def daemon(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
-    metrics = free_port()
+    metrics = held_port()
     with atta.local(
         small_graph.dataset(1, "random"), threads=1, options=("--metrics", f"127.0.0.1:{metrics}")
     ) as cluster:
@@ -141,7 +142,7 @@ def serve(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         "--data",
         str(path),
         "--listen",
-        f"127.0.0.1:{free_port()}",
+        held_addresses(1)[0],
         "--log-level",
         "warning",
     ]

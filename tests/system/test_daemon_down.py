@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 import atta
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses
+from tests.system.conftest import SmallGraph
 
 
 def run(*arguments: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
@@ -34,7 +33,7 @@ def pair(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
 @pytest.fixture(scope="module")
 def half(pair: atta.LocalCluster) -> tuple[str, str, str]:
     """Partition 0 answers, partition 1 does not: both addresses, and the target."""
-    silent = f"127.0.0.1:{free_port()}"
+    (silent,) = held_addresses(1)
     return pair.addresses[0], silent, f"{pair.addresses[0]},{silent}"
 
 
@@ -111,10 +110,8 @@ def test_pictures_keep_to_the_columns(
 
 
 def test_stop_stops_those_that_answer(small_graph: SmallGraph) -> None:
-    with socket.socket() as deaf, ExitStack() as stack:
-        deaf.bind(("127.0.0.1", 0))  # holds a port without listening, so that no daemon gets it
-        cluster = stack.enter_context(atta.local(small_graph.dataset(2, "random"), threads=1))
-        silent = "{}:{}".format(*deaf.getsockname())
+    (silent,) = held_addresses(1)
+    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
         _, alive = cluster.addresses
         done = run("stop", "--cluster", f"{silent},{alive}")
         assert done.returncode == 1

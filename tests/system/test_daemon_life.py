@@ -27,8 +27,9 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition.deploy import deploy
 from atta.protos.v1 import kv_pb2
 from atta.wire.clusterfile import write_cluster
+from tests.addresses import held_addresses, held_port
 from tests.forking import in_fork
-from tests.system.conftest import SmallGraph, free_port
+from tests.system.conftest import SmallGraph
 
 MAIN = "from atta.cli.main import main; main()"
 DYING = """
@@ -60,7 +61,7 @@ def daemon(
     data: Path, *options: str, before: str = "", shell: str = "", stderr: int = subprocess.PIPE
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A daemon of partition 0, and its address. ``before``: Python that runs first; ``shell``: redirections."""
-    address = f"127.0.0.1:{free_port()}"
+    (address,) = held_addresses(1)
     command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", f"{before}\n{MAIN}", "serve"]
     command += ["--part", "0", "--listen", address, *options]  # the last value of an option counts
     command += ["--data", str(data), "--threads", "1"]
@@ -182,7 +183,7 @@ def test_ctrl_c_while_a_command_waits(small_graph: SmallGraph, tmp_path: Path) -
 
 
 def test_a_daemon_says_what_it_loads_and_where_its_metrics_are(small_graph: SmallGraph) -> None:
-    data, port = small_graph.dataset(1, "random"), free_port()
+    data, port = small_graph.dataset(1, "random"), held_port()
     options = ("--metrics", f"127.0.0.1:{port}", "--log-format", "json")
     with daemon(data, *options) as (child, address):
         assert child.stderr is not None
@@ -220,7 +221,7 @@ def test_deployed_folders_serve_the_same_batches(small_graph: SmallGraph, tmp_pa
     for part in (0, 1):
         deploy(whole, tmp_path / f"machine-{part}", [part])
     assert not (tmp_path / "machine-0" / "part-0001").exists()
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = held_addresses(2)
     write_cluster(tmp_path / "cluster.toml", addresses)
     peers = ("--peers", str(tmp_path / "cluster.toml"))
     with (

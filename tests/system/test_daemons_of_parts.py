@@ -20,7 +20,8 @@ from atta.errors import ConfigError, WrongDatasetError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
 from atta.wire.clusterfile import write_cluster
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses
+from tests.system.conftest import SmallGraph
 
 Batches = list[dict[str, np.ndarray]]
 DIVISIONS = (4, 2, 1)
@@ -210,7 +211,7 @@ def test_what_people_see(clusters: list[atta.LocalCluster]) -> None:
 
 def serve(data: Path, *words: str) -> str:
     command = [sys.executable, "-m", "atta.cli.main", "serve", "--data", str(data), "--log-level", "warning"]
-    command += ["--listen", f"127.0.0.1:{free_port()}", *words]
+    command += ["--listen", held_addresses(1)[0], *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
     return done.stderr.strip().splitlines()[-1]

@@ -20,8 +20,9 @@ import atta
 from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
+from tests.addresses import held_addresses
 from tests.system.browser import Browser, missing
-from tests.system.conftest import SmallGraph, free_port
+from tests.system.conftest import SmallGraph
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
 
@@ -34,7 +35,7 @@ def read(address: str) -> str:
 @contextmanager
 def dashboard(cluster: atta.LocalCluster, *words: str) -> Iterator[str]:
     """The command as a process; yields the page's address."""
-    page = f"127.0.0.1:{free_port()}"
+    (page,) = held_addresses(1)
     command = [
         sys.executable,
         "-m",
@@ -57,7 +58,7 @@ def dashboard(cluster: atta.LocalCluster, *words: str) -> Iterator[str]:
 
 
 def test_the_page_shows_sessions_training_and_a_trace(small_graph: SmallGraph) -> None:
-    metrics = f"127.0.0.1:{free_port()}"
+    (metrics,) = held_addresses(1)
     with atta.local(small_graph.dataset(1, "random"), threads=1) as cluster, exporting(metrics, {}) as show:
         show(EpochReport(0, 0.75, 0.5, 10.0, 20.0, 30.0, {"train": 1.5}))
         loader = atta.NeighborLoader(cluster, [3], "train", batch_size=8, rank=0, world_size=1, job="a<b>c")
@@ -87,7 +88,7 @@ def test_the_page_shows_bytes_by_link(small_graph: SmallGraph) -> None:
 
 
 def test_a_daemon_serves_the_page(small_graph: SmallGraph) -> None:
-    page = f"127.0.0.1:{free_port()}"
+    (page,) = held_addresses(1)
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=("--dashboard", page)) as cluster:
         batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=8, job="a<b>c"))
         next(batches)
@@ -101,7 +102,7 @@ def test_a_daemon_serves_the_page(small_graph: SmallGraph) -> None:
 def test_with_tls_the_page_wants_a_token(small_graph: SmallGraph, tmp_path: Path) -> None:
     authority = Authority.in_folder(tmp_path)
     own = authority.certificate("daemon", "peer", hosts=("127.0.0.1",))
-    tokens, page = authority.tokens(), f"127.0.0.1:{free_port()}"
+    tokens, page = authority.tokens(), held_addresses(1)[0]
     options = ("--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key, "--tokens", str(authority.token_file))
     trusted = ssl.create_default_context(cafile=own.ca)
 

@@ -24,9 +24,9 @@ import pytest
 
 import atta
 from atta.cli.main import cli
-from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from tests.addresses import held_addresses
 from tests.unit.cli.test_documents import BESIDE, settings_files
 from tests.waiting import connected, eventually
 
@@ -234,7 +234,7 @@ def in_background(line: str) -> Iterator[subprocess.Popen[bytes]]:
 def own_addresses(lines: list[str], home: Path) -> list[str]:
     """``lines`` with free addresses in place of those where the document starts daemons, also in its settings files."""
     told = sorted({at for line in lines if line.endswith(BESIDE) for at in re.findall(r"--listen (\S+)", line)})
-    for old, new in zip(told, free_addresses(len(told)), strict=True):
+    for old, new in zip(told, held_addresses(len(told)), strict=True):
         lines = [line.replace(old, new) for line in lines]
         for name in {name for line in lines for name in re.findall(r"--peers (\S+)", line)}:
             (home / name).write_text((home / name).read_text().replace(old, new))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.durable import durable
 from tests.system.running import Running, daemons
@@ -157,7 +157,7 @@ def sent(cluster: atta.Cluster, bulk: Bulk) -> bool:
 
 def test_retries_are_recognised_after_a_kill(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
     """Also clients that have been forgotten, tables that have been deleted, and a daemon that ends in order."""
-    address, data = free_addresses(1)[0], small_graph.dataset(1, "random")
+    address, data = held_addresses(1)[0], small_graph.dataset(1, "random")
     settings = {"durability": "process", "tables_dir": str(tmp_path)}
     running.start(data, 0, address, {}, **settings)
     with atta.connect([address]) as cluster:
@@ -189,7 +189,7 @@ def test_retries_are_recognised_after_a_kill(small_graph: SmallGraph, running: R
 def test_a_full_disk_refuses_pushes_and_nothing_else(
     small_graph: SmallGraph, running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, data = free_addresses(1)[0], small_graph.dataset(1, "random")
+    address, data = held_addresses(1)[0], small_graph.dataset(1, "random")
     settings = {"durability": "disk", "tables_dir": str(tmp_path)}
     running.start(data, 0, address, {}, **settings)
     with atta.connect([address]) as cluster:
@@ -220,7 +220,7 @@ def test_a_full_disk_refuses_pushes_and_nothing_else(
 def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
     small_graph: SmallGraph, running: Running, tmp_path: Path
 ) -> None:
-    addresses, data = free_addresses(2), small_graph.dataset(2, "random")
+    addresses, data = held_addresses(2), small_graph.dataset(2, "random")
     peers = dict(enumerate(addresses))
     kept = {"durability": "process", "tables_dir": str(tmp_path / "kept"), "snapshots": str(tmp_path / "saved")}
 
@@ -250,7 +250,7 @@ def test_tables_that_grow_are_loaded_and_belong_to_several_daemons(
 
 
 def test_a_folder_serves_one_daemon(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    (one, two), data = free_addresses(2), small_graph.dataset(1, "random")
+    (one, two), data = held_addresses(2), small_graph.dataset(1, "random")
     settings = {"durability": "process", "tables_dir": str(tmp_path)}
     running.start(data, 0, one, {}, **settings)
     with pytest.raises(atta.ConfigError, match="another daemon keeps its tables there"):

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.client.sessions import stream
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
 from atta.wire.clusterfile import write_cluster
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 
@@ -57,7 +57,7 @@ LOADERS: dict[str, Callable[[atta.Cluster, SmallGraph], Any]] = {
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_the_home_daemon_dies_twice_in_an_epoch(kind: str, small_graph: SmallGraph, running: Running) -> None:
-    addresses, data = free_addresses(1), small_graph.dataset(1, "random")
+    addresses, data = held_addresses(1), small_graph.dataset(1, "random")
     running.start(data, 0, addresses[0], {})
     with atta.connect(addresses) as cluster:
         loader = LOADERS[kind](cluster, small_graph)
@@ -100,7 +100,7 @@ def test_a_real_daemon_is_killed_and_comes_back(small_graph: SmallGraph) -> None
 
 
 def test_the_daemon_comes_back_at_another_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    (old, new), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    (old, new), data, file = held_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
     write_cluster(file, [old])
     running.start(data, 0, old, {})
     with atta.connect(file) as cluster:
@@ -120,7 +120,7 @@ def test_a_peer_comes_back_at_another_address(
     links: bool, small_graph: SmallGraph, running: Running, tmp_path: Path
 ) -> None:
     """The trainer's own daemon finds it there in mid epoch: it reads its cluster file again, too."""
-    (own, old, new), data, file = free_addresses(3), small_graph.dataset(2, "random"), tmp_path / "cluster.toml"
+    (own, old, new), data, file = held_addresses(3), small_graph.dataset(2, "random"), tmp_path / "cluster.toml"
     write_cluster(file, [own, old])
     settings: dict[str, Any] = {"peers_file": str(file), "links": links, "cache_bytes": 0}
     for part, address in enumerate((own, old)):
@@ -137,7 +137,7 @@ def test_a_peer_comes_back_at_another_address(
 
 
 def test_another_dataset_at_the_new_address(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    (old, new), file = free_addresses(2), tmp_path / "cluster.toml"
+    (old, new), file = held_addresses(2), tmp_path / "cluster.toml"
     write_cluster(file, [old])
     running.start(small_graph.dataset(1, "random"), 0, old, {})
     with atta.connect(file) as cluster:
@@ -152,7 +152,7 @@ def test_another_dataset_at_the_new_address(small_graph: SmallGraph, running: Ru
 
 @pytest.mark.parametrize("reconnect", [0, 0.3])
 def test_a_daemon_that_stays_away(reconnect: float, small_graph: SmallGraph, running: Running) -> None:
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     running.start(small_graph.dataset(1, "random"), 0, address, {})
     with atta.connect([address]) as cluster:
         batches = iter(atta.NeighborLoader(cluster, [3], "train", batch_size=8, reconnect=reconnect, **OWN))
@@ -167,7 +167,7 @@ def test_a_daemon_that_stays_away(reconnect: float, small_graph: SmallGraph, run
 @pytest.mark.parametrize("reconnect", [0, 60])
 def test_a_session_that_has_ended(reconnect: float, small_graph: SmallGraph, running: Running) -> None:
     """Its lease ran out while the consumer was stopped. Here it is closed by its name, which nobody else is shown."""
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     running.start(small_graph.dataset(1, "random"), 0, address, {})
     with atta.connect([address]) as cluster:
         loader = atta.NeighborLoader(cluster, [3], "train", batch_size=8, reconnect=reconnect, **OWN)

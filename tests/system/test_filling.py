@@ -12,11 +12,11 @@ import pytest
 import structlog
 
 import atta
-from atta.client.local import free_addresses
 from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
 from atta.daemon.filling import rows as filling_rows
 from atta.partition.dataset import Dataset
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 from tests.waiting import eventually
@@ -83,7 +83,7 @@ def remote_vertices(data: Path, part: int) -> int:
 
 
 def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data: Path) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     fresh = both(running, data, addresses, cache_share=1.0)
     for part, daemon in enumerate(fresh):
         assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
@@ -98,7 +98,7 @@ def test_the_very_first_batch_finds_hot_rows_in_the_cache(running: Running, data
 
 
 def test_peers_are_connected_before_the_first_batch(running: Running, data: Path) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     for daemon in both(running, data, addresses, cache_bytes=0):
         assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
         figures = daemon._stats()
@@ -106,7 +106,7 @@ def test_peers_are_connected_before_the_first_batch(running: Running, data: Path
 
 
 def test_where_there_is_room_no_batch_asks_for_rows(running: Running, data: Path) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     daemon, _ = both(running, data, addresses)
     assert remote_vertices(data, 0) > len(halo(data, 0)), "the test needs other vertices"
     assert eventually(lambda: is_filled(daemon))
@@ -117,7 +117,7 @@ def test_where_there_is_room_no_batch_asks_for_rows(running: Running, data: Path
 def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) -> None:
     results = []
     for settings in ({}, {"cache_fill": 0}, {"cache_bytes": 0}, {"cache_fill": 2_000}):  # the last is slow: in mid-fill
-        addresses = free_addresses(2)
+        addresses = held_addresses(2)
         daemon, _ = both(running, data, addresses, **settings)
         if not settings:
             assert eventually(lambda daemon=daemon: is_filled(daemon))  # type: ignore[misc]
@@ -133,7 +133,7 @@ def test_batches_are_the_same_with_and_without_it(running: Running, data: Path) 
 
 
 def test_a_peer_that_is_away_at_the_start_does_no_harm(running: Running, data: Path) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     peers = dict(enumerate(addresses))
     with structlog.testing.capture_logs() as lines:
         first = running.start(data, 0, addresses[0], peers)
@@ -151,7 +151,7 @@ def test_clients_may_wait_until_the_caches_are_filled(
     running: Running, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filling_rows, "FILL_BYTES", 4 * ROW_BYTES)
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     peers = dict(enumerate(addresses))
     first = running.start(data, 0, addresses[0], peers)
     assert first._stats()["caches_filled"] == 0  # the owner of the other rows and in-edges is away
@@ -164,7 +164,7 @@ def test_clients_may_wait_until_the_caches_are_filled(
     assert second._stats()["caches_filled"] == 0
     running.kill_all()
 
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     for part, address in enumerate(addresses):
         running.start(data, part, address, dict(enumerate(addresses)))
     with atta.connect(addresses) as cluster:
@@ -176,7 +176,7 @@ def test_clients_may_wait_until_the_caches_are_filled(
 
 @pytest.mark.parametrize("settings", [{"cache_bytes": 0}, {"cache_fill": 0}])
 def test_caches_that_only_batches_fill_are_not_waited_for(running: Running, data: Path, settings: dict) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     both(running, data, addresses, cache_edges=True, **settings)
     with atta.connect(addresses) as cluster:
         assert cluster.wait_filled(20)
@@ -184,7 +184,7 @@ def test_caches_that_only_batches_fill_are_not_waited_for(running: Running, data
 
 
 def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     peers = dict(enumerate(addresses))
     running.start(data, 1, addresses[1], peers)
 
@@ -206,7 +206,7 @@ def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 30])
 def test_the_fill_keeps_to_the_memory_of_the_cache(running: Running, data: Path, rows: int) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     daemon, _ = both(running, data, addresses, cache_bytes=rows * ROW_BYTES + 5)
     assert eventually(lambda: is_filled(daemon))
     assert daemon._stats()["filled_bytes"] == daemon._caches.rows.nbytes == rows * ROW_BYTES
@@ -217,7 +217,7 @@ def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Run
     """As many as peers expand without the copies. The batches are the same."""
     results = []
     for cache_edges in (False, True):
-        addresses = free_addresses(2)
+        addresses = held_addresses(2)
         daemon, _ = both(running, data, addresses, cache_edges=cache_edges, links=links)
         if cache_edges:
             remote = Dataset.open(data).part(1).num_core("node")

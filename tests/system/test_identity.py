@@ -15,7 +15,6 @@ import pytest
 import atta
 from atta.client.control import Connection
 from atta.client.every import ask_all
-from atta.client.local import free_addresses
 from atta.client.watch import Watch
 from atta.errors import RestartedError, WrongDatasetError
 from atta.kvstore.spec import MutableSpec
@@ -23,6 +22,7 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.clusterfile import write_cluster
 from atta.wire.identity import Bound, Identity
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 
@@ -51,7 +51,7 @@ def running() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def one(small_graph: SmallGraph) -> Iterator[tuple[str, Identity, grpc.Channel]]:
     """Address, identity and channel of the daemon of partition 1."""
-    (address,) = free_addresses(1)
+    (address,) = held_addresses(1)
     with daemons() as running, grpc.insecure_channel(address, options=rpc.client_options()) as channel:
         running.start(small_graph.dataset(PARTS, "random"), 1, address, {})
         reply = rpc.stub(channel, "ControlService.Describe")(control_pb2.DescribeRequest(), timeout=10)
@@ -133,7 +133,7 @@ def test_only_describe_answers_anybody() -> None:
 
 def test_a_peers_file_that_has_changed_two_addresses(small_graph: SmallGraph, running: Running) -> None:
     """Each partition has rows with the requested numbers. Without the check, wrong rows would arrive silently."""
-    addresses = free_addresses(PARTS)
+    addresses = held_addresses(PARTS)
     start(running, small_graph.dataset(PARTS, "random"), addresses, order=[0, 2, 1])
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=16, rank=0, world_size=1)
@@ -149,7 +149,7 @@ def test_a_peers_file_that_has_changed_two_addresses(small_graph: SmallGraph, ru
 
 
 def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) -> None:
-    addresses = free_addresses(PARTS)
+    addresses = held_addresses(PARTS)
     data, other = small_graph.dataset(PARTS, "random"), small_graph.dataset(PARTS, "metis")
     for part, address in enumerate(addresses):
         running.start(other if part == 1 else data, part, address, dict(enumerate(addresses)))
@@ -163,7 +163,7 @@ def test_a_peer_of_another_dataset(small_graph: SmallGraph, running: Running) ->
 
 def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, running: Running) -> None:
     """The client talks to both daemons all the time. The wrong one never answers its requests."""
-    addresses, data = free_addresses(2), small_graph.dataset(2, "random")
+    addresses, data = held_addresses(2), small_graph.dataset(2, "random")
     start(running, data, addresses)
     with atta.connect(addresses) as cluster:
         table = cluster.tables.create(MutableSpec("t", 10, row_shape=(2,)))
@@ -192,7 +192,7 @@ def test_two_daemons_change_places_while_a_loader_runs(small_graph: SmallGraph, 
 
 def test_two_peers_change_places_between_two_epochs(small_graph: SmallGraph, running: Running) -> None:
     """The client's own daemon stays. That daemon's connections to its peers worked before."""
-    addresses, data = free_addresses(PARTS), small_graph.dataset(PARTS, "random")
+    addresses, data = held_addresses(PARTS), small_graph.dataset(PARTS, "random")
     for part, address in enumerate(addresses):
         running.start(data, part, address, dict(enumerate(addresses)), cache_bytes=0)
     with atta.connect(addresses) as cluster:
@@ -217,7 +217,7 @@ def test_two_peers_change_places_between_two_epochs(small_graph: SmallGraph, run
 
 
 def test_another_dataset_is_served_at_the_address_of_old(small_graph: SmallGraph, running: Running) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     start(running, small_graph.dataset(2, "random"), addresses)
     with atta.connect(addresses) as cluster:
         batches = iter(atta.NeighborLoader(cluster, [5], "train", batch_size=4, rank=0, world_size=1))
@@ -234,7 +234,7 @@ def test_another_dataset_is_served_at_the_address_of_old(small_graph: SmallGraph
 
 
 def test_a_restart_ends_sessions_and_tables_and_nothing_else(small_graph: SmallGraph, running: Running) -> None:
-    addresses, data = free_addresses(2), small_graph.dataset(2, "random")
+    addresses, data = held_addresses(2), small_graph.dataset(2, "random")
     start(running, data, addresses)
     with atta.connect(addresses) as cluster:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, rank=0, world_size=1)
@@ -256,7 +256,7 @@ def test_a_restart_ends_sessions_and_tables_and_nothing_else(small_graph: SmallG
 
 
 def test_watching_and_stopping_look_at_the_partition(small_graph: SmallGraph, running: Running, tmp_path: Path) -> None:
-    addresses = free_addresses(2)
+    addresses = held_addresses(2)
     start(running, small_graph.dataset(2, "random"), addresses)
     write_cluster(tmp_path / "cluster.toml", addresses[::-1])
     with Watch(tmp_path / "cluster.toml") as watch:

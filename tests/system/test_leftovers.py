@@ -18,7 +18,8 @@ import pytest
 
 import atta
 from atta.partition import GraphWriter, partition_graph
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_port
+from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
 BATCHES = 6  # of 20 seeds, an epoch
@@ -102,7 +103,7 @@ def daemon(
 
 def test_a_killed_daemon_leaves_nothing(small_graph: SmallGraph, tmp_path: Path) -> None:
     """No file is left, and a consumer's batch stays whole. The next daemon at the address serves the same client."""
-    data, port, tmp = small_graph.dataset(1, "random"), free_port(), tmp_path / "tmp"
+    data, port, tmp = small_graph.dataset(1, "random"), held_port(), tmp_path / "tmp"
     program = ("-m", "atta.cli.main")
 
     def work(cluster: atta.Cluster) -> tuple[list[list[int]], list[list[float]]]:
@@ -172,7 +173,7 @@ def test_too_little_memory(small_graph: SmallGraph, tmp_path: Path) -> None:
 
     Sessions that can reuse buffers and later ones are served.
     """
-    data, port, told = small_graph.dataset(1, "random"), free_port(), tmp_path / "available"
+    data, port, told = small_graph.dataset(1, "random"), held_port(), tmp_path / "available"
     told.write_text(str(1 << 30))
     program = ("-c", SHORT_OF_MEMORY, str(told))
     with (

@@ -20,7 +20,8 @@ import atta
 from atta.client.control import Connection
 from atta.partition import GraphWriter, partition_graph
 from atta.protos.v1 import session_pb2
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_port
+from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
 SESSIONS = 256
@@ -39,7 +40,7 @@ def command(data: Path, port: int, *options: str) -> list[str]:
 @contextmanager
 def limited(data: Path, soft: int, hard: int) -> Iterator[tuple[psutil.Process, atta.Cluster]]:
     """A daemon with limits on its open files."""
-    port = free_port()
+    port = held_port()
     limits = f"ulimit -Sn {soft} && ulimit -Hn {hard} && exec"
     started = subprocess.Popen(["sh", "-c", f'{limits} "$@"', "sh", *command(data, port)], stderr=subprocess.DEVNULL)
     try:
@@ -79,7 +80,7 @@ def test_many_sessions_with_few_descriptors(small_graph: SmallGraph) -> None:
 
 
 def test_a_daemon_does_not_start_with_too_few_descriptors(small_graph: SmallGraph) -> None:
-    run = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *command(small_graph.dataset(1, "random"), free_port())]
+    run = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *command(small_graph.dataset(1, "random"), held_port())]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

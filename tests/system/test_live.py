@@ -22,7 +22,8 @@ from atta.kvstore.live import book
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.live.writing import NewRows, write_version
 from atta.partition.dataset import Dataset
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses
+from tests.system.conftest import SmallGraph
 from tests.system.running import Running
 
 
@@ -32,7 +33,7 @@ class Live:
     def __init__(self, graph: SmallGraph, folder: Path) -> None:
         self.graph, self.data, self.running = graph, folder / "data", Running()
         shutil.copytree(graph.dataset(2, "random"), self.data)
-        self.peers = {part: f"127.0.0.1:{free_port()}" for part in range(2)}
+        self.peers = dict(enumerate(held_addresses(2)))
         for part in range(2):
             self.start(part)
         self.cluster = atta.connect([*self.peers.values()], deadline_s=20)

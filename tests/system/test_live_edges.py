@@ -18,7 +18,8 @@ from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.kvstore.live import book
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses
+from tests.system.conftest import SmallGraph
 from tests.system.running import Running
 from tests.unit.placement.test_operators import OPTIONS
 
@@ -56,7 +57,7 @@ class Live:
         self.graph, self.folder, self.running = graph, folder, Running()
         self.data = cut(graph, np.arange(OLD), folder / "old", 3, "random")
         self.served = {0: range(1), 1: range(1, 3)}
-        self.addresses = [f"127.0.0.1:{free_port()}" for _ in self.served]
+        self.addresses = held_addresses(len(self.served))
         self.peers = {part: self.addresses[n] for n, parts in self.served.items() for part in parts}
         self.targets = dict(enumerate(self.addresses))
         for number in self.served:

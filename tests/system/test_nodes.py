@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
+from tests.addresses import held_addresses
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -70,7 +70,7 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
     words = (*strategy, "--epochs", "2")
     alone = start(cluster, *words, "--json", str(tmp_path / "alone.json"))
     assert alone.wait(60) == 0, alone.communicate()[1]
-    (endpoint,) = free_addresses(1)
+    (endpoint,) = held_addresses(1)
     nodes = []
     for rank in (1, 0):
         place = ("--nnodes", "2", "--node-rank", str(rank), "--rdzv-endpoint", endpoint)
@@ -93,7 +93,7 @@ def test_two_machines_train_as_one(cluster: str, tmp_path: Path, strategy: Seque
 
 @pytest.mark.slow
 def test_a_killed_trainer_is_named_where_it_was(cluster: str) -> None:
-    (endpoint,) = free_addresses(1)
+    (endpoint,) = held_addresses(1)
     words = ("--strategy", "full", "--trainers-per-server", "1", "--epochs", "100000", "--eval-every", "100000")
     nodes = [
         start(cluster, *words, "--nnodes", "2", "--node-rank", str(rank), "--rdzv-endpoint", endpoint)

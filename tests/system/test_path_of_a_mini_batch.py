@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.observe.recording import ServedSpan, TaskSpan
 from atta.partition import Dataset, partition_graph
 from atta.partition.graph import GraphWriter
@@ -27,6 +26,7 @@ from atta.protos.v1 import session_pb2
 from atta.samplers.dag.instance import OTHERS
 from atta.wire.clusterfile import write_cluster
 from atta.wire.rpc import METHODS
+from tests.addresses import held_addresses
 from tests.system.relay import Call, Relay
 from tests.waiting import eventually
 
@@ -104,7 +104,7 @@ def make_dataset(folder: Path) -> Path:
 def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     folder = tmp_path_factory.mktemp("path")
     data, calls = make_dataset(folder), []  # type: ignore[var-annotated]
-    addresses = free_addresses(4)
+    addresses = held_addresses(4)
     relays, daemons = addresses[:2], addresses[2:]
     write_cluster(folder / "cluster.toml", relays)
     with ExitStack() as ending:

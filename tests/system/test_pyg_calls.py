@@ -44,7 +44,7 @@ def test_a_named_type_stays_named(people: Any) -> None:
         assert torch.equal(data["person"].x, whole["person"].x[data["person"].n_id])
         ends = data["person"].n_id[data[KNOWS].edge_index]
         assert torch.equal(ends, whole[KNOWS].edge_index[:, data[KNOWS].e_id])
-        plain = batch.to_pyg(typed=False)
+        plain = batch.to_pyg(plain=True)
         assert torch.equal(plain.x, data["person"].x)
         assert torch.equal(plain.edge_index, data[KNOWS].edge_index)
 

@@ -19,11 +19,11 @@ import pytest
 from atta.cli.cluster.rendering.kubernetes import CLUSTER, DATA, KubernetesPlan, documents
 from atta.cli.cluster.rendering.plan import DeploymentPlan
 from atta.cli.cluster.rendering.slurm import sbatch
-from atta.client.local import free_addresses
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.parts.needs import needs_of
+from tests.addresses import held_port
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def losses(report: Path) -> list[float]:
 
 
 def plan(dataset: Path, data: str) -> DeploymentPlan:
-    numbers = (int(address.rpartition(":")[2]) for address in free_addresses(4))
+    numbers = (held_port() for _ in range(4))
     ports = dict(zip(("port", "link_port", "metrics_port", "meeting_port"), numbers, strict=True))
     needs = tuple(needs_of(Dataset.open(dataset)))
     return DeploymentPlan("run", data, needs, nodes=2, trainers=2, train=TRAIN, tls=False, buffer=1 << 28, **ports)

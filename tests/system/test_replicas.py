@@ -13,8 +13,8 @@ import atta
 from atta.client.cluster import resolve_target
 from atta.client.control import Connection
 from atta.client.every import ask_all, check_together
-from atta.client.local import free_addresses
 from atta.wire.clusterfile import write_cluster
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import daemons
 from tests.system.test_failover import OWN, digest
@@ -48,7 +48,7 @@ def test_the_daemon_in_use_and_then_a_peer_are_killed(small_graph: SmallGraph) -
 
 def test_one_replica_of_a_file_is_down_at_first(small_graph: SmallGraph, tmp_path: Path) -> None:
     """The second one is taken; it comes to no harm that the first is another daemon later."""
-    (down, up), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    (down, up), data, file = held_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
     write_cluster(file, [(down, up)])
     with daemons() as running:
         running.start(data, 0, up, {})

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 import atta
 from atta.cli.main import cli
 from atta.client.control import Connection
-from atta.client.local import free_addresses
 from atta.errors import UnavailableError
 from atta.wire.clusterfile import write_cluster
+from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import daemons
 from tests.system.test_failover import digest
@@ -36,7 +36,7 @@ def is_draining(address: str) -> bool:
 
 def test_a_draining_daemon_hands_its_consumers_over(small_graph: SmallGraph, tmp_path: Path) -> None:
     """At the next batch the consumer goes on at the replica, so the daemon does not need its long --drain."""
-    (one, two), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    (one, two), data, file = held_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
     write_cluster(file, [(one, two)])
     with daemons() as running, ThreadPoolExecutor(1) as pool:
         for address in (one, two):
@@ -58,7 +58,7 @@ def test_a_draining_daemon_hands_its_consumers_over(small_graph: SmallGraph, tmp
 
 def test_without_a_replica_it_serves_its_sessions_to_the_end(small_graph: SmallGraph, tmp_path: Path) -> None:
     """A new session waits until the daemon is back. None of them sees an error."""
-    (one,), data, file = free_addresses(1), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    (one,), data, file = held_addresses(1), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
     write_cluster(file, [one])
     with daemons() as running, ThreadPoolExecutor(2) as pool:
         running.start(data, 0, one, {}, drain_s=600.0)

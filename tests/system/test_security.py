@@ -28,7 +28,8 @@ from atta.wire.clusterfile import write_cluster
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.roles import Role
 from atta.wire.security.tokens import TokenFile, issue, read_tokens
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_port
+from tests.system.conftest import SmallGraph
 from tests.system.test_failover import digest
 from tests.unit.security.authority import Authority
 from tests.waiting import eventually
@@ -214,7 +215,7 @@ def test_secrets_appear_nowhere(guarded: Guarded) -> None:
 
 
 def test_metrics_need_a_role_and_tell_no_secret(guarded: Guarded, small_graph: SmallGraph) -> None:
-    port = free_port()
+    port = held_port()
     trusted = ssl.create_default_context(cafile=guarded.caller().ca)
 
     def read(token: str) -> str:

@@ -17,7 +17,8 @@ import atta
 from atta.daemon.peers.chunks import PULL_BYTES
 from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses, held_port
+from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
 
@@ -61,10 +62,7 @@ def test_the_next_epoch_is_prepared_while_one_ends(cluster: atta.Cluster) -> Non
     loader = atta.NeighborLoader(cluster, [3], epochs=4, **options)  # type: ignore[arg-type]
     first = iter(loader)
     found = [[next(first).n_id().tolist() for _ in range(len(loader) - 1)]]
-    deadline = time.monotonic() + 10
-    while open_sessions(cluster) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert open_sessions(cluster) == 2
+    assert eventually(lambda: open_sessions(cluster) == 2)
     found[0] += [b.n_id().tolist() for b in first]
     found += [[b.n_id().tolist() for b in loader] for _ in range(3)]
     assert found == wanted
@@ -217,7 +215,7 @@ def test_bad_arguments(cluster: atta.Cluster, options: dict[str, object], error:
 
 def test_unreachable_daemon() -> None:
     with pytest.raises(atta.UnavailableError, match=r"127\.0\.0\.1"):
-        atta.connect(f"127.0.0.1:{free_port()}", deadline_s=3)
+        atta.connect(held_addresses(1)[0], deadline_s=3)
 
 
 def test_daemons_of_different_datasets(small_graph: SmallGraph) -> None:
@@ -279,7 +277,7 @@ def serve(path: object, port: int, *options: str) -> subprocess.Popen[str]:
 
 
 def test_sigterm_drains_and_exits_0(small_graph: SmallGraph) -> None:
-    port = free_port()
+    port = held_port()
     daemon = serve(small_graph.dataset(1, "random"), port)
     with atta.connect(f"127.0.0.1:{port}", wait=True) as running:
         loader = atta.NeighborLoader(running, [2, 2], batch_size=16)

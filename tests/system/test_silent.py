@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import atta
-from atta.client.local import free_addresses
 from atta.client.sessions import resuming
 from atta.wire.clusterfile import write_cluster
+from tests.addresses import held_addresses
 from tests.soak.proxy import Proxy
 from tests.system.conftest import SmallGraph
 from tests.system.running import daemons
@@ -60,7 +60,7 @@ def test_the_link_to_the_daemon_is_half_open(
 ) -> None:
     # Requests have no end of their own here: without a question nobody would ever learn of it.
     monkeypatch.setattr(resuming, "FIRST_OPEN_S", 600.0)
-    (far, near), data, file = free_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
+    (far, near), data, file = held_addresses(2), small_graph.dataset(1, "random"), tmp_path / "cluster.toml"
     with daemons() as running:
         for address in (far, near):
             running.start(data, 0, address, {}, links=False)  # a socket would lead past the proxy

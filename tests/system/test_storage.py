@@ -19,6 +19,7 @@ from atta.observe.extras import missing
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
+from tests.addresses import held_port
 from tests.waiting import eventually
 
 pytestmark = [
@@ -39,18 +40,12 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A bucket of an S3 that runs here."""
     if lacking := missing("moto", "flask", "s3fs"):
         pytest.skip(f"{', '.join(lacking)} not installed")
-    port = free_port()
+    port = held_port()
     endpoint = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with pytest.MonkeyPatch.context() as patch:
@@ -97,7 +92,7 @@ def test_the_commands_on_storage(graph: Path, tmp_path: Path, bucket: str) -> No
     """Partition, serve, train in two goes, and predict; everything but caches lies on storage."""
     data, runs, out = (f"{bucket}/{name}" for name in ("data", "runs", "out"))
     run("partition", str(graph / "graph"), data, "--parts", "2", "--method", "metis", "--seed", "0")
-    ports = [free_port() for _ in range(2)]
+    ports = [held_port() for _ in range(2)]
     entries = (f'[[daemon]]\npart = {part}\naddress = "127.0.0.1:{port}"\n' for part, port in enumerate(ports))
     (tmp_path / "cluster.toml").write_text("".join(entries))
     daemons = []

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from torch_geometric.nn import GCN
 
 import atta
-from atta.client.local import free_addresses
 from atta.client.watch import Watch
 from atta.errors import ConfigError
 from atta.observe.figures import JobFigures, of_all_layers
@@ -32,6 +31,7 @@ from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
+from tests.addresses import held_port
 from tests.masks import Masks, of_rows
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
@@ -396,7 +396,7 @@ def test_a_failure_ahead_is_reported_with_its_cause(config: TrainConfig, tmp_pat
     with atta.connect(str(settings.cluster)) as cluster:
         task = {"config": settings.to_dict(), "addresses": cluster.addresses}
     (tmp_path / "task.json").write_text(json.dumps(task))
-    port = int(free_addresses(1)[0].rpartition(":")[2])
+    port = held_port()
     started = torch.multiprocessing.get_context("spawn")
     trainers = [
         started.Process(target=train_until_a_share_is_wrong, args=(rank, str(tmp_path), port)) for rank in range(2)

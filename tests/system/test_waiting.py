@@ -12,7 +12,8 @@ import pytest
 import atta
 from atta.client import cluster as client
 from atta.errors import AttaError, DeadlineError
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses
+from tests.system.conftest import SmallGraph
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_a_daemon_that_moves_meanwhile_is_found(
     """The file first names an address where nobody listens."""
     monkeypatch.setattr(client, "LOOKED_UP_S", 0.2)
     file, next_file = tmp_path / "cluster.toml", tmp_path / "next.toml"
-    file.write_text(entry(f"127.0.0.1:{free_port()}"))
+    file.write_text(entry(held_addresses(1)[0]))
     next_file.write_text(entry(one.addresses[0]))
     move = threading.Timer(0.5, next_file.rename, [file])
     move.start()
@@ -44,7 +45,7 @@ def test_a_daemon_that_moves_meanwhile_is_found(
 
 def test_who_does_not_come_is_named_with_the_whole_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LOOKED_UP_S", 0.2)
-    silent = f"127.0.0.1:{free_port()}"
+    (silent,) = held_addresses(1)
     (tmp_path / "cluster.toml").write_text(entry(silent))
     with pytest.raises(DeadlineError, match=rf"{silent}: no answer within 1 s \(.*refused"):
         atta.connect(tmp_path / "cluster.toml", wait=True, deadline_s=1)
@@ -53,7 +54,7 @@ def test_who_does_not_come_is_named_with_the_whole_wait(tmp_path: Path, monkeypa
 def test_a_file_that_is_gone_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LOOKED_UP_S", 0.2)
     file = tmp_path / "cluster.toml"
-    file.write_text(entry(f"127.0.0.1:{free_port()}"))
+    file.write_text(entry(held_addresses(1)[0]))
     gone = threading.Timer(0.5, file.unlink)
     gone.start()
     with pytest.raises(AttaError, match="cannot be read"):

@@ -24,7 +24,8 @@ from atta.client.rates import DaemonRates
 from atta.client.watch import Watch
 from atta.errors import AttaError
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, family_of
-from tests.system.conftest import SmallGraph, free_port
+from tests.addresses import held_addresses, held_port
+from tests.system.conftest import SmallGraph
 from tests.unit.platform.figures import job
 from tests.waiting import eventually
 
@@ -57,7 +58,7 @@ def scrape(port: int) -> dict[str, dict[str, Any]]:
 
 
 def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> None:
-    port = free_port()
+    port = held_port()
     named = set(re.findall(r"\batta_\w+(?=[{,])", DASHBOARD.read_text()))
     wanted = {name for name in named if not name.startswith("atta_training_")}  # ``test_alerts.py`` has those
     options = ("--metrics", f"127.0.0.1:{port}", "--no-links")  # bytes sent are counted where gRPC is asked for some
@@ -85,7 +86,7 @@ def test_every_metric_of_the_dashboard_is_exported(small_graph: SmallGraph) -> N
 
 
 def test_scrapes_while_sessions_come_and_go(small_graph: SmallGraph) -> None:
-    port = free_port()
+    port = held_port()
     options = ("--metrics", f"127.0.0.1:{port}")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
         for epoch in range(10):
@@ -123,7 +124,7 @@ def test_sessions_are_seen_with_what_they_do(pair: atta.LocalCluster) -> None:
 
 
 def test_reports_of_jobs_are_shown(small_graph: SmallGraph) -> None:
-    port = free_port()
+    port = held_port()
     options = ("--metrics", f"127.0.0.1:{port}")
     with atta.local(small_graph.dataset(1, "random"), threads=1, options=options) as cluster:
         cluster.report([job(predicted_error=0.5, stale_error=1.5), job(direction="backward")], 60)
@@ -153,7 +154,7 @@ def test_once_prints_a_picture_and_json_a_document(pair: atta.LocalCluster, tmp_
 
 
 def test_silent_daemons_stop_nobody(pair: atta.LocalCluster) -> None:
-    silent = f"127.0.0.1:{free_port()}"
+    (silent,) = held_addresses(1)
     done = top("--cluster", ",".join([*pair.addresses, silent]), "--once")
     assert done.returncode == 0, done.stderr
     assert "2 of 3 daemons answer" in done.stdout
@@ -231,7 +232,7 @@ def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(pair: atta.LocalCluste
 
 
 def test_a_metrics_port_in_use_is_said_so(small_graph: SmallGraph) -> None:
-    port = free_port()
+    port = held_port()
     data = small_graph.dataset(1, "random")
     with (
         atta.local(data, threads=1, options=("--metrics", f"127.0.0.1:{port}")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from atta.client.control import Connection, Description
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError, UnavailableError
 from atta.observe import lastwords
+from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import Dataset
 from atta.partition.parts.remote import local_dataset
@@ -25,7 +25,7 @@ from atta.wire.clusterfile import write_cluster
 from atta.wire.parts import Addresses, parts_text
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["LocalCluster", "free_addresses", "local"]
+__all__ = ["LocalCluster", "local"]
 
 START_DEADLINE_S = 120.0
 """How long daemons may take to start."""
@@ -46,11 +46,12 @@ class LocalCluster(Cluster):
         folder: OwnFolder,
         credentials: Credentials | None = None,
         *,
+        held: HeldAddresses,
         where: Callable[[], Mapping[int, Addresses]] | None = None,
     ) -> None:
         super().__init__(connections, descriptions, credentials, where)
         self._children, self._folder = children, folder
-        self._daemons = weakref.finalize(self, _end, children, folder, os.getpid())
+        self._daemons = weakref.finalize(self, _end, children, folder, held, os.getpid())
 
     @property
     def pids(self) -> list[int]:
@@ -114,12 +115,13 @@ def local(
     groups = _divided(dataset.num_parts, daemons)
     served = [parts for parts in groups for _ in range(replicas)]
     threads = threads or max(1, usable_cores() // len(served))
-    folder = OwnFolder("atta-local-")
-    addresses = free_addresses(len(served))
+    folder, held = OwnFolder("atta-local-"), HeldAddresses(len(served))
+    addresses = held.addresses
     places = {parts: tuple(addresses[i * replicas : (i + 1) * replicas]) for i, parts in enumerate(groups)}
-    write_cluster(Path(folder.name) / "cluster.toml", [places[parts] for parts in groups for _ in parts], credentials)
     children: list[subprocess.Popen[bytes]] = []
     try:
+        of_parts = [places[parts] for parts in groups for _ in parts]
+        write_cluster(Path(folder.name) / "cluster.toml", of_parts, credentials)
         for number, (parts, address) in enumerate(zip(served, addresses, strict=True)):
             command = [
                 *(sys.executable, "-m", "atta.cli.main", "serve", "--data", str(path), "--part", parts_text(parts)),
@@ -146,12 +148,13 @@ def local(
             child.terminate()  # a daemon that is still loading does not look at its standard input yet
         _stop(children)
         folder.cleanup()
+        held.close()
         raise
     for standby in (c for number, c in enumerate(connections) if number % replicas):
         standby.close()
     where = {parts.start: addresses for parts, addresses in places.items()}
     known = connections[::replicas], descriptions[::replicas]
-    return LocalCluster(*known, children, folder, credentials, where=lambda: where)
+    return LocalCluster(*known, children, folder, credentials, held=held, where=lambda: where)
 
 
 def _divided(partitions: int, daemons: int | None) -> list[range]:
@@ -160,18 +163,6 @@ def _divided(partitions: int, daemons: int | None) -> list[range]:
     if not 1 <= count <= partitions:
         raise ConfigError(f"daemons is {count}: must be 1 to {partitions}, the number of partitions")
     return [range(partitions * d // count, partitions * (d + 1) // count) for d in range(count)]
-
-
-def free_addresses(count: int) -> list[str]:
-    """Loopback addresses whose ports are free now. All are held at once, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def _await_daemon(connection: Connection, child: subprocess.Popen[bytes], last_words: Path) -> Description:
@@ -193,11 +184,12 @@ def _ended(address: str, code: int, last_words: Path) -> AttaError:
     return RemoteError(address, f"the daemon ended with exit code {code}: {cause}")
 
 
-def _end(children: list[subprocess.Popen[bytes]], folder: OwnFolder, process: int) -> None:
+def _end(children: list[subprocess.Popen[bytes]], folder: OwnFolder, held: HeldAddresses, process: int) -> None:
     """Stop the daemons of ``process``, then remove their folder. It does nothing in a forked child."""
     if os.getpid() == process:
         _stop(children)
         folder.cleanup()
+        held.close()
 
 
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from atta.cli.cluster.dashboard.serving import server
-from atta.client.local import free_addresses
 from atta.observe import answering
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
+from tests.addresses import held_port
 from tests.waiting import eventually
 
 Served = Callable[[int], Callable[[], None]]
@@ -34,7 +34,7 @@ def page(port: int) -> Callable[[], None]:
 def port(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Where metrics, or a page, are served; a silent caller has a second."""
     monkeypatch.setattr(answering, "ANSWER_S", 1.0)
-    port = int(free_addresses(1)[0].rpartition(":")[2])
+    port = held_port()
     end = request.param(port)
     yield port
     end()

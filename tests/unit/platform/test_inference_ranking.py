@@ -41,6 +41,8 @@ def test_blocks_in_any_order_give_the_best_targets_of_all(
 
 def test_scores_that_are_no_numbers_are_never_the_best() -> None:
     best = BestTargets(np.array([5]), 2, loops=False)
-    best.take(np.array([[np.nan, 1, -np.inf]], np.float32), TargetBlock(np.array([1, 2, 3]), np.empty((2, 0), np.int64)))
+    best.take(
+        np.array([[np.nan, 1, -np.inf]], np.float32), TargetBlock(np.array([1, 2, 3]), np.empty((2, 0), np.int64))
+    )
     pairs, values = best.pairs()
     assert (pairs.tolist(), values.tolist()) == ([[5, 2]], [1.0])

@@ -25,11 +25,10 @@ from atta.bench.kv.pull import PullConfig
 from atta.bench.kv.reads import ReadsConfig
 from atta.bench.kv.tables import TablesConfig
 from atta.bench.lab.flow import flow_bytes_per_s
-from atta.bench.lab.netlab import Host, NetLab, bits_per_s, loopback
+from atta.bench.lab.netlab import Host, NetLab, addresses_on, bits_per_s, loopback
 from atta.bench.lab.platform_run import serve_command
 from atta.bench.lab.workfolder import work_folder
 from atta.bench.results import BenchReport
-from atta.client.local import free_addresses
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.extras import missing, not_installed
 from atta.partition import Dataset, GraphWriter, partition_graph
@@ -200,9 +199,9 @@ def _gathers(bench: KvBench, dataset: Path, report: BenchReport, number: int, sa
 def _served(bench: KvBench, dataset: Path, hosts: Sequence[Host], say: Callable[[str], None]) -> Figures:
     """Figures of pulling from a daemon on the first host to the second, and on loopback of mutable tables."""
     shaped = hosts[0].interface is not None
-    addresses = [f"{hosts[0].address}:{port}" for port in _PORTS] if shaped else free_addresses(2)
     threads = bench.threads[0]
     with tempfile.TemporaryDirectory(prefix="atta-bench-kv-") as logs, contextlib.ExitStack() as stack:
+        addresses = stack.enter_context(addresses_on([(hosts[0], port) for port in _PORTS]))
         serve = _serve_command(bench, dataset, addresses[0])
         daemon = stack.enter_context(_background(hosts[0], serve, Path(logs) / "daemon.log"))
         send = [*_module("pull"), "send", addresses[1]]

@@ -16,14 +16,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
 from atta.errors import AttaError, ConfigError
+from atta.observe.machine.addresses import HeldAddresses
 
-__all__ = ["Host", "NetLab", "bits_per_s", "loopback", "no_namespaces"]
+__all__ = ["Host", "NetLab", "addresses_on", "bits_per_s", "loopback", "no_namespaces"]
 
 _TOOLS = ("ip", "tc", "nsenter", "setpriv", "unshare")
 _RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[kmg]?bit")
@@ -87,6 +88,16 @@ def bits_per_s(rate: str) -> float:
 def loopback(count: int) -> list[Host]:
     """``count`` hosts that are all this machine; only their ports differ."""
     return [Host("127.0.0.1") for _ in range(count)]
+
+
+@contextlib.contextmanager
+def addresses_on(places: Sequence[tuple[Host, int]]) -> Iterator[list[str]]:
+    """The address of each host and port; on loopback, which has one set of ports, addresses held within the block."""
+    if any(host.interface is not None for host, _ in places):
+        yield [f"{host.address}:{port}" for host, port in places]
+        return
+    with HeldAddresses(len(places)) as held:
+        yield held.addresses
 
 
 def no_namespaces() -> str | None:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from atta.bench.lab.netlab import Host
+from atta.bench.lab.netlab import Host, addresses_on
 from atta.bench.lab.processes import Measured, SystemProcesses
 from atta.bench.lab.workload import BenchWorkload, Recipe
 from atta.bench.loader.consumer import ConsumerConfig
-from atta.client.local import free_addresses
 from atta.daemon.security.security import is_loopback
 from atta.wire.clusterfile import write_cluster
 
-__all__ = ["cache_options", "places", "quiet_environment", "run_atta", "serve_command"]
+__all__ = ["PORT", "cache_options", "quiet_environment", "run_atta", "serve_command"]
 
-_PORT, _RENDEZVOUS_PORT = 7070, 7069
+PORT, _RENDEZVOUS_PORT = 7070, 7069
+"""Of a daemon, and of the place where trainers meet, on hosts that have ports of their own."""
 
 
 def cache_options(share: float | None) -> list[str]:
@@ -57,12 +57,12 @@ def run_atta(
     Raises:
         AttaError: a process failed or hangs.
     """
-    *addresses, meeting = places(hosts)
-    training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
     cluster = folder / "cluster.toml"
-    write_cluster(cluster, addresses)
     options = ["--threads", str(workload.threads), *serve]
-    with SystemProcesses("atta", folder) as processes:
+    places = [*((host, PORT) for host in hosts), (hosts[0], _RENDEZVOUS_PORT)]
+    with addresses_on(places) as (*addresses, meeting), SystemProcesses("atta", folder) as processes:
+        training = {} if recipe is None else {"rendezvous": f"tcp://{meeting}", "recipe": asdict(recipe)}
+        write_cluster(cluster, addresses)
         for part, host in enumerate(hosts):
             processes.start_support(
                 f"daemon{part}", host, serve_command(data, part, addresses[part], cluster, *options)
@@ -88,13 +88,6 @@ def run_atta(
             command = [sys.executable, "-m", module, json.dumps({**asdict(config), **training})]
             processes.start_rank(host, command, quiet_environment(host, workload.threads))
         return processes.measure(epochs=workload.epochs, seconds=workload.seconds, timeout_s=workload.timeout_s)
-
-
-def places(hosts: Sequence[Host]) -> list[str]:
-    """Addresses of a daemon on each host, and of the place on the first one where trainers meet."""
-    if all(host.interface is None for host in hosts):
-        return free_addresses(len(hosts) + 1)
-    return [*(f"{host.address}:{_PORT}" for host in hosts), f"{hosts[0].address}:{_RENDEZVOUS_PORT}"]
 
 
 def quiet_environment(host: Host, threads: int) -> dict[str, str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.netlab import Host
-from atta.bench.lab.platform_run import places, quiet_environment, serve_command
+from atta.bench.lab.netlab import Host, addresses_on
+from atta.bench.lab.platform_run import PORT, quiet_environment, serve_command
 from atta.bench.lab.processes import SystemProcesses, sent
 from atta.bench.scale import consumer
 from atta.bench.scale.clocks import read_times
@@ -90,8 +90,9 @@ def run_cell(
     Raises:
         AttaError: a process failed or hangs.
     """
-    with SystemProcesses(cell.name, folder) as processes:
-        _start(processes, cell, batches, hosts, folder)
+    places = [(host, PORT) for host in hosts]
+    with addresses_on(places) as addresses, SystemProcesses(cell.name, folder) as processes:
+        _start(processes, cell, batches, [*zip(hosts, addresses, strict=True)], folder)
         ready = processes.ask(None, timeout_s=batches.timeout_s)
         session = _Questions(processes, hosts, batches, {int(s): n for s, n in ready[0]["batches"].items()})
         found: dict[int | None, Figures] = {}
@@ -110,21 +111,26 @@ def run_cell(
     return found
 
 
-def _start(processes: SystemProcesses, cell: Cell, batches: Batches, hosts: Sequence[Host], folder: Path) -> None:
-    addresses = places(hosts)[:-1]
-    cluster = folder / "cluster.toml"
+def _start(
+    processes: SystemProcesses,
+    cell: Cell,
+    batches: Batches,
+    places: Sequence[tuple[Host, str]],
+    folder: Path,
+) -> None:
+    cluster, addresses = folder / "cluster.toml", [address for _, address in places]
     write_cluster(cluster, addresses)
-    for part, host in enumerate(hosts):
+    for part, (host, address) in enumerate(places):
         options = ("--threads", str(batches.threads), *cell.serve)
-        serve = serve_command(cell.data, part, addresses[part], cluster, *options, python=cell.python)
+        serve = serve_command(cell.data, part, address, cluster, *options, python=cell.python)
         processes.start_support(f"daemon{part}", host, serve)
     given = {
         **{name: getattr(batches, name) for name in consumer.SETTINGS},
         "addresses": addresses,
-        "world_size": len(hosts),
+        "world_size": len(places),
         "deadline_s": _CONNECT_S,
     }
-    for rank, host in enumerate(hosts):
+    for rank, (host, _) in enumerate(places):
         command = [cell.python, "-P", consumer.__file__, json.dumps({**given, "rank": rank})]
         processes.start_rank(host, command, quiet_environment(host, batches.threads))
 

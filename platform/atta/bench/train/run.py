@@ -17,18 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.netlab import Host
-from atta.bench.lab.platform_run import serve_command
+from atta.bench.lab.netlab import Host, addresses_on
+from atta.bench.lab.platform_run import PORT, serve_command
 from atta.bench.lab.processes import SystemProcesses, sent_bytes
 from atta.bench.train.straggler import StopPattern, Straggler, trainer_process
-from atta.client.local import free_addresses
 from atta.errors import AttaError
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.wire.clusterfile import write_cluster
 
 __all__ = ["Trained", "run_training"]
 
-_PORT, _MEETING_PORT = 7070, 29400
+_MEETING_PORT = 29400
 _POLL_S = 0.5
 _SOON_S = 0.01
 _END_S = 30.0
@@ -77,9 +76,7 @@ def run_training(
         AttaError: a process failed, or the run takes longer than ``timeout_s``.
     """
     alone = all(host.interface is None for host in hosts)
-    addresses = free_addresses(len(hosts)) if alone else [f"{host.address}:{_PORT}" for host in hosts]
     cluster, report = folder / "cluster.toml", folder / "report.json"
-    write_cluster(cluster, addresses)
     command = [
         *(sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster), "--device", "cpu"),
         *("--trainers", str(len(hosts) * trainers), *options),
@@ -90,7 +87,9 @@ def run_training(
         command += ["--nnodes", str(nodes), "--rdzv-endpoint", f"{hosts[0].address}:{_MEETING_PORT}"]
     # Hosts share the cores of this machine, which no launcher knows.
     threads = max(1, len(os.sched_getaffinity(0)) // (len(hosts) * trainers))
-    with SystemProcesses("atta", folder) as daemons:
+    places = [(host, PORT) for host in hosts]
+    with addresses_on(places) as addresses, SystemProcesses("atta", folder) as daemons:
+        write_cluster(cluster, addresses)
         for part, host in enumerate(hosts):
             serve = serve_command(data, part, addresses[part], cluster, "--threads", "1")
             daemons.start_support(f"daemon{part}", host, serve)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,15 +9,14 @@ import pytest
 from atta.errors import AttaError
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting.place import MeetingPlace
+from tests.addresses import held_addresses
 
 WAIT_S = 20.0
 
 
 def places() -> tuple[MeetingPlace, MeetingPlace]:
     """Those of two machines."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    (endpoint,) = held_addresses(1)
     with ThreadPoolExecutor() as pool:
         made = [pool.submit(MeetingPlace, Nodes(2, rank, endpoint), WAIT_S) for rank in range(2)]
         first, second = (one.result(60) for one in made)
@@ -53,8 +51,6 @@ def test_a_single_machine_is_reached_on_loopback() -> None:
 
 
 def test_a_machine_does_not_wait_for_ever_for_the_first_one() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    (endpoint,) = held_addresses(1)
     with pytest.raises(AttaError, match=r"^node 1 of 2 at .*: the others did not come or went away"):
         MeetingPlace(Nodes(2, 1, endpoint), 1.0)

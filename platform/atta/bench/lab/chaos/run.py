@@ -19,9 +19,8 @@ from atta.bench.lab.chaos.oracle import expected_batches, expected_weights
 from atta.bench.lab.chaos.plan import Fault, FaultKind, plan_faults
 from atta.bench.lab.chaos.processes import ChaosProcess, daemon_process, sample_of, worker_process
 from atta.bench.lab.chaos.worker import WorkerSettings
-from atta.bench.lab.netlab import Host, NetLab, loopback, no_namespaces
+from atta.bench.lab.netlab import Host, NetLab, addresses_on, loopback, no_namespaces
 from atta.bench.output import document, now
-from atta.client.local import free_addresses
 from atta.errors import AttaError, ConfigError
 from atta.wire.clusterfile import write_cluster
 
@@ -134,8 +133,10 @@ class ChaosRun:
             raise ConfigError(f"--faults {','.join(impossible)}: {no_namespaces()}")
         with ExitStack() as stack:
             hosts = self._hosts(stack)
+            daemons = hosts[: self.settings.parts * self.settings.replicas]
+            addresses = stack.enter_context(addresses_on([(host, PORT) for host in daemons]))
             stack.callback(self._end_all)
-            self._set_up(hosts)
+            self._set_up(hosts, addresses)
             try:
                 self._disturb()
             finally:
@@ -148,12 +149,10 @@ class ChaosRun:
             return stack.enter_context(NetLab(count, shm_bytes=DISK_BYTES)).hosts
         return loopback(count)
 
-    def _set_up(self, hosts: Sequence[Host]) -> None:
+    def _set_up(self, hosts: Sequence[Host], addresses: Sequence[str]) -> None:
         s, graph = self.settings, ChaosGraph.drawn()
         data = graph.write(s.folder, s.parts)
         own = hosts[0].interface is not None
-        count = s.parts * s.replicas
-        addresses = [f"{host.address}:{PORT}" for host in hosts[:count]] if own else free_addresses(count)
         by_part = [tuple(addresses[part * s.replicas : (part + 1) * s.replicas]) for part in range(s.parts)]
         write_cluster(s.folder / "cluster.toml", [one if len(one) > 1 else one[0] for one in by_part])
         for number, (host, address) in enumerate(zip(hosts, addresses, strict=False)):

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.observe import lastwords
+from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.tether import tethered
 from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
@@ -63,8 +63,8 @@ class DaemonKeeper:
     def __init__(self, part: int, words: Sequence[str], cluster: str) -> None:
         """``words``: of ``atta serve``, without addresses; ``cluster``: the name of the registry's actor."""
         self._words, self._cluster = list(words), cluster
-        self._host, self._node = _host(), _node()
-        self._port, self._care = _free_port(self._host), Care(part)
+        self._held, self._node, self._care = HeldAddresses(1, _host()), _node(), Care(part)
+        (self._address,) = self._held.addresses
         self._own = OwnFolder("atta-ray-")
         self._folder = Path(self._own.name)
         self._child: subprocess.Popen[bytes] | None = None
@@ -88,10 +88,7 @@ class DaemonKeeper:
         self._end.set()
         self._thread.join(END_S + ANSWER_S)
         self._own.cleanup()
-
-    @property
-    def _address(self) -> str:
-        return _joined(self._host, self._port)
+        self._held.close()
 
     def _keep(self) -> None:
         while not self._end.wait(LOOK_S):
@@ -105,8 +102,6 @@ class DaemonKeeper:
         if self._child is not None and self._child.poll() is not None:
             self._child = None
             self._care.ended(time.monotonic())
-            if not _is_free(self._host, self._port):  # somebody else has taken it
-                self._port = _free_port(self._host)
         self._care.told(self._announce())
         step = self._care.decide(time.monotonic())
         if step is NextStep.START:
@@ -150,10 +145,13 @@ class DaemonKeeper:
 class TrainerKeeper:
     """Runs one trainer, the same program as under torch's launcher. It restarts nothing: all ranks start together."""
 
+    def __init__(self) -> None:
+        self._host = _host()
+        self._held = HeldAddresses(1, self._host)
+
     def place(self) -> dict[str, Any]:
-        """Its node, the host that others reach it at, and a port that is free there."""
-        host = _host()
-        return {"node": _node(), "host": host, "port": _free_port(host)}
+        """Its node, the host that others reach it at, and a port there that is held for the trainer."""
+        return {"node": _node(), "host": self._host, "port": self._held.ports[0]}
 
     def version(self, folder: str | None, name: str) -> str:
         """A text that changes when a file of ``folder`` is written anew; empty: there is none."""
@@ -222,23 +220,3 @@ def _node() -> str:
 
 def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _free_port(host: str) -> int:
-    with _socket(host) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(host: str, port: int) -> bool:
-    with _socket(host) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def _socket(host: str) -> socket.socket:
-    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
