@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.neighbor import vertex_ids
 from atta.client.loaders.norms import count_norms
 from atta.client.loaders.seeds import (
     InputNodes,
@@ -23,7 +24,6 @@ from atta.client.loaders.seeds import (
     tables_by_type,
 )
 from atta.client.sessions.cursor import StreamPlace
-from atta.client.tables.rows import vertex_ids
 from atta.errors import ConfigError
 from atta.samplers.arguments import names, whole
 from atta.samplers.batch.layout import check_draws_alone

@@ -27,8 +27,10 @@ from atta.samplers.arguments import flag, integers, names
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
-__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of"]
+__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of", "vertex_ids", "vertices_alone"]
 
+_TOGETHER = 1 << 14
+"""Vertices per batch where they come without edges."""
 _TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
 
 
@@ -208,3 +210,21 @@ def edge_tables_by_type(
         return dict(given)
     wanted = names("edge_tables", given)
     return {edge_type_name(schema, None): wanted} if wanted else {}
+
+
+def vertices_alone(
+    cluster: Cluster, node_type: str, ids: np.ndarray | None, tables: Sequence[str] = ()
+) -> NeighborLoader:
+    """Batches of vertices without edges, with rows of ``tables``. ``ids``: int64, or None for all of the type."""
+    return NeighborLoader(
+        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
+        seed_policy="global", edge_ids=False,
+    )  # fmt: skip
+
+
+def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
+    """The user ids of all vertices of a type, ascending: int64 [n]."""
+    out = np.empty(cluster.schema.node_counts[node_type], np.int64)
+    for batch in vertices_alone(cluster, node_type, None) if len(out) else ():
+        out[batch.input_id] = batch.n_id(node_type)
+    return out

@@ -23,10 +23,10 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.arguments import earlier_names
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import NeighborLoader, vertex_ids
 from atta.client.loaders.pyg_data import tensor_name
 from atta.client.loaders.seeds import as_ids
-from atta.client.tables.rows import table_rows, vertex_ids
+from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
 from atta.partition.schema import split_edge_type
 
