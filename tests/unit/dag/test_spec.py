@@ -130,7 +130,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
     ops = {op.id: op for op in spec.operators}
     match change:
         case "version":
-            spec.version = 2
+            spec.version = 3
         case "twice":
             spec.operators.add().CopyFrom(ops["nbr1"])
         case "nameless":

@@ -259,12 +259,13 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         ends = {name: torch.from_numpy(batch.edge_index(name)) for name in edges}
         ids = {name: _tensor(batch.e_id(name)) for name in edges}
         trees = {t: torch.from_numpy(found) for t in n_id if (found := batch.tree_of_seed(t)) is not None}
-        if not (named and schema.typed):
+        by_hop = batch.origin.by_hop
+        if len(n_id) == len(edges) == 1 and not (named and schema.typed):
             (node_type,), (name,) = n_id, edges
             row, col = ends[name]
             return SamplerOutput(
                 n_id[node_type], row, col, ids[name], trees.get(node_type), batch.num_sampled_nodes(),
-                batch.num_sampled_edges(), metadata=metadata,
+                batch.num_sampled_edges() if by_hop else None, metadata=metadata,
             )  # fmt: skip
         return HeteroSamplerOutput(
             n_id,
@@ -273,7 +274,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             {edges[name]: found for name, found in ids.items()},
             trees or None,
             {t: batch.num_sampled_nodes(t) for t in n_id},
-            {edges[name]: batch.num_sampled_edges(name) for name in edges},
+            {edges[name]: batch.num_sampled_edges(name) for name in edges} if by_hop else None,
             metadata=metadata,
         )
 
