@@ -20,7 +20,19 @@ from atta.partition.names import (
     split_edge_type,
 )
 
-__all__ = ["Schema", "TableSpec", "check_name", "is_table_name", "join_edge_type", "split_edge_type"]
+__all__ = [
+    "EDGE_TYPE",
+    "NODE_TYPE",
+    "Schema",
+    "TableSpec",
+    "check_name",
+    "is_table_name",
+    "join_edge_type",
+    "split_edge_type",
+]
+
+NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
+"""The types of a graph whose types have no names of their own."""
 
 _LARGEST = 2**63 - 1
 
@@ -131,6 +143,12 @@ class Schema:
                     raise ConfigError(f"classes of {type_!r}: there is no table {name.split('/')[0]!r}")
                 if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
                     raise ConfigError(f"classes of {type_!r}: those of {name!r} are not a list of names")
+
+    @property
+    def typed(self) -> bool:
+        """Whether types have names of their own; else ``node`` is the only node type, ``node__to__node`` the only edge
+        type."""
+        return self.node_types != (NODE_TYPE,) or self.edge_types != (EDGE_TYPE,)
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""

@@ -76,12 +76,9 @@ def partition_graph(
                 "verify": verify,
             }
             return partition_graph(src, made, parts=parts, method=method, progress=progress, **again)
-<<<<<<< HEAD
     if not is_url(src):
         refuse_unimported(src)
-=======
     check_replaceable(dst, MANIFEST, overwrite=overwrite)
->>>>>>> running
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     how = how_made(method, parts, seed, balance, options)
     try:

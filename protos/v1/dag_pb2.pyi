@@ -7,10 +7,21 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class EdgeUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOIN: _ClassVar[EdgeUse]
+    WITHIN: _ClassVar[EdgeUse]
+    ROWS: _ClassVar[EdgeUse]
+    BUDGET: _ClassVar[EdgeUse]
+
 class Frontier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FRONTIER_NEW: _ClassVar[Frontier]
     FRONTIER_ALL: _ClassVar[Frontier]
+JOIN: EdgeUse
+WITHIN: EdgeUse
+ROWS: EdgeUse
+BUDGET: EdgeUse
 FRONTIER_NEW: Frontier
 FRONTIER_ALL: Frontier
 
@@ -47,12 +58,14 @@ class Operator(_message.Message):
     def __init__(self, id: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., seed: _Optional[_Union[SeedOp, _Mapping]] = ..., positive: _Optional[_Union[PositiveOp, _Mapping]] = ..., negative: _Optional[_Union[NegativeOp, _Mapping]] = ..., neighborhood: _Optional[_Union[NeighborhoodOp, _Mapping]] = ..., feature: _Optional[_Union[FeatureOp, _Mapping]] = ..., batch: _Optional[_Union[BatchOp, _Mapping]] = ...) -> None: ...
 
 class SeedOp(_message.Message):
-    __slots__ = ("node_type", "links")
+    __slots__ = ("node_type", "links", "others")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     links: str
-    def __init__(self, node_type: _Optional[str] = ..., links: _Optional[str] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node_type: _Optional[str] = ..., links: _Optional[str] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PositiveOp(_message.Message):
     __slots__ = ("edge_type",)
@@ -91,18 +104,32 @@ class NegativeLinks(_message.Message):
     def __init__(self, triplet: _Optional[bool] = ..., amount: _Optional[float] = ..., strategy: _Optional[_Union[NegativeLinks.Strategy, str]] = ...) -> None: ...
 
 class NeighborhoodOp(_message.Message):
-    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method")
+    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method", "use", "budgets", "table")
     HOP_FIELD_NUMBER: _ClassVar[int]
     FAN_OUTS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     hop: int
     fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
     replace: bool
     frontier: Frontier
     method: int
-    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ...) -> None: ...
+    use: EdgeUse
+    budgets: _containers.RepeatedCompositeFieldContainer[Budget]
+    table: str
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ..., use: _Optional[_Union[EdgeUse, str]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
+
+class Budget(_message.Message):
+    __slots__ = ("node_type", "count")
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    node_type: str
+    count: int
+    def __init__(self, node_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class BatchOp(_message.Message):
     __slots__ = ("name", "options", "edge_type")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from atta.partition.schema import Schema
     from atta.samplers.dag.instance import OwnedVertices
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
@@ -53,7 +54,7 @@ class SampleItem:
     several owners with ``starts``. ``positions`` int64 [n]: local ids of the same vertices. ``trees`` int32 [n] and
     ``times`` int64 [n] are None if the method does not need them. ``tables``: edge tables whose rows are wanted too.
     ``kept``: ``rows`` are those of ``KeptEdges``. ``version``: whose edges, see ``BatchState.sources``; 0: the
-    dataset's own.
+    dataset's own. ``by``: see ``PlanOp``.
     """
 
     edge_type: str
@@ -69,6 +70,7 @@ class SampleItem:
     starts: np.ndarray | None = None
     kept: bool = False
     version: int = 0
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class BatchSeeds:
         input_id: int64 [S], positions in the user's input.
         sources: int64 [S], the sources of the seed edges; None if the seeds are vertices.
         times: int64 [S]; None without a temporal method, and if vertices have their own times.
+        types: int32 [S], the seeds' node types by number in the schema, ascending; None: all are of one.
         exclude: edge types from which the seed edges are left out, each with a flag: whether to leave out the reverse
             edges instead.
     """
@@ -111,6 +114,17 @@ class BatchSeeds:
     sources: np.ndarray | None = None
     times: np.ndarray | None = None
     exclude: tuple[tuple[str, bool], ...] = ()
+    types: np.ndarray | None = None
+
+    def by_type(self, schema: Schema, only: str) -> Iterator[tuple[str, int, int]]:
+        """Yield node type, first position and end of the seeds of each type. ``only``: the type if there is one."""
+        if self.types is None:
+            yield only, 0, len(self.ids)
+            return
+        bounds = np.searchsorted(self.types, np.arange(len(schema.node_types) + 1)).tolist()
+        for node_type, (first, stop) in zip(schema.node_types, pairwise(bounds), strict=True):
+            if first < stop:
+                yield node_type, first, stop
 
 
 class PairItem(NamedTuple):

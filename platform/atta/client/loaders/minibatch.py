@@ -25,7 +25,7 @@ class MiniBatch(SampledBatch):
 
         It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
         ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, and ``seed_time`` if there was an ``input_time``. Table
-        rows share the batch's memory.
+        rows share the batch's memory. A table that is called like one of these others comes as ``table_<name>``.
         ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
         Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``
         and ``pairs_<name>`` if a table has that name.

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import vertex_ids, vertices_alone
 from atta.errors import ConfigError
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
-    from atta.client.loaders.minibatch import MiniBatch
 
 __all__ = ["ascending_ids", "rows_of_all", "table_rows"]
 
-_TOGETHER = 1 << 14
-"""Vertices per batch."""
 _IN_A_SESSION = 1 << 20
 """Ids in one request."""
 
@@ -27,9 +23,7 @@ def ascending_ids(cluster: Cluster, policy: str) -> np.ndarray | None:
     kind, _, name = policy.partition(":")
     if kind != "nodes" or _are_numbered(cluster, policy, cluster.schema.node_counts[name]):
         return None
-    found = np.concatenate([batch.n_id(name).copy() for batch in _batches(cluster, name, None)])
-    found.sort()
-    return found
+    return vertex_ids(cluster, name)
 
 
 def rows_of_all(cluster: Cluster, policy: str, count: int, ids: np.ndarray | None) -> np.ndarray:
@@ -81,15 +75,5 @@ def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | No
 
 
 def _fill(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | None, out: np.ndarray) -> None:
-    for batch in _batches(cluster, node_type, ids, name):
+    for batch in vertices_alone(cluster, node_type, ids, [name]):
         out[batch.input_id] = batch.table(name, node_type)
-
-
-def _batches(cluster: Cluster, node_type: str, ids: np.ndarray | None, *tables: str) -> Iterator[MiniBatch]:
-    """Vertices without neighbours; None: all of a type."""
-    return iter(
-        NeighborLoader(
-            cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: [*tables]}, rank=0, world_size=1,
-            seed_policy="global", edge_ids=False,
-        )
-    )  # fmt: skip
