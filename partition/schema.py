@@ -13,7 +13,10 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["Schema", "TableSpec", "check_name", "is_table_name", "split_edge_type"]
+__all__ = ["EDGE_TYPE", "NODE_TYPE", "Schema", "TableSpec", "check_name", "is_table_name", "split_edge_type"]
+
+NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
+"""The types of a graph whose types have no names of their own."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*")
 _LARGEST = 2**63 - 1
@@ -139,6 +142,12 @@ class Schema:
                 raise ConfigError(f"edge type {edge_type!r}: the table name {name!r} is reserved")
             if name in ("weight", "time") and spec.row_shape:
                 raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
+
+    @property
+    def typed(self) -> bool:
+        """Whether types have names of their own; else ``node`` is the only node type, ``node__to__node`` the only edge
+        type."""
+        return self.node_types != (NODE_TYPE,) or self.edge_types != (EDGE_TYPE,)
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atta.partition.dataset import CSC, Dataset, JoinedPart, Part, VertexTimes
     from atta.partition.schema import Schema
 
-__all__ = ["Answer", "PartEdges", "Shard", "places", "without_edges"]
+__all__ = ["Answer", "PartEdges", "Shard", "only", "places", "without_edges"]
 
 DEGREE_SAMPLE = 2048
 _LAST_BITS = (1 << 16) - 1
@@ -99,7 +99,7 @@ class Shard:
         self.part = part
         self.threads = threads
         self.dataset = dataset
-        self._tables: dict[tuple[str, Method], Tables | None] = {}
+        self._tables: dict[tuple[str, Method, str], Tables | None] = {}
         self._lock = threading.Lock()
         self.on_prepared: Callable[[str, Method, Tables | None], None] | None = None
         """Called with the edge type and the tables of a method that has just been prepared."""
@@ -122,8 +122,8 @@ class Shard:
         other = {e for e in self._edges if self.dataset.schema.endpoints(e)[0] in times}
         with self._lock:
             found._tables = {
-                (edge_type, method): tables
-                for (edge_type, method), tables in self._tables.items()
+                (edge_type, method, by): tables
+                for (edge_type, method, by), tables in self._tables.items()
                 if edge_type not in edges and not (method.temporal and edge_type in other)
             }
         return found
@@ -140,13 +140,14 @@ class Shard:
         trees: np.ndarray | None = None,
         times: np.ndarray | None = None,
         tables: Sequence[str] = (),
+        by: str = "",
         threads: int | None = None,
     ) -> Answer:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
 
         The result for a row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times``
         int64 [m], and the row's user id (docs/architecture.md, determinism contract). ``tables`` names the edge tables
-        whose rows are wanted too.
+        whose rows are wanted too. ``by``: the edge table that a weighted method draws by; empty: ``weight``.
 
         Raises:
             ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
@@ -163,7 +164,7 @@ class Shard:
                 fan_out=fan_out,
                 replace=replace,
                 stream_key=stream_key,
-                method=self._method(edge_type, csc, method),
+                method=self._method(edge_type, csc, method, by),
                 trees=trees,
                 times=times,
                 positions=bool(tables),
@@ -177,27 +178,28 @@ class Shard:
         rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables}
         return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
 
-    def _method(self, edge_type: str, csc: CSC, method: Method) -> Tables | None:
+    def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
         """The method's tables. They are made when they are first needed."""
         if method is Method.UNIFORM:
             return None
         with self._lock:
-            if (edge_type, method) not in self._tables:
+            key = edge_type, method, by
+            if key not in self._tables:
                 source, _ = self.dataset.schema.endpoints(edge_type)
                 of_sources = self.dataset.times(source) if method.temporal else None
-                self._tables[edge_type, method] = tables_for(
+                self._tables[key] = tables_for(
                     method,
                     csc.indptr,
                     csc.indices,
-                    weight=csc.weight,
+                    weight=self._edge_table(edge_type, by) if by else csc.weight,
                     time=csc.time,
                     source_keys=np.ascontiguousarray(self.dataset.ids(source)),
                     source_time=None if of_sources is None else of_sources.times,
                     threads=self.threads,
                 )
-                if self.on_prepared is not None:
-                    self.on_prepared(edge_type, method, self._tables[edge_type, method])
-            return self._tables[edge_type, method]
+                if self.on_prepared is not None and not by:
+                    self.on_prepared(edge_type, method, self._tables[key])
+            return self._tables[key]
 
     def _edge_table(self, edge_type: str, name: str) -> np.ndarray:
         return self._edges[edge_type].part.edge_table(edge_type, name)
@@ -332,12 +334,17 @@ def without_edges(
     gone = unwanted[np.minimum(np.searchsorted(unwanted, keys), len(unwanted) - 1)] == keys
     if not gone.any():
         return answer
-    left = answer.counts.copy()
-    left[near] -= np.bincount(row[gone], minlength=len(near)).astype(left.dtype)
     kept = np.ones(len(answer.neighbors), dtype=bool)
     kept[edges[gone]] = False
+    return only(answer, kept)
+
+
+def only(answer: Answer, kept: np.ndarray) -> Answer:
+    """``answer`` with the edges that ``kept`` (bool [edges]) marks."""
+    rows = np.repeat(np.arange(len(answer.counts)), answer.counts)
+    counts = np.bincount(rows[kept], minlength=len(answer.counts)).astype(answer.counts.dtype)
     tables = {name: table[kept] for name, table in answer.tables.items()}
-    return Answer(left, answer.neighbors[kept], answer.edge_ids[kept], tables)
+    return Answer(counts, answer.neighbors[kept], answer.edge_ids[kept], tables)
 
 
 def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -> Iterator[tuple[np.ndarray, Answer]]:

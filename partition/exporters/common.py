@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.partition.disk.files import chunks
-from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
+from atta.partition.graph import Graph
 from atta.partition.schema import Schema, TableSpec
 
 __all__ = [
@@ -30,7 +30,7 @@ _CHUNK_ROWS = 1 << 18
 
 def is_homogeneous(schema: Schema) -> bool:
     """Whether ``node`` is the only node type and ``node__to__node`` the only edge type."""
-    return schema.node_types == (NODE_TYPE,) and schema.edge_types == (EDGE_TYPE,)
+    return not schema.typed
 
 
 def lost_tables(

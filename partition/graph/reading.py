@@ -18,7 +18,7 @@ from atta.partition.disk.files import (
     read_sealed,
 )
 from atta.partition.disk.store import path_here
-from atta.partition.schema import Schema
+from atta.partition.schema import EDGE_TYPE, NODE_TYPE, Schema
 
 __all__ = [
     "EDGE_TYPE",
@@ -35,7 +35,6 @@ __all__ = [
 
 MANIFEST = "graph.json"
 FORMAT, VERSION = "atta-graph", 1
-NODE_TYPE, EDGE_TYPE = "node", "node__to__node"
 
 Array = npt.NDArray[Any]
 

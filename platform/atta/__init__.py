@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
     from atta.client.loaders.batch import BatchLoader
     from atta.client.loaders.dag import DagLoader
+    from atta.client.loaders.hgt import HGTLoader
     from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
     from atta.client.loaders.minibatch import MiniBatch
     from atta.client.loaders.neighbor import NeighborLoader
@@ -71,6 +72,7 @@ __all__ = [
     "DistEmbedding",
     "DistTensor",
     "DrainingError",
+    "HGTLoader",
     "LinkNeighborLoader",
     "LocalCluster",
     "MiniBatch",
@@ -110,6 +112,7 @@ _HOMES = {
     "DagLoader": "atta.client.loaders.dag",
     "DistEmbedding": "atta.client.tables.embedding",
     "DistTensor": "atta.client.tables.tensor",
+    "HGTLoader": "atta.client.loaders.hgt",
     "LinkNeighborLoader": "atta.client.loaders.link",
     "LocalCluster": "atta.client.local",
     "MiniBatch": "atta.client.loaders.minibatch",

@@ -7,10 +7,21 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class EdgeUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOIN: _ClassVar[EdgeUse]
+    WITHIN: _ClassVar[EdgeUse]
+    ROWS: _ClassVar[EdgeUse]
+    BUDGET: _ClassVar[EdgeUse]
+
 class Frontier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FRONTIER_NEW: _ClassVar[Frontier]
     FRONTIER_ALL: _ClassVar[Frontier]
+JOIN: EdgeUse
+WITHIN: EdgeUse
+ROWS: EdgeUse
+BUDGET: EdgeUse
 FRONTIER_NEW: Frontier
 FRONTIER_ALL: Frontier
 
@@ -91,18 +102,32 @@ class NegativeLinks(_message.Message):
     def __init__(self, triplet: _Optional[bool] = ..., amount: _Optional[float] = ..., strategy: _Optional[_Union[NegativeLinks.Strategy, str]] = ...) -> None: ...
 
 class NeighborhoodOp(_message.Message):
-    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method")
+    __slots__ = ("hop", "fan_outs", "replace", "frontier", "method", "use", "budgets", "table")
     HOP_FIELD_NUMBER: _ClassVar[int]
     FAN_OUTS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     hop: int
     fan_outs: _containers.RepeatedCompositeFieldContainer[FanOut]
     replace: bool
     frontier: Frontier
     method: int
-    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ...) -> None: ...
+    use: EdgeUse
+    budgets: _containers.RepeatedCompositeFieldContainer[Budget]
+    table: str
+    def __init__(self, hop: _Optional[int] = ..., fan_outs: _Optional[_Iterable[_Union[FanOut, _Mapping]]] = ..., replace: _Optional[bool] = ..., frontier: _Optional[_Union[Frontier, str]] = ..., method: _Optional[int] = ..., use: _Optional[_Union[EdgeUse, str]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
+
+class Budget(_message.Message):
+    __slots__ = ("node_type", "count")
+    NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    node_type: str
+    count: int
+    def __init__(self, node_type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class BatchOp(_message.Message):
     __slots__ = ("name", "options", "edge_type")

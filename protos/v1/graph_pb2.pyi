@@ -16,7 +16,7 @@ class SampleRequest(_message.Message):
     def __init__(self, edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class EdgeSample(_message.Message):
-    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version")
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version", "by")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAN_OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class EdgeSample(_message.Message):
     TIMES_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     fan_out: int
     replace: bool
@@ -39,7 +40,8 @@ class EdgeSample(_message.Message):
     times: bytes
     tables: _containers.RepeatedScalarFieldContainer[str]
     version: int
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ...) -> None: ...
+    by: str
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
 
 class SampleChunk(_message.Message):
     __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.dag.spec import Kind
 from atta.samplers.operators.base import Bounds
 
@@ -188,6 +189,11 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
             known[node_type] += min(total[node_type], bounds.vertices)
             edges[op.edge_type] = bounds.edges
     for op in plan.neighborhoods:
+        if op.use is EdgeUse.ROWS:
+            continue
+        if op.use is EdgeUse.BUDGET:
+            known |= {t: min(total[t], known[t] + count) for t, count in op.budgets}
+            continue
         frontier = dict(known) if op.frontier_all else fresh
         fresh = dict.fromkeys(schema.node_types, 0)
         for edge_type, fan_out in op.fan_outs:
@@ -195,6 +201,9 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
             exists = schema.edge_counts[edge_type] * (max(1, known[target]) if plan.disjoint else 1)
             drawn = exists if fan_out < 0 or not op.method.bounded else frontier[target] * fan_out
             drawn = min(drawn if op.replace else min(drawn, exists), _NO_BOUND)
+            if op.use is EdgeUse.WITHIN:
+                edges[edge_type] = max(edges[edge_type], drawn)
+                continue
             edges[edge_type] += drawn
             fresh[source] = min(total[source], fresh[source] + drawn)
         known = {t: min(total[t], known[t] + fresh[t]) for t in known}

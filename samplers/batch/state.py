@@ -44,8 +44,10 @@ from atta.samplers.batch.new_vertices import (
     grouped,
     together,
 )
+from atta.samplers.batch.uses import Votes, among, rows_of_edges
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, OwnedVertices, Task
+from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled
 from atta.samplers.operators.parts.check import checked
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_SOURCES", "BatchState"]
 
+_OF_EDGES = {"row", "col", "e_id", "edge", "hops"}
+"""Arrays with an entry for each edge, or each hop's edges, by what their names begin with."""
 NO_SOURCES: Mapping[tuple[str, str], int] = {}
 """All rows and edges are the dataset's own."""
 
@@ -103,6 +107,8 @@ class BatchState:
         self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
         self._expansions: dict[tuple[str, int], NewVertices] = {}  # growths as hops expand them, by type and start
         self._pending = {op.id: Pending() for op in plan.ops}
+        self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
+        self._whole = np.empty(0, np.int64)  # ids of the edges that a batch operator has chosen
         self.stats: dict[str, float] = {}
 
     # -- seeds and pairs -----------------------------------------------------------------------------------------------
@@ -203,7 +209,7 @@ class BatchState:
         local = self._known[self.plan.seed.node_type].insert(sampled.vertices, sampled.trees)
         if not np.array_equal(local, np.arange(len(local))):
             raise ConfigError(f"operator {type(op.operator).__name__}: its vertices repeat")
-        edge_type, count = op.edge_type, len(sampled.row)
+        edge_type, count, self._whole = op.edge_type, len(sampled.row), sampled.edge_ids
         self.out.append(f"hops/{edge_type}", 1)[:] = count
         self.out.append(f"row/{edge_type}", count)[:] = sampled.row
         self.out.append(f"col/{edge_type}", count)[:] = sampled.col
@@ -245,7 +251,7 @@ class BatchState:
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]
                 what = edge_type, asked.rows, asked.positions, fan_out, op.replace, op.method, key
-                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version))
+                items.append(SampleItem(*what, trees, times, tables, asked.starts, asked.kept, version, op.by))
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:
@@ -268,7 +274,7 @@ class BatchState:
         before = {t: c.size for t, c in self._known.items()}
         op = self.plan.op(op_id)
         if op.kind is Kind.NEIGHBORHOOD:
-            self._join_hop(op, pending)
+            self._use_hop(op, pending)
         elif pending.sampled is not None:
             self._join_batch(op, pending.sampled)
         elif pending.links is not None:
@@ -289,9 +295,37 @@ class BatchState:
         local = self._known[source].insert(np.ascontiguousarray(drawn.reshape(-1)))
         self.out.append(f"pairs/{op.id}", len(seeds))[:] = local.reshape(len(seeds), op.count)
 
+    def _use_hop(self, op: PlanOp, pending: Pending) -> None:
+        match op.use:
+            case EdgeUse.JOIN:
+                self._join_hop(op, pending)
+            case EdgeUse.WITHIN:
+                for name in self.out.used:
+                    if name.split("/")[0] in _OF_EDGES and name.split("/")[1] in self.plan.edge_types:
+                        self.out.used[name] = 0
+                self._join_hop(op, pending)
+            case EdgeUse.ROWS:
+                for edge_type, name in self.plan.edge_tables:
+                    answers = [answer for _, answer in pending.groups.get(edge_type, [])]
+                    out = self.out.append(f"edge/{edge_type}/{name}", len(self._whole))
+                    rows_of_edges(self._whole, answers, name, out)
+            case EdgeUse.BUDGET:
+                self._join_voted(op, pending)
+
+    def _join_voted(self, op: PlanOp, pending: Pending) -> None:
+        for edge_type, groups in sorted(pending.groups.items()):
+            source = self.dataset.schema.endpoints(edge_type)[0]
+            for _, answer in groups if source in self._votes else ():
+                self._votes[source].add(answer, self._known[source])
+        for node_type, count in op.budgets:
+            drawn = self._votes[node_type].draw(
+                count, self.dataset.ids(node_type), self._key(op.hop, f"budget:{node_type}")
+            )
+            self._known[node_type].insert(drawn)
+
     def _join_hop(self, op: PlanOp, pending: Pending) -> None:
         for edge_type in self.plan.edge_types:
-            groups = [(p, self._without_seeds(edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
+            groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
             self.out.append(f"hops/{edge_type}", 1)[:] = count
             if not count:
@@ -314,6 +348,15 @@ class BatchState:
                 out = self.out.append(f"edge/{edge_type}/{name}", count)
                 for at, answer in places(groups, start, stop):
                     kernels.scatter_rows(answer.tables[name], at, out)
+
+    def _fit(self, op: PlanOp, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
+        """The edges of an answer that may join."""
+        if op.use is EdgeUse.WITHIN:
+            source, target = self.dataset.schema.endpoints(edge_type)
+            frontier = self._frontiers[op.id][target]
+            trees = None if frontier.trees is None else frontier.trees[positions - frontier.start]
+            answer = among(answer, self._known[source], trees)
+        return self._without_seeds(edge_type, positions, answer)
 
     def _without_seeds(self, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
         """Leave out the batch's seed edges, so that a model cannot look up what it is to predict."""
@@ -413,7 +456,7 @@ class BatchState:
         grown: dict[str, NewVertices] = {}
         for node_type, known in self._known.items():
             start, stop = before.get(node_type, 0), known.size
-            if f"hops/{node_type}" in self.out.arrays:
+            if f"hops/{node_type}" in self.out.arrays and self.plan.op(op_id).use not in (EdgeUse.WITHIN, EdgeUse.ROWS):
                 self.out.append(f"hops/{node_type}", 1)[:] = stop - start
             if stop == start:
                 continue

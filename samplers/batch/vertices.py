@@ -32,6 +32,13 @@ class Vertices:
         assert trees is not None
         return self.compactor.insert(trees.astype(np.int64) * self.count + ids)
 
+    def find(self, ids: np.ndarray, trees: np.ndarray | None = None) -> np.ndarray:
+        """int32 [len(ids)]: local ids as ``insert`` gives them; -1: not in the batch."""
+        if not self.in_trees:
+            return self.compactor.find(ids)
+        assert trees is not None
+        return self.compactor.find(trees.astype(np.int64) * self.count + ids)
+
     def internal(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """int64 [stop - start]: internal ids of the vertices with these local ids; int32: their trees (None without
         trees)."""

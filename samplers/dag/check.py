@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.dag.plan import DEFAULT_LIMITS, Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import resolve
 
 __all__ = ["SPEC_VERSION", "check_spec"]
@@ -21,7 +21,7 @@ SPEC_VERSION = 1
 ALLOWED_INPUTS = {
     Kind.POSITIVE: (Kind.SEED,),
     Kind.NEGATIVE: (Kind.SEED,),
-    Kind.NEIGHBORHOOD: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD),
+    Kind.NEIGHBORHOOD: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH),
     Kind.FEATURE: (Kind.SEED, Kind.POSITIVE, Kind.NEGATIVE, Kind.NEIGHBORHOOD, Kind.BATCH),
     Kind.BATCH: (Kind.SEED,),
 }
@@ -162,8 +162,12 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
         raise ConfigError("disjoint trees: not with negative samples of vertices, which belong to no seed of their own")
     if plan.disjoint and any(op.operator and not getattr(op.operator, "makes_trees", False) for op in plan.ops):
         raise ConfigError("disjoint trees: the batch operator makes none")
-    if any(op.kind is Kind.BATCH for op in plan.ops) and (plan.neighborhoods or plan.links or plan.edge_tables):
-        raise ConfigError("a batch operator samples everything: no hops, links or edge tables beside it")
+    whole = any(op.kind is Kind.BATCH for op in plan.ops)
+    if whole and (plan.links or any(op.use is not EdgeUse.ROWS for op in plan.neighborhoods)):
+        raise ConfigError("a batch operator samples everything: no hops or links beside it")
+    if whole and bool(plan.edge_tables) != bool(plan.neighborhoods):
+        raise ConfigError("a batch operator has edge tables with a hop that copies their rows, and else none")
+    _check_uses(plan)
     for edge_type, name in plan.edge_tables:
         if edge_type not in schema.edge_types:
             raise UnknownNameError.of("edge type (edge tables)", edge_type, schema.edge_types)
@@ -171,6 +175,22 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
             raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, known)
     if len(set(plan.edge_tables)) < len(plan.edge_tables):
         raise ConfigError("an edge table is asked for twice")
+
+
+def _check_uses(plan: Plan) -> None:
+    """Hops whose edges do not just join come where they make sense."""
+    uses = [op.use for op in plan.neighborhoods]
+    if EdgeUse.ROWS in uses and (len(uses) > 1 or not any(op.kind is Kind.BATCH for op in plan.ops)):
+        raise ConfigError("rows of edge tables are copied once, after a batch operator")
+    if EdgeUse.WITHIN in uses[:-1]:
+        raise ConfigError("edges among the vertices of the batch are the last that it gets")
+    if EdgeUse.BUDGET in uses and (uses[-1] is not EdgeUse.WITHIN or {*uses[:-1]} != {EdgeUse.BUDGET}):
+        raise ConfigError("budgets: every hop has one, and then come the edges among the vertices of the batch")
+    if EdgeUse.BUDGET in uses and plan.disjoint:
+        raise ConfigError("budgets: all seeds share them, so trees are not disjoint")
+    for op in plan.neighborhoods:
+        if op.use in (EdgeUse.WITHIN, EdgeUse.ROWS) and not op.frontier_all:
+            raise ConfigError(f"operator {op.id!r}: its edges are those of all vertices, frontier 'all'")
 
 
 def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
@@ -208,4 +228,6 @@ def _adds(op: PlanOp, schema: SchemaLike) -> set[str]:
         return {schema.endpoints(op.edge_type)[0]}
     if op.kind in (Kind.POSITIVE, Kind.NEGATIVE):
         return {schema.endpoints(op.edge_type)[0]}
-    return {schema.endpoints(name)[0] for name, _ in op.fan_outs}
+    if op.use is EdgeUse.BUDGET:
+        return {node_type for node_type, _ in op.budgets}
+    return {schema.endpoints(name)[0] for name, _ in op.fan_outs} if op.use is EdgeUse.JOIN else set()

@@ -15,7 +15,7 @@ from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.methods import Method
 from atta.samplers.operators.base import Operator
 
-__all__ = ["Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits"]
+__all__ = ["EdgeUse", "Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits"]
 
 
 class Kind(enum.Enum):
@@ -32,6 +32,19 @@ class Kind(enum.Enum):
     END = "end"
 
     __hash__ = object.__hash__  # Enum's own hash runs in Python and is slow: kinds are looked up many times per task
+
+
+class EdgeUse(enum.IntEnum):
+    """What becomes of the edges that a hop draws; the values are those of the message."""
+
+    JOIN = 0
+    """They join the batch, with their sources."""
+    WITHIN = 1
+    """Those among the vertices of the batch take the place of all edges so far."""
+    ROWS = 2
+    """Rows of edge tables are copied to the edges that the batch operator has chosen."""
+    BUDGET = 3
+    """They vote for their sources, and some of these join, without edges."""
 
 
 class SchemaLike(Protocol):
@@ -65,6 +78,7 @@ class SpecLimits:
     hops: int = 128  # deep models have one hop per layer; GraNNDis trains 112 layers
     fan_out: int = 100_000  # neighbours per vertex and edge type
     negatives: int = 10_000  # vertices per seed
+    budget: int = 1 << 24  # vertices per node type and hop
     name_length: int = 128  # characters of an operator id
 
 
@@ -86,7 +100,10 @@ class PlanOp:
     fan_outs: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD: (edge type, count), -1 = all in-neighbours, never 0
     replace: bool = False  # NEIGHBORHOOD
     method: Method = Method.UNIFORM  # NEIGHBORHOOD
+    by: str = ""  # NEIGHBORHOOD: edge table that the method draws by; empty: the one of its usual name
     frontier_all: bool = False  # NEIGHBORHOOD: expand every vertex known so far
+    use: EdgeUse = EdgeUse.JOIN  # NEIGHBORHOOD
+    budgets: tuple[tuple[str, int], ...] = ()  # NEIGHBORHOOD that votes: (node type, vertices to draw)
     tables: tuple[tuple[str, str], ...] = ()  # FEATURE: (node type, table)
     negatives: NegativeLinks | None = None  # NEGATIVE if the seeds are edges
     options: str = ""  # BATCH: the options that its operator was made from

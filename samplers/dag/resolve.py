@@ -6,9 +6,9 @@ import dataclasses
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.arguments import check_fan_out
+from atta.samplers.arguments import check_fan_out, whole
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
-from atta.samplers.dag.plan import Kind, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.plan import EdgeUse, Kind, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.operators.registry import make_operator
 
@@ -94,22 +94,42 @@ def _resolve_neighborhood(
     method = BY_NUMBER.get(message.method)
     if method is None:
         raise ConfigError(f"operator {op.id!r}: unknown method {message.method}")
+    if message.table and not method.needs_table:
+        raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws by no edge table of the user's choice")
     if method.needs_table and method.table is not None:
         for name in fan_outs:
-            if method.table not in schema.edge_tables.get(name, ()):
-                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no {method.table}s to draw by")
+            if (message.table or method.table) not in schema.edge_tables.get(name, ()):
+                wanted = f"edge table {message.table!r}" if message.table else f"{method.table}s"
+                raise ConfigError(f"operator {op.id!r}: edge type {name!r} has no {wanted} to draw by")
     if message.replace and not method.may_replace:
         raise ConfigError(f"operator {op.id!r}: method {method.value!r} draws no edge twice, so it cannot replace")
     if message.frontier not in FRONTIERS.values():
         raise ConfigError(f"operator {op.id!r}: unknown frontier {message.frontier}")
+    if message.use not in {*EdgeUse}:
+        raise ConfigError(f"operator {op.id!r}: unknown use of edges {message.use}")
     return dataclasses.replace(
         op,
+        use=EdgeUse(message.use),
+        budgets=_budgets(op, message, schema, limits),
         hop=message.hop,
         fan_outs=tuple((name, count) for name, count in fan_outs.items() if count != 0),
         replace=message.replace,
         method=method,
+        by=message.table,
         frontier_all=message.frontier == dag_pb2.FRONTIER_ALL,
     )
+
+
+def _budgets(
+    op: PlanOp, message: dag_pb2.NeighborhoodOp, schema: SchemaLike, limits: SpecLimits
+) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = {}
+    for budget in message.budgets:
+        _check_node_type(op.id, budget.node_type, schema)
+        if int(message.use) != EdgeUse.BUDGET or budget.node_type in found:
+            raise ConfigError(f"operator {op.id!r}: a budget of {budget.node_type!r} that is none, or the second one")
+        found[budget.node_type] = whole(f"operator {op.id!r}: budget", budget.count, 0, limits.budget)
+    return tuple((name, count) for name, count in found.items() if count)
 
 
 def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: SchemaLike) -> PlanOp:

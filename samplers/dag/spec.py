@@ -28,11 +28,15 @@ __all__ = [
     "SchemaLike",
     "SpecLimits",
     "batch_spec",
+    "budget_spec",
     "check_spec",
     "link_spec",
     "neighbor_spec",
     "pair_spec",
 ]
+
+VOTERS = 50
+"""At most this many in-neighbours share the vote of a vertex, as in PyG."""
 
 EdgeType = str | tuple[str, str, str]
 FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
@@ -48,10 +52,12 @@ class Hops:
             the triple).
         replace: draw with replacement.
         method: how edges are drawn; a temporal method implies ``disjoint``.
+        by: edge table that a weighted method reads; empty: ``weight``.
         frontier: ``"new"`` expands the vertices that the previous hop reached first (PyG), ``"all"`` every known vertex
             (DGL).
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
+        within: all edges among the sampled vertices take the place of the drawn ones.
     """
 
     num_neighbors: FanOuts
@@ -60,6 +66,8 @@ class Hops:
     frontier: str = "new"
     disjoint: bool = False
     edge_tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    within: bool = False
+    by: str = ""
 
 
 def neighbor_spec(
@@ -89,6 +97,48 @@ def neighbor_spec(
     return spec
 
 
+def budget_spec(
+    schema: SchemaLike,
+    num_samples: Sequence[int] | Mapping[str, Sequence[int]],
+    *,
+    seed_type: str,
+    tables: Mapping[str, Sequence[str]] | None = None,
+    edge_tables: Mapping[str, Sequence[str]] | None = None,
+) -> dag_pb2.DagSpec:
+    """Build HGT's DAG (PyG's ``HGTSampler``): in each hop the vertices that joined last give their in-neighbours votes, of
+    each edge type one that at most ``VOTERS`` in-neighbours share, and ``num_samples`` vertices of each node type join,
+    drawn by the squares of their votes. Then come the edges among the vertices, at most ``VOTERS`` per vertex and type.
+
+    num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError.
+    """
+    given = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(schema.node_types, num_samples)
+    counts = {t: fan_outs_of(given.get(t, ())) for t in schema.node_types}
+    for node_type in given:
+        if node_type not in counts:
+            raise UnknownNameError.of("node type (num_samples)", node_type, schema.node_types)
+    if missing := [t for t in counts if t not in given]:
+        raise ConfigError(f"num_samples has no numbers for node type {missing[0]!r} (give 0s to leave it out)")
+    if len({len(of_type) for of_type in counts.values()}) != 1:
+        raise ConfigError("num_samples has lists of different lengths: one number per hop is needed")
+    spec = _new_spec(Hops([], edge_tables=edge_tables or {}))
+    spec.operators.add(id="seed").seed.node_type = seed_type
+    wanted = _wanted_tables(schema, tables)
+    _add_feature(spec, "feature0", "seed", {seed_type}, wanted)
+    last = "seed"
+    for hop in range(1, 1 + len(counts[seed_type])):
+        op = spec.operators.add(id=f"nbr{hop}", inputs=[last])
+        op.neighborhood.hop, op.neighborhood.use, last = hop, dag_pb2.BUDGET, op.id
+        for edge_type in schema.edge_types:
+            op.neighborhood.fan_outs.add(edge_type=edge_type, count=VOTERS)
+        drawn = {t: whole(f"num_samples of {t!r}", n[hop - 1], 0, SpecLimits.budget) for t, n in counts.items()}
+        for node_type, count in drawn.items():
+            op.neighborhood.budgets.add(node_type=node_type, count=count)
+        _add_feature(spec, f"feature{hop}", op.id, {t for t, count in drawn.items() if count}, wanted)
+    _add_within(spec, schema, last, Method.UNIFORM, VOTERS)
+    check_spec(spec, schema)
+    return spec
+
+
 def batch_spec(
     schema: SchemaLike,
     name: str,
@@ -96,12 +146,13 @@ def batch_spec(
     *,
     edge_type: EdgeType | None = None,
     tables: Mapping[str, Sequence[str]] | None = None,
+    edge_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
 
-    edge_type: the edges that the operator sees; may be left out if there is only one type. Operators of the DAG:
-    ``seed``, ``feature0``, ``sample``, ``feature1``. Raises ConfigError and UnknownNameError. ``name`` is looked up
-    where the DAG runs.
+    edge_type: the edges that the operator sees; may be left out if there is only one type. edge_tables: its tables whose
+    rows come with the edges. Operators of the DAG: ``seed``, ``feature0``, ``sample``, ``feature1``, and ``rows`` with
+    edge tables. Raises ConfigError and UnknownNameError. ``name`` is looked up where the DAG runs.
     """
     if edge_type is None and len(schema.edge_types) != 1:
         raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
@@ -109,13 +160,17 @@ def batch_spec(
     if edges not in schema.edge_types:
         raise UnknownNameError.of("edge type", edges, schema.edge_types)
     node_type = schema.endpoints(edges)[1]
-    spec = dag_pb2.DagSpec(version=SPEC_VERSION)
+    spec = _new_spec(Hops([], edge_tables={edges: edge_tables} if edge_tables else {}))
     spec.operators.add(id="seed").seed.node_type = node_type
     sample = spec.operators.add(id="sample", inputs=["seed"]).batch
     sample.name, sample.options, sample.edge_type = name, _as_json(name, options), edges
     wanted = _wanted_tables(schema, tables)
     _add_feature(spec, "feature0", "seed", {node_type}, wanted)
     _add_feature(spec, "feature1", "sample", {node_type}, wanted)
+    if spec.edge_tables:
+        rows = spec.operators.add(id="rows", inputs=["sample"]).neighborhood
+        rows.hop, rows.use, rows.frontier = 1, dag_pb2.ROWS, dag_pb2.FRONTIER_ALL
+        rows.fan_outs.add(edge_type=edges, count=-1)
     return spec
 
 
@@ -236,13 +291,32 @@ def _add_hops(
         op = spec.operators.add(id=f"nbr{hop}", inputs=inputs)
         op.neighborhood.hop = hop
         op.neighborhood.replace = hops.replace
-        op.neighborhood.method = hops.method.number
+        op.neighborhood.method, op.neighborhood.table = hops.method.number, hops.by
         op.neighborhood.frontier = FRONTIERS[hops.frontier]
         for name, count in fan_outs.items():
             op.neighborhood.fan_outs.add(edge_type=name, count=count)
         sources = {schema.endpoints(name)[0] for name in fan_outs}
         _add_feature(spec, f"feature{hop}", op.id, sources, wanted)
         inputs = [op.id]
+    if hops.within:
+        if len(inputs) > 1:
+            raise ConfigError("edges among the sampled vertices: num_neighbors must have a hop")
+        _add_within(spec, schema, inputs[0], hops.method if hops.method.temporal else Method.UNIFORM, -1)
+
+
+def _add_within(spec: dag_pb2.DagSpec, schema: SchemaLike, last: str, method: Method, fan_out: int) -> None:
+    """Add the operator that takes the edges among all vertices, of every edge type that may have some."""
+    reached: set[str] = set()
+    for op in spec.operators:
+        pair = op.seed.links or op.positive.edge_type or op.negative.edge_type
+        reached |= {op.seed.node_type} | ({*schema.endpoints(pair)} if pair else set())
+        reached |= {schema.endpoints(f.edge_type)[0] for f in op.neighborhood.fan_outs}
+    message = spec.operators.add(id="within", inputs=[last]).neighborhood
+    message.hop = 1 + sum(op.HasField("neighborhood") for op in spec.operators[:-1])
+    message.use, message.frontier, message.method = dag_pb2.WITHIN, dag_pb2.FRONTIER_ALL, method.number
+    for edge_type in schema.edge_types:
+        if reached.issuperset(schema.endpoints(edge_type)):
+            message.fan_outs.add(edge_type=edge_type, count=fan_out)
 
 
 def _add_feature(

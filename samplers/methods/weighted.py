@@ -18,6 +18,8 @@ __all__ = ["METHOD"]
 def _prepare(edges: InEdges) -> _native.Method:
     if edges.weight is None:
         raise ConfigError("the edges have no weights to draw by")
+    if edges.weight.ndim != 1:
+        raise ConfigError(f"edges are drawn by one number each, not by rows of shape {list(edges.weight.shape[1:])}")
     weights = np.ascontiguousarray(edges.weight, dtype=np.float64)
     return _native.Method.weighted(edges.indptr, weights, edges.threads)
 

@@ -71,9 +71,10 @@ OURS: dict[str, list[str]] = {
     "test_edge_dataloader_heterograph": ["typed::test_edges_of_a_type_come_with_pairs_and_blocks"],
     "test_neg_dataloader": ["test_edges_come_with_negative_pairs_and_blocks_of_their_ends"],
     "test_multiple_dist_dataloaders": ["test_several_loaders_take_turns"],
+    "test_dataloader_*_prob_or_mask": ["draws::test_edges_are_drawn_by_any_table_or_mask"],
     "test_deprecated_dataloader": ["test_blocks_of_whole_neighbourhoods_are_those_of_dgl"],
 }
-"""Names of cases, and our tests: of ``test_compat_dgl.py``, or ``tensors::`` and ``typed::`` of its neighbours."""
+"""Names of cases, and our tests: of ``test_compat_dgl.py``, or ``draws::``, ``tensors::`` and ``typed::`` of its neighbours."""
 
 INTERNALS = {
     "check_dist_graph: kvstore_key": "DGL's client (g._client.data_name_list)",
@@ -106,7 +107,6 @@ OTHERWISE = {
     "check_server_client_hierarchy": "node_split and edge_split do not offer node_trainer_ids and edge_trainer_ids",
     "test_rpc_*_etype_sampling_*": "distributed.sample_etype_neighbors is not offered: sample_neighbors draws by type",
     "test_rpc_bipartite_*": "as test_rpc_hetero_*, for the pair of two types",
-    "test_dataloader_*_prob_or_mask": "NeighborSampler offers prob='weight' and no mask",
 }
 
 NOT_OFFERED = [
@@ -116,7 +116,9 @@ NOT_OFFERED = [
 
 
 def test_every_test_that_the_table_names_is_there() -> None:
-    modules = {"": "test_compat_dgl.py", "tensors": "test_compat_dgl_tensors.py", "typed": "test_compat_dgl_typed.py"}
+    modules = {"": "test_compat_dgl.py"} | {
+        name: f"test_compat_dgl_{name}.py" for name in ("draws", "tensors", "typed")
+    }
     there = {
         prefix: {node.name for node in ast.parse((HERE / file).read_text()).body if isinstance(node, ast.FunctionDef)}
         for prefix, file in modules.items()

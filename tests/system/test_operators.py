@@ -62,6 +62,68 @@ def test_every_placement_makes_the_local_batches(
             assert batch.to_pyg().num_nodes == len(expected.n_id)
 
 
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_rows_come_with_the_edges_of_operators(
+    placements: dict[str, atta.LocalCluster], small_graph: SmallGraph, name: str, options: dict[str, Any]
+) -> None:
+    how: dict[str, Any] = {"input_nodes": small_graph.ids[:40], "batch_size": 20, "edge_tables": ["time", "weight"]}
+    for cluster in placements.values():
+        loader = atta.BatchLoader(cluster, name, options, edge_ids=name != "shadow", **how)
+        plain = [batch.e_id() for batch in atta.BatchLoader(cluster, name, options, **{**how, "edge_tables": ()})]
+        if any((e_id < 0).any() for e_id in plain):
+            with pytest.raises(ConfigError, match="edge table 'time': the operator makes edges of its own"):
+                list(loader)
+            continue
+        for batch, e_id in zip(loader, plain, strict=True):
+            assert np.array_equal(batch.edge_table("time"), small_graph.edge_time[e_id])
+            assert np.array_equal(batch.to_pyg().edge_weight.numpy(), small_graph.edge_weight[e_id])
+            assert batch.num_sampled_edges() == [len(e_id)]
+
+
+def test_roots_of_shadow(placements: dict[str, atta.LocalCluster], small_graph: SmallGraph) -> None:
+    asked = small_graph.ids[[4, 9, 4]]
+    for cluster in placements.values():
+        (batch,) = atta.BatchLoader(cluster, "shadow", {"depth": 1}, input_nodes=asked, batch_size=3)
+        data = batch.to_pyg()
+        assert data.n_id[data.root_n_id].tolist() == asked.tolist()
+        assert data.batch[data.root_n_id].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("saint-nodes", {"budget": 40}), ("saint-edges", {"budget": 30}), ("saint-walks", {"length": 2})],
+)
+def test_norms_of_graphsaint(
+    placements: dict[str, atta.LocalCluster], small_graph: SmallGraph, name: str, options: dict[str, Any]
+) -> None:
+    """PyG's counts: batches with a vertex, an edge and the edge's source, until vertices came often enough."""
+    given = {"input_nodes": small_graph.ids, "batch_size": 25} if name == "saint-walks" else {"batches": 6}
+    seen: list[Any] = []
+    for cluster in placements.values():
+        counting = atta.BatchLoader(cluster, name, options, tables=[], seed_policy="global", **given)
+        nodes, edges, batches = dict.fromkeys(small_graph.ids.tolist(), 0), np.zeros(len(small_graph.src)), 0
+        epoch = 1 << 63
+        while sum(nodes.values()) < 4 * len(nodes):
+            for batch in counting.resume(epoch, 0):
+                batches += 1
+                edges[batch.e_id()] += 1
+                for vertex in batch.n_id().tolist():
+                    nodes[vertex] += 1
+            epoch += 1
+        loader = atta.BatchLoader(cluster, name, options, sample_coverage=4, seed_policy="global", **given)
+        for batch in loader:
+            data, n_id, e_id = batch.to_pyg(), batch.n_id(), batch.e_id()
+            counts = np.array([nodes[vertex] or 0.1 for vertex in n_id.tolist()])
+            assert np.allclose(data.node_norm.numpy(), batches / counts / len(nodes), rtol=1e-6)
+            pairs = [
+                (nodes[source], edges[e]) for source, e in zip(small_graph.src_ids[e_id].tolist(), e_id, strict=True)
+            ]
+            wanted = [min(a / b, 1e4) if b else 1e4 if a else 0.1 for a, b in pairs]
+            assert np.allclose(data.edge_norm.numpy(), wanted, rtol=1e-6)
+        seen.append((data.node_norm.tolist(), data.edge_norm.tolist()))
+    assert all(norms == seen[0] for norms in seen)
+
+
 def test_batches_without_seeds(placements: dict[str, atta.LocalCluster], local_graph: LocalGraph) -> None:
     for cluster in placements.values():
         made = list(atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=4, seed=3))

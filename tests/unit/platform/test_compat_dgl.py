@@ -109,9 +109,10 @@ def test_fan_outs_stand_by_layer_from_the_input_on() -> None:
     assert by_type == {"author__writes__paper": [7, 3], "paper__by__author": [7, 0], "paper__cites__paper": [7, 2]}
     with pytest.raises(ConfigError, match="fanouts -2"):
         NeighborSampler([-2]).hops(TypeBook(PLAIN))
-    for wrong in ({"edge_dir": "out"}, {"mask": "m"}, {"prob": "p"}):
-        with pytest.raises(UnknownNameError, match="does not offer"):
-            NeighborSampler([1], **wrong)
+    with pytest.raises(UnknownNameError, match="does not offer"):
+        NeighborSampler([1], edge_dir="out")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        NeighborSampler([1], prob="p", mask="m")
 
 
 @given(st.integers(0, 200), st.integers(1, 9))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.norms import count_norms
 from atta.client.loaders.seeds import (
     InputNodes,
     edge_type_name,
@@ -19,12 +22,18 @@ from atta.client.loaders.seeds import (
     sized_seeds,
     tables_by_type,
 )
+from atta.client.sessions.cursor import StreamPlace
+from atta.client.tables.rows import vertex_ids
 from atta.errors import ConfigError
+from atta.samplers.arguments import names, whole
 from atta.samplers.batch.layout import check_draws_alone
 from atta.samplers.dag.spec import batch_spec, check_spec
 from atta.samplers.operators import BUILT_IN
 
 __all__ = ["BatchLoader"]
+
+_COUNTED = 1 << 63
+"""The first epoch of batches that are only counted. Nobody trains on them."""
 
 
 class BatchLoader(DagLoader):
@@ -40,6 +49,8 @@ class BatchLoader(DagLoader):
         batches: Sequence[ArrayLike] | int | None = None,
         edge_type: Any = None,
         tables: Sequence[str] | str | None = None,
+        edge_tables: Sequence[str] | str = (),
+        sample_coverage: int = 0,
         **options: Any,
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration.
@@ -56,6 +67,11 @@ class BatchLoader(DagLoader):
                 its first one.
             edge_type: the edges that the operator sees; may be left out if there is one type.
             tables: names of the node tables to fetch; default: all.
+            edge_tables: names of tables of ``edge_type`` whose rows come with the edges. An operator whose edges are none
+                of the graph's (``pinsage``, ``pagerank``) has none.
+            sample_coverage: the first iteration draws batches, ids only, until they had this many vertices for each of
+                the graph, and counts. Then batches have GraphSAINT's ``node_norm`` and ``edge_norm``, as PyG's have. The
+                counts take 16 bytes per vertex and 8 per edge here, and are the same for every rank. 0: neither.
             **options: as for ``NeighborLoader``.
 
         Raises:
@@ -68,7 +84,14 @@ class BatchLoader(DagLoader):
         if (input_nodes is None) == (batches is None):
             raise ConfigError("give input_nodes or batches")
         wanted = tables_by_type(tables, [node_type])
-        dag = batch_spec(schema, operator, operator_options or {}, edge_type=name, tables=wanted)
+        dag = batch_spec(
+            schema,
+            operator,
+            operator_options or {},
+            edge_type=name,
+            tables=wanted,
+            edge_tables=names("edge_tables", edge_tables),
+        )
         if batches is None:
             seeds = node_seeds(schema, numbered(cluster.ids, _of_type(input_nodes, node_type, name)))
         else:
@@ -79,6 +102,27 @@ class BatchLoader(DagLoader):
                 check_draws_alone(plan, schema)
         super().__init__(cluster, dag, input_nodes=seeds, **options)
         self._origin = dataclasses.replace(self._origin, tables=wanted)
+        self._coverage = whole("sample_coverage", sample_coverage, 0)
+        if self._coverage and not options.get("edge_ids", True):
+            raise ConfigError("sample_coverage: edges are counted by their ids, so edge_ids must be on")
+        alone = {"rank": 0, "world_size": 1, "transform": None, "epochs": None}
+        self._counting = partial(
+            BatchLoader, cluster, operator, operator_options, input_nodes=input_nodes, batches=batches, edge_type=edge_type,
+            tables=(), **{**options, **alone},
+        )  # fmt: skip
+
+    def _batches(self, place: StreamPlace) -> Any:
+        if self._coverage and self._origin.norms is None:
+            schema, (edge_type,) = (
+                self._cluster.schema,
+                {ref.batch.edge_type for ref in self._request.dag.operators} - {""},
+            )
+            ids = vertex_ids(self._cluster, schema.endpoints(edge_type)[1])
+            loader = self._counting()
+            epochs = (loader.resume(epoch, 0) for epoch in itertools.count(_COUNTED))
+            norms = count_norms(ids, schema.edge_counts[edge_type], epochs, self._coverage)
+            self._origin = dataclasses.replace(self._origin, norms=norms)
+        return super()._batches(place)
 
 
 def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNodes:

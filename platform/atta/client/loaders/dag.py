@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import secrets
@@ -16,6 +17,7 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
+from atta.client.loaders.subgraphs import with_reverses
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
 from atta.client.sessions.resuming import ResumingStream, Search
 from atta.client.sessions.stream import BatchStream
@@ -240,6 +242,8 @@ class DagLoader:
         return self._cluster.stream(request, timeout_s, search=search, home=self._home)
 
     def _made(self, raw: Any) -> Any:
+        if self._origin.reverses is not None:
+            raw = dataclasses.replace(raw, arrays=with_reverses(raw.arrays, self._origin.reverses))
         batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)
         return batch if self._transform is None else self._transform(batch)
 

@@ -44,6 +44,8 @@ def to_blocks(batch: SampledBatch, relation: Relation = _PLAIN) -> list[Any]:
             "to_dgl: an operator has sampled this batch as a whole, so that it has no hops to make blocks of; "
             "dgl.graph(tuple(batch.edge_index())) is its graph"
         )
+    if not origin.by_hop:
+        raise ConfigError("to_dgl: blocks are made of the edges of each hop: take subgraph_type='directional'")
     row, col = batch.edge_index()
     nodes = np.cumsum(batch.num_sampled_nodes())
     edges = np.concatenate([[0], np.cumsum(batch.num_sampled_edges())])

@@ -11,7 +11,7 @@ import numpy as np
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
-from atta.client.loaders.neighbor import hops_of
+from atta.client.loaders.neighbor import hops_of, subgraph_of
 from atta.client.loaders.sampled import LinkLabels
 from atta.client.loaders.seeds import as_edges, edge_type_name, link_seeds, numbered_edges, tables_by_type
 from atta.errors import ConfigError, UnknownNameError
@@ -88,6 +88,7 @@ class LinkNeighborLoader(DagLoader):
         time_attr: str | None = None,
         temporal_strategy: str = "uniform",
         disjoint: bool = False,
+        subgraph_type: Any = "directional",
         tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
         edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
         frontier: str = "new",
@@ -111,8 +112,8 @@ class LinkNeighborLoader(DagLoader):
                 average, and the vertex gets less than its fan-out (docs/samplers.md says how much).
             reverse_type: edge type of the reverses. Default: the same type if it stays within a node type, otherwise
                 the only one between the same node types in the other direction.
-            replace, method, weight_attr, time_attr, temporal_strategy, disjoint, tables, edge_tables, frontier: as for
-                ``NeighborLoader``.
+            replace, method, weight_attr, time_attr, temporal_strategy, disjoint, subgraph_type, tables, edge_tables,
+                frontier: as for ``NeighborLoader``.
             **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
 
         Raises:
@@ -123,7 +124,8 @@ class LinkNeighborLoader(DagLoader):
         negatives = NegativeSampling.of(neg_sampling)
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
-            temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
+            temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
+            frontier=frontier,
         )  # fmt: skip
         of_types = tables_by_type(tables, dict.fromkeys(schema.endpoints(edge_type)))
         wanted = None
@@ -150,7 +152,8 @@ class LinkNeighborLoader(DagLoader):
         mode = None if negatives is None else negatives.mode
         amount = 1 if negatives is None else int(negatives.amount)
         labels = LinkLabels(edge_type, mode, amount, label, time)
-        self._origin = dataclasses.replace(self._origin, tables=of_types, labels=labels)
+        origin = dataclasses.replace(self._origin, tables=of_types, labels=labels)
+        self._origin = subgraph_of(schema, origin, subgraph_type)
 
 
 def _edges(cluster: Cluster, edge_label_index: Any) -> tuple[str, np.ndarray]:

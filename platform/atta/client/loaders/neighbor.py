@@ -8,13 +8,16 @@ from typing import Any
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, numbered, tables_by_type, typed
+from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import Schema
 from atta.samplers.arguments import flag, integers, names
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
-__all__ = ["NeighborLoader", "hops_of"]
+__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of"]
 
 _TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
 
@@ -38,6 +41,7 @@ class NeighborLoader(DagLoader):
         time_attr: str | None = None,
         temporal_strategy: str = "uniform",
         disjoint: bool = False,
+        subgraph_type: Any = "directional",
         tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
         seed_tables: Sequence[str] | str = (),
         edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
@@ -60,12 +64,16 @@ class NeighborLoader(DagLoader):
             drop_last: leave out the last batch if it is not full.
             replace: draw neighbours with replacement.
             method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
-            weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None draws uniformly.
+            weight_attr: an edge table, such as ``"weight"``, by whose numbers neighbours are drawn; those of 0 (or False)
+                never come. None draws uniformly.
             time_attr: ``"time"`` hides vertices and edges that are later than their seed. Types without a table ``time``
                 are never hidden. Trees are disjoint then. docs/samplers.md has the rules.
             temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of
                 them.
             disjoint: every seed grows a tree of its own. ``MiniBatch.tree`` tells which tree a vertex belongs to.
+            subgraph_type: ``"directional"``: the drawn edges; ``"induced"``: all edges among the sampled vertices;
+                ``"bidirectional"``: the drawn edges and their reverses, each pair of ends once. Only the first has the
+                edges by hop.
             tables: names of the node tables to fetch, or one name; a mapping gives them by node type. Without one they
                 are tables of the seeds' type. Default: all.
             seed_tables: names of tables to fetch for the seeds alone, such as labels. They have one row per seed and
@@ -93,7 +101,8 @@ class NeighborLoader(DagLoader):
         wanted = tables_by_type(tables, [seed_type])
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
-            temporal_strategy=temporal_strategy, disjoint=disjoint, edge_tables=edge_tables, frontier=frontier,
+            temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
+            frontier=frontier,
         )  # fmt: skip
         super().__init__(
             cluster,
@@ -107,7 +116,18 @@ class NeighborLoader(DagLoader):
             **options,
         )
         times = None if input_time is None else integers("input_time", input_time)
-        self._origin = dataclasses.replace(self._origin, tables=wanted, input_time=times)
+        self._origin = subgraph_of(
+            schema, dataclasses.replace(self._origin, tables=wanted, input_time=times), subgraph_type
+        )
+
+
+def subgraph_of(schema: Schema, origin: Origin, subgraph_type: Any) -> Origin:
+    """``origin`` of batches with such edges; raises ConfigError for edge tables that the reverses would lack."""
+    if subgraph_name(subgraph_type) != "bidirectional":
+        return origin
+    reverses = reverses_of(schema)
+    check_rows(reverses, origin.edge_tables)
+    return dataclasses.replace(origin, reverses=reverses, by_hop=False)
 
 
 def hops_of(
@@ -120,6 +140,7 @@ def hops_of(
     time_attr: str | None,
     temporal_strategy: str,
     disjoint: bool,
+    subgraph_type: Any,
     edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
     frontier: str,
 ) -> Hops:
@@ -128,9 +149,13 @@ def hops_of(
     Raises:
         ConfigError: two arguments contradict each other; UnknownNameError: a name does not exist.
     """
-    for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
-        if given not in (None, known):
-            raise UnknownNameError.of(f"attribute ({what})", str(given), (known,))
+    if time_attr not in (None, "time"):
+        raise UnknownNameError.of("attribute (time_attr)", str(time_attr), ("time",))
+    tables = {name: spec for of_type in cluster.schema.edge_tables.values() for name, spec in of_type.items()}
+    if weight_attr is not None and weight_attr not in tables:
+        raise UnknownNameError.of("attribute (weight_attr)", str(weight_attr), tables or ("weight",))
+    if weight_attr is not None and tables[weight_attr].row_shape:
+        raise ConfigError(f"weight_attr {weight_attr!r}: edges are drawn by one number each, it has rows of several")
     if temporal_strategy not in _TEMPORAL:
         raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
     by_name = {m.value: m for m in Method if m.table is None}
@@ -145,7 +170,18 @@ def hops_of(
         drawn = Method.WEIGHTED
     if time_attr:
         drawn = _TEMPORAL[temporal_strategy]
-    if not isinstance(edge_tables, Mapping):
-        wanted = names("edge_tables", edge_tables)
-        edge_tables = {edge_type_name(cluster.schema, None): wanted} if wanted else {}
-    return Hops(num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint), dict(edge_tables))
+    return Hops(
+        num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint),
+        edge_tables_by_type(cluster.schema, edge_tables), subgraph_name(subgraph_type) == "induced",
+        "" if weight_attr in (None, "weight") else str(weight_attr),
+    )  # fmt: skip
+
+
+def edge_tables_by_type(
+    schema: Schema, given: Mapping[Any, Sequence[str] | str] | Sequence[str] | str
+) -> dict[Any, Sequence[str] | str]:
+    """Names of edge tables by edge type. A list or a single name stands for the only edge type."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    wanted = names("edge_tables", given)
+    return {edge_type_name(schema, None): wanted} if wanted else {}

@@ -24,8 +24,9 @@ from atta.client.loaders.arguments import earlier_names
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.pyg_data import tensor_name
 from atta.client.loaders.seeds import as_ids
-from atta.client.tables.rows import table_rows
+from atta.client.tables.rows import table_rows, vertex_ids
 from atta.errors import ConfigError
 
 __all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
@@ -43,7 +44,11 @@ def backends(
 
 
 class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
-    """Node tables of a cluster, read-only. An index is user ids. Rows of the batch that was sampled last are kept."""
+    """Node tables of a cluster, read-only, under the names that ``to_pyg`` gives them. Rows of the batch that was sampled
+    last are kept.
+
+    An index is user ids or one of them. A slice or a mask chooses among all vertices, by ascending user id.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
@@ -57,24 +62,41 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """Every node table."""
         tables = self._cluster.schema.node_tables
-        return [TensorAttr(group_name=t, attr_name=name) for t, names in tables.items() for name in names]
+        return [TensorAttr(group_name=t, attr_name=tensor_name(name)) for t, names in tables.items() for name in names]
 
     def _get_tensor(self, attr: TensorAttr) -> torch.Tensor:
         node_type = self._node_type(attr)
         ids, tables = self._recent.get(node_type, (None, {}))
-        if attr.attr_name in tables and attr.index is not None and attr.index is ids:
-            return torch.from_numpy(tables[attr.attr_name])
-        self._cluster.schema.table(node_type, attr.attr_name)
-        return torch.from_numpy(self._rows(node_type, attr.attr_name, attr.index))
+        name = self._table(node_type, attr)
+        if name in tables and attr.index is not None and attr.index is ids:
+            return torch.from_numpy(tables[name])
+        rows = torch.from_numpy(table_rows(self._cluster, node_type, name, self._ids(node_type, attr.index)))
+        return rows[0] if _is_number(attr.index) else rows
 
-    def _rows(self, node_type: str, name: str, index: Any) -> np.ndarray:
-        """Rows by user id; all rows, in ascending order of user ids, without an index."""
-        return table_rows(self._cluster, node_type, name, None if index is None else as_ids("index", index))
+    def _ids(self, node_type: str, index: Any) -> np.ndarray | None:
+        """The user ids that an index names; None: all."""
+        if index is None or (isinstance(index, slice) and index == slice(None)):
+            return None
+        if isinstance(index, slice):
+            return np.asarray(vertex_ids(self._cluster, node_type)[index])
+        if "bool" not in str(getattr(index, "dtype", "")):
+            return as_ids("index", [index] if _is_number(index) else index)
+        chosen, count = np.asarray(index), self._cluster.schema.node_counts[node_type]
+        if chosen.shape != (count,):
+            raise ConfigError(f"index: a mask of shape {list(chosen.shape)} for {count} vertices of {node_type!r}")
+        return np.asarray(vertex_ids(self._cluster, node_type)[chosen])
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
         node_type = self._node_type(attr)
         schema = self._cluster.schema
-        return schema.node_counts[node_type], *schema.table(node_type, attr.attr_name).row_shape
+        return schema.node_counts[node_type], *schema.table(node_type, self._table(node_type, attr)).row_shape
+
+    def _table(self, node_type: str, attr: TensorAttr) -> str:
+        """The table of a tensor; raises UnknownNameError."""
+        tables = self._cluster.schema.node_tables[node_type]
+        found = next((name for name in tables if attr.attr_name == tensor_name(name)), attr.attr_name)
+        self._cluster.schema.table(node_type, found)
+        return str(found)
 
     def _node_type(self, attr: TensorAttr) -> str:
         schema = self._cluster.schema
@@ -152,12 +174,19 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         tables: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
-        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``."""
+        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``.
+
+        Raises:
+            ConfigError: ``edge_tables`` are asked for, whose rows PyG's loaders would leave out.
+        """
+        if options.get("edge_tables"):
+            raise ConfigError(
+                f"edge_tables {options['edge_tables']!r}: PyG's loaders ask a FeatureStore for rows of vertices only; take "
+                "atta.NeighborLoader for rows of edges"
+            )
         self._cluster, self._num_neighbors, self._options = cluster, num_neighbors, options
         self._features, self._calls, self._pid = features, 0, os.getpid()
         self._tables = tables if features is not None else {}
-        schema = cluster.schema
-        self._hetero = len(schema.node_types) > 1 or len(schema.edge_types) > 1
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
         """A batch with the given vertices (user ids) as seeds."""
@@ -170,7 +199,8 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         # A seed that occurs twice counts once, so PyG's metadata must follow the first vertices.
         kept = torch.from_numpy(batch.input_id)
         input_id = kept if index.input_id is None else index.input_id[kept]
-        return self._output(batch, (input_id, None if index.time is None else index.time[kept]))
+        metadata = input_id, None if index.time is None else index.time[kept]
+        return self._output(batch, metadata, named=index.input_type is not None)
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: Any = None
@@ -187,16 +217,17 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             neg_sampling=NegativeSampling.of(neg_sampling), **self._settings(ends.shape[1]),
         )  # fmt: skip
         batch = self._one(loader)
+        named = index.input_type is not None
         found = {name: torch.from_numpy(array) for name, array in batch.links().items()}
         if neg_sampling is not None and neg_sampling.is_triplet():
             triple = (found["src_index"], found["dst_pos_index"], found["dst_neg_index"])
-            return self._output(batch, (index.input_id, *triple, index.time))
+            return self._output(batch, (index.input_id, *triple, index.time), named=named)
         label = index.label
         if neg_sampling is not None:
             positive = torch.ones(ends.shape[1]) if label is None else label
             missing = found["edge_label_index"].shape[1] - ends.shape[1]
             label = torch.cat([positive, positive.new_zeros((missing, *positive.shape[1:]))])
-        return self._output(batch, (index.input_id, found["edge_label_index"], label, index.time))
+        return self._output(batch, (index.input_id, found["edge_label_index"], label, index.time), named=named)
 
     def _only_type(self) -> str:
         types = self._cluster.schema.node_types
@@ -215,7 +246,10 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         (batch,) = loader
         return batch  # type: ignore[no-any-return]
 
-    def _output(self, batch: MiniBatch, metadata: tuple[Any, ...]) -> SamplerOutput | HeteroSamplerOutput:
+    def _output(
+        self, batch: MiniBatch, metadata: tuple[Any, ...], *, named: bool
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """``named``: the seeds' type was named, as in ``HeteroData``."""
         schema = self._cluster.schema
         n_id = {t: torch.from_numpy(batch.n_id(t)) for t in schema.node_types}
         if self._features is not None:
@@ -224,7 +258,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         ends = {name: torch.from_numpy(batch.edge_index(name)) for name in edges}
         ids = {name: _tensor(batch.e_id(name)) for name in edges}
         trees = {t: torch.from_numpy(found) for t in n_id if (found := batch.tree_of_seed(t)) is not None}
-        if not self._hetero:
+        if not (named and schema.typed):
             (node_type,), (name,) = n_id, edges
             row, col = ends[name]
             return SamplerOutput(
@@ -241,6 +275,10 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             {edges[name]: batch.num_sampled_edges(name) for name in edges},
             metadata=metadata,
         )
+
+
+def _is_number(index: Any) -> bool:
+    return np.ndim(index) == 0 and not isinstance(index, slice) and index is not None
 
 
 def _numpy(tensor: torch.Tensor | None) -> np.ndarray | None:

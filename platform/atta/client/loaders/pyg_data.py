@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from atta.errors import ConfigError
+
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["to_pyg"]
+__all__ = ["tensor_name", "to_pyg"]
 
 _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
 """Ends of triplets. PyG keeps them with the node types of the seed edges; these are the places in the edge type."""
+_OWN = frozenset({
+    "batch", "batch_size", "e_id", "edge_index", "edge_label", "edge_label_index", "edge_label_time", "edge_norm",
+    "input_id", "input_type", "n_id", "node_norm", "num_nodes", "num_sampled_edges", "num_sampled_nodes", "ptr",
+    "root_n_id", "seed_time", *_PLACES,
+})  # fmt: skip
+"""What PyG's loaders say of a batch under these names, whether this batch has it or not. No table comes as one."""
 
 
-def to_pyg(batch: SampledBatch) -> Any:
+def tensor_name(table: str, taken: Container[str] = ()) -> str:
+    """The name of a table's tensor: its own, or ``table_<name>`` where a batch has something else under it."""
+    while table in _OWN or table in taken:
+        table = f"table_{table}"
+    return table
+
+
+def to_pyg(batch: SampledBatch, typed: bool | None = None) -> Any:
     """See ``MiniBatch.to_pyg``."""
     schema = batch.schema
-    if len(schema.node_types) == len(schema.edge_types) == 1:
-        return _homogeneous(batch)
-    return _typed(batch)
+    if schema.typed if typed is None else typed:
+        return _typed(batch)
+    if len(schema.node_types) > 1 or len(schema.edge_types) != 1:
+        raise ConfigError(
+            "to_pyg: typed=False goes with one node type and one edge type, this graph has "
+            f"{len(schema.node_types)} and {len(schema.edge_types)}"
+        )
+    return _homogeneous(batch)
 
 
 def _homogeneous(batch: SampledBatch) -> Data:
@@ -30,8 +51,11 @@ def _homogeneous(batch: SampledBatch) -> Data:
     _fill_nodes(data, batch, node_type)
     _fill_edges(data, batch, edge_type)
     _fill_seeds(data, batch)
+    _fill_norms(data, data, batch)
     for name, array in _links(batch).items():
         data[name] = _tensor(array)
+        if name in _PLACES and "edge_label_time" in data:
+            data.seed_time = data.edge_label_time
     for name, tensor in _of_operators(batch, set(data.keys())).items():
         data[name] = tensor
     return data
@@ -47,12 +71,17 @@ def _typed(batch: SampledBatch) -> HeteroData:
     labels = batch.origin.labels
     seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
     _fill_seeds(seeds, batch)
+    if batch.origin.norms is not None:
+        _fill_norms(data[batch.node_types[0]], data[_triple(batch.edge_types[0])], batch)
     for name, array in _links(batch).items():
         assert labels is not None
         store = data[_triple(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
         store[name] = _tensor(array)
+        if name in _PLACES and labels.time is not None:
+            store.seed_time = _tensor(labels.time[batch.input_id])
     data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
-    data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+    if batch.origin.by_hop:
+        data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
     for name, tensor in _of_operators(batch, set()).items():
         setattr(data, name, tensor)
     return data
@@ -60,13 +89,21 @@ def _typed(batch: SampledBatch) -> HeteroData:
 
 def _fill_seeds(store: Any, batch: SampledBatch) -> None:
     store.input_id, store.batch_size = _tensor(batch.input_id), batch.batch_size
+    if batch.origin.whole and batch.tree_of_seed(batch.origin.seed_type) is not None:
+        store.root_n_id = torch.arange(batch.batch_size)
     if batch.seed_time is not None:
         store.seed_time = _tensor(batch.seed_time)
 
 
+def _fill_norms(nodes: Any, edges: Any, batch: SampledBatch) -> None:
+    for store, name, norm in ((nodes, "node_norm", batch.node_norm), (edges, "edge_norm", batch.edge_norm)):
+        if norm is not None:
+            store[name] = _tensor(norm)
+
+
 def _fill_nodes(store: Any, batch: SampledBatch, node_type: str) -> None:
     for name, rows in batch.tables[node_type].items():
-        store[name] = _tensor(rows)
+        store[tensor_name(name)] = _tensor(rows)
     n_id, tree = batch.n_id(node_type), batch.tree_of_seed(node_type)
     store.n_id, store.num_nodes = _tensor(n_id), len(n_id)
     if tree is not None:
@@ -79,8 +116,9 @@ def _fill_edges(store: Any, batch: SampledBatch, edge_type: str) -> None:
     if ids is not None:
         store.e_id = _tensor(ids)
     for name, rows in batch.edge_tables(edge_type).items():
-        store[name if name.startswith("edge") else f"edge_{name}"] = _tensor(rows)
-    store.num_sampled_edges = batch.num_sampled_edges(edge_type)
+        store[tensor_name(name if name.startswith("edge") else f"edge_{name}", store)] = _tensor(rows)
+    if batch.origin.by_hop:
+        store.num_sampled_edges = batch.num_sampled_edges(edge_type)
 
 
 def _links(batch: SampledBatch) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.batch.scratch import Scratch, widen_into
 
 if TYPE_CHECKING:
+    from atta.client.loaders.norms import SaintNorms
     from atta.client.sessions.stream import RawBatch
     from atta.partition.schema import Schema
 
@@ -52,6 +53,9 @@ class Origin:
         tables: node tables that were asked for, by node type; None: all.
         labels: of seeds that are edges; None if the seeds are vertices.
         input_time: int [seeds], of seeds that are vertices, by position in the input; None: no times were given.
+        by_hop: whether edges come hop by hop; else they are all those among the vertices, or have reverses beside them.
+        reverses: type of the reverses of each edge type that join the batch; None: there are none.
+        norms: GraphSAINT's counts; None: they were not asked for.
     """
 
     seed_type: str = ""
@@ -62,18 +66,23 @@ class Origin:
     tables: Mapping[str, Sequence[str]] | None = None
     labels: LinkLabels | None = None
     input_time: np.ndarray | None = None
+    by_hop: bool = True
+    reverses: Mapping[str, str] | None = None
+    norms: SaintNorms | None = None
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
         """What the DAG tells."""
         kinds = {op.WhichOneof("kind"): op for op in dag.operators}
-        hops = sorted((op.neighborhood for op in dag.operators if op.HasField("neighborhood")), key=lambda op: op.hop)
+        every = sorted((op.neighborhood for op in dag.operators if op.HasField("neighborhood")), key=lambda op: op.hop)
+        hops = [op for op in every if op.use == dag_pb2.JOIN]
         return cls(
             kinds["seed"].seed.node_type if "seed" in kinds else "",
             tuple(op.frontier == dag_pb2.FRONTIER_ALL for op in hops),
             "batch" in kinds,
             edge_ids,
             tuple((ref.edge_type, ref.name) for ref in dag.edge_tables),
+            by_hop=all(op.use in (dag_pb2.JOIN, dag_pb2.ROWS) for op in every),
         )
 
 
@@ -148,6 +157,18 @@ class SampledBatch:
         """int [batch_size]: the seeds' entries of ``input_time``; None if no times were given."""
         times = self.origin.input_time
         return None if times is None else times[self.input_id]
+
+    @property
+    def node_norm(self) -> np.ndarray | None:
+        """float32 [nodes]: GraphSAINT's weights in the loss; None without ``sample_coverage``."""
+        norms = self.origin.norms
+        return None if norms is None else norms.of_vertices(self.n_id())
+
+    @property
+    def edge_norm(self) -> np.ndarray | None:
+        """float32 [edges]: GraphSAINT's weights in aggregation; None without ``sample_coverage``."""
+        norms, e_id = self.origin.norms, None if self.origin.norms is None else self.e_id()
+        return None if norms is None or e_id is None else norms.of_edges(e_id, self.n_id()[self.edge_index()[0]])
 
     def n_id(self, node_type: str | None = None) -> np.ndarray:
         """int64 [nodes]: user ids of the vertices; empty for a type that the DAG cannot reach."""
@@ -304,7 +325,7 @@ class SampledBatch:
         return [sum(steps[:first]), *steps[first:]]
 
     def num_sampled_edges(self, edge_type: str | None = None) -> list[int]:
-        """Number of edges per hop."""
+        """Number of edges per hop; one number for all edges if the batch does not have them by hop."""
         name = self._edge_type(edge_type)
         return [int(n) for n in self._array(f"hops/{name}")] if name in self.edge_types else [0] * self._hops()
 

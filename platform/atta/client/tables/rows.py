@@ -11,7 +11,7 @@ from atta.client.loaders.neighbor import NeighborLoader
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["table_rows"]
+__all__ = ["table_rows", "vertex_ids"]
 
 _TOGETHER = 1 << 14
 """Vertices per batch."""
@@ -44,10 +44,22 @@ def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | No
     return out
 
 
+def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
+    """The user ids of all vertices of a type, ascending: int64 [n]."""
+    out = np.empty(cluster.schema.node_counts[node_type], np.int64)
+    for batch in _batches(cluster, node_type, None, []) if len(out) else ():
+        out[batch.input_id] = batch.n_id(node_type)
+    return out
+
+
 def _fill(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | None, out: np.ndarray) -> None:
-    loader = NeighborLoader(
-        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: [name]}, rank=0, world_size=1,
+    for batch in _batches(cluster, node_type, ids, [name]):
+        out[batch.input_id] = batch.table(name, node_type)
+
+
+def _batches(cluster: Cluster, node_type: str, ids: np.ndarray | None, tables: list[str]) -> NeighborLoader:
+    """Batches of vertices alone; ``ids``: None: all of the type."""
+    return NeighborLoader(
+        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
         seed_policy="global", edge_ids=False,
     )  # fmt: skip
-    for batch in loader:
-        out[batch.input_id] = batch.table(name, node_type)

@@ -97,6 +97,7 @@ def _drawn(item: SampleItem, home: AtHome) -> Answer:
         trees=item.trees,
         times=item.times,
         tables=item.tables,
+        by=item.by,
     )
 
 

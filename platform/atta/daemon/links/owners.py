@@ -36,7 +36,7 @@ class LinkedOwners:
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
         """See ``AskedOwners``."""
-        if any(item.tables or item.version or item.method.rules.draw is not None for item in items):
+        if any(item.tables or item.version or item.by or item.method.rules.draw is not None for item in items):
             return await self._messages.sample(items, age_ms=age_ms)
         await self._attached(items)
         step = self._links.step()

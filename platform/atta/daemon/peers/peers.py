@@ -152,6 +152,7 @@ class Peer:
                 rows=rows,
                 wide_rows=wide,
                 version=item.version,
+                by=item.by,
             )
         return request
 

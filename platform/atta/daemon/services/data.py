@@ -212,6 +212,7 @@ class GraphService(DataService):
             trees=None if question.trees is None else question.trees[chosen],
             times=None if question.times is None else question.times[chosen],
             tables=tuple(part.tables),
+            by=part.by,
         )
         chunk = graph_pb2.SampleChunk(
             edge_type=index,

@@ -21,7 +21,7 @@ class NeighborSampler:
         fanouts: Sequence[int | Mapping[Any, int]],
         edge_dir: str = "in",
         prob: str | None = None,
-        mask: Any = None,
+        mask: str | None = None,
         replace: bool = False,
         **options: Any,
     ) -> None:
@@ -30,27 +30,24 @@ class NeighborSampler:
         Args:
             fanouts: in-neighbours of each vertex in each layer, -1: all; a mapping gives them by edge type.
             edge_dir: ``"in"``.
-            prob: ``"weight"`` draws by the edge table of this name; None uniformly.
-            mask: not offered.
+            prob: an edge table, by whose numbers edges are drawn; None uniformly.
+            mask: an edge table; edges are drawn uniformly among those where it is True. Not with ``prob``, as in DGL.
             replace: draw with replacement.
             **options: ``output_device``, and prefetched names: rows come with the batch anyway, so they mean nothing.
 
         Raises:
-            UnknownNameError: an option that daemons do not have.
+            UnknownNameError: ``edge_dir`` is another one. ConfigError: both ``prob`` and ``mask`` are given.
+            TypeError: an option that DGL does not have.
         """
         if edge_dir != "in":
             raise NotOfferedError(f"NeighborSampler does not offer edge_dir={edge_dir!r}: neighbours are in-neighbours")
-        if mask is not None:
-            raise NotOfferedError("NeighborSampler does not offer mask; weights of 0 leave edges out (prob='weight')")
-        if prob not in (None, "weight"):
-            raise NotOfferedError(
-                f"NeighborSampler does not offer prob={prob!r}: daemons draw by the edge table 'weight'"
-            )
+        if prob is not None and mask is not None:
+            raise ConfigError(f"NeighborSampler: prob={prob!r} and mask={mask!r} exclude each other")
         known = {"prefetch_node_feats", "prefetch_labels", "prefetch_edge_feats", "output_device"}
         if unknown := sorted(options.keys() - known):
             raise TypeError(f"NeighborSampler: unknown argument {unknown[0]!r}")
         self.fanouts = list(fanouts)
-        self.prob, self.replace = prob, flag("replace", replace)
+        self.prob, self.replace = mask if prob is None else prob, flag("replace", replace)
 
     def hops(self, types: TypeBook) -> list[int] | dict[str, list[int]]:
         """Fan-outs from the seeds on, by edge type where there are several or any layer names them.

@@ -35,19 +35,17 @@ def sample_neighbors(  # noqa: PLR0917 - as in DGL
         nodes: ids, or ``{node type: ids}``; repeated ids count once.
         fanout: in-edges of each vertex, of each edge type; -1: all. A mapping gives them by edge type.
         edge_dir: ``"in"``.
-        prob: ``"weight"`` draws by the edge table of this name.
+        prob: an edge table; edges are drawn by its numbers, and never those of 0 or False.
         replace: draw with replacement.
 
     Every call draws anew; ``torch.manual_seed`` before the first one repeats them.
 
     Raises:
-        UnknownNameError: out-edges, or other probabilities. ConfigError: DGL is missing, or a vertex does not exist.
+        UnknownNameError: out-edges, or no such edge table. ConfigError: DGL is missing, or a vertex does not exist.
     """
     dgl = load("sample_neighbors", "dgl", "torch")
     if edge_dir != "in":
         raise NotOfferedError(f"sample_neighbors does not offer edge_dir={edge_dir!r}: edges are in-edges")
-    if prob not in (None, "weight"):
-        raise NotOfferedError(f"sample_neighbors does not offer prob={prob!r}: daemons draw by the edge table 'weight'")
     types, schema = g.types, g.cluster.schema
     if isinstance(fanout, Mapping):
         fan_outs = {types.edge_type(etype): whole("fanout", n, -1) for etype, n in fanout.items()}

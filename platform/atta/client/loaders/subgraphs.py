@@ -1,0 +1,84 @@
+"""Which edges a batch has among its vertices: PyG's ``subgraph_type``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import Schema
+
+__all__ = ["SUBGRAPHS", "check_rows", "reverses_of", "subgraph_name", "with_reverses"]
+
+SUBGRAPHS = ("directional", "induced", "bidirectional")
+
+
+def subgraph_name(given: Any) -> str:
+    """One of ``SUBGRAPHS`` from its name or PyG's ``SubgraphType``; raises UnknownNameError."""
+    name = str(getattr(given, "value", given))
+    if name not in SUBGRAPHS:
+        raise UnknownNameError.of("subgraph type", name, SUBGRAPHS)
+    return name
+
+
+def reverses_of(schema: Schema) -> dict[str, str]:
+    """The type of each edge type's reverses, as PyG finds it: ``rev_<relation>``, else the same type between vertices of one
+    type, else the only type in the other direction. Types without one are left out, with a warning.
+    """
+    found = {}
+    for edge_type in schema.edge_types:
+        source, relation, target = edge_type.split("__")
+        named = f"{target}__rev_{relation}__{source}", f"{target}__{relation.removeprefix('rev_')}__{source}"
+        others = [e for e in schema.edge_types if e != edge_type and schema.endpoints(e) == (target, source)]
+        able = [e for e in others if e in named] or ([edge_type] if source == target else others)
+        if len(able) == 1:
+            found[edge_type] = able[0]
+        else:
+            warnings.warn(
+                f"bidirectional: {edge_type} has {len(able)} types of reverses, it stays as it is", stacklevel=2
+            )
+    return found
+
+
+def check_rows(reverses: Mapping[str, str], edge_tables: Iterable[tuple[str, str]]) -> None:
+    """Raise ConfigError for an edge table (edge type, name) that has no rows for reverses."""
+    for edge_type, name in edge_tables:
+        if reverses.get(edge_type, edge_type) != edge_type:
+            raise ConfigError(
+                f"edge_tables: reverses of {edge_type} are edges of {reverses[edge_type]}, without rows of {name!r}; leave "
+                "it out, or take subgraph_type='directional' or 'induced'"
+            )
+
+
+def with_reverses(arrays: Mapping[str, np.ndarray], reverses: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The arrays of a batch with the reverse of every edge beside it, each pair of ends once, by target and source.
+
+    A reverse has the edge id and the rows of edge tables of the edge that it reverses, if both are of one type. Edges of
+    types with reverses of another type have none, as in PyG.
+    """
+    out = dict(arrays)
+    for edge_type, reverse in reverses.items():
+        own, other = _ends(arrays, edge_type), _ends(arrays, reverse)
+        if f"row/{edge_type}" not in arrays and not other.size:
+            continue
+        ends = np.concatenate([own, other[::-1]], axis=1)
+        width = 1 + int(ends.max(initial=0))
+        _, chosen = np.unique(ends[1].astype(np.int64) * width + ends[0], return_index=True)
+        out[f"row/{edge_type}"], out[f"col/{edge_type}"] = np.ascontiguousarray(ends[:, chosen])
+        out[f"hops/{edge_type}"] = np.array([len(chosen)])
+        of_edges = [f"e_id/{edge_type}", *(name for name in arrays if name.startswith(f"edge/{edge_type}/"))]
+        for name in of_edges:
+            if reverse != edge_type:
+                out.pop(name, None)
+            elif name in arrays:
+                out[name] = np.concatenate([arrays[name]] * 2)[chosen]
+    return out
+
+
+def _ends(arrays: Mapping[str, np.ndarray], edge_type: str) -> np.ndarray:
+    if f"row/{edge_type}" not in arrays:
+        return np.empty((2, 0), np.int64)
+    return np.stack([arrays[f"row/{edge_type}"], arrays[f"col/{edge_type}"]])
