@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers import pyg
+from tests.peers import dgl, pyg
 from tests.peers.graphs import Graphs
 from tests.peers.outcomes import Case, Outcome, Recorder
 from tests.preloaded.commands import Commands
@@ -40,13 +40,15 @@ def main() -> int:
         stack.callback(commands.close)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(subprocess, "Popen", commands.popen)  # daemons are forked: they start in no time
-        graphs = Graphs(folder, options.parts)
+        root = options.files[0] if options.files[0].is_dir() else options.files[0].parent
+        graphs, servers = Graphs(folder, options.parts), dgl.Servers()
         stack.callback(graphs.close)
+        stack.callback(servers.close)
         pyg.hand_over(graphs)
-        recorder = Recorder(lambda: graphs.asked, _print_case, pyg.as_if_installed)
+        dgl.hand_over(servers, root)
+        recorder = Recorder(lambda: graphs.asked + servers.asked, _print_case, pyg.as_if_installed)
         chosen = ["-k", options.only] if options.only else []
-        root = options.folder if options.folder.is_dir() else options.folder.parent
-        pytest.main([*_PLAIN, "--rootdir", str(root), *chosen, str(options.folder)], [recorder])
+        pytest.main([*_PLAIN, "--rootdir", str(root), *chosen, *map(str, options.files)], [recorder])
     counts = Counter(case.outcome for case in recorder.cases)
     print(", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome))
     if options.json is not None:
@@ -55,19 +57,19 @@ def main() -> int:
     return int(bool(counts[Outcome.FAULT]) or not recorder.cases)
 
 
-_PLAIN = ["-p", "no:terminal", "-p", "no:cacheprovider", "-c", os.devnull]
+_PLAIN = ["-p", "no:terminal", "-p", "no:cacheprovider", "--continue-on-collection-errors", "-c", os.devnull]
 """Neither the settings of this project's tests nor those of the peer's."""
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.peers", description="Run a peer's test files over Atta.")
-    parser.add_argument("folder", type=Path, help="folder (or file) with the peer's tests")
+    parser.add_argument("files", type=Path, nargs="+", help="folder with the peer's tests, or some of its files")
     parser.add_argument("--only", help="run cases whose names fit, as pytest's -k")
     parser.add_argument("--parts", type=int, default=2, help="partitions, so daemons, of each graph (2)")
     parser.add_argument("--json", type=Path, help="also write the outcomes to this file")
     options = parser.parse_args()
-    if not options.folder.exists():
-        parser.error(f"{options.folder}: there is nothing")
+    if missing := [path for path in options.files if not path.exists()]:
+        parser.error(f"{missing[0]}: there is nothing")
     return options
 
 

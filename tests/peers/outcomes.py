@@ -117,12 +117,10 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
         """Record one case."""
-        self._failure, self._seconds, before = "", 0.0, self.asked()
+        self._failure, self._seconds, self._refused, before = "", 0.0, False, self.asked()
         result = yield
         name = f"{item.path.name}::{item.name}"
-        case = self._case(name, self._failure, apart=self.asked() == before)
-        self.cases.append(case)
-        self.told(case)
+        self._tell(self._case(name, apart=self.asked() == before and not self._refused))
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -131,17 +129,22 @@ class Recorder:
         report = yield
         self._seconds += call.duration
         if call.excinfo is not None and not self._failure:
-            self._failure = _one_line(call.excinfo)
+            self._failure, self._refused = _one_line(call.excinfo), isinstance(call.excinfo.value, AttaError)
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that cannot be read is a fault of its own."""
         if report.failed:
             lines = str(report.longrepr).strip().splitlines() or ["unreadable"]
-            self.cases.append(Case(report.nodeid, Outcome.FAULT, lines[-1]))
-            self.told(self.cases[-1])
+            self._failure, self._seconds = lines[-1], 0.0
+            self._tell(self._case(Path(report.nodeid).name, apart=False))
 
-    def _case(self, name: str, failure: str, *, apart: bool) -> Case:
+    def _tell(self, case: Case) -> None:
+        self.cases.append(case)
+        self.told(case)
+
+    def _case(self, name: str, *, apart: bool) -> Case:
+        failure = self._failure
         if apart:
             return Case(name, Outcome.APART, failure, seconds=self._seconds)
         if not failure:

@@ -31,7 +31,7 @@ _TABLES = {"edge_weight": "weight", "edge_time": "time"}
 def hand_over(graphs: Graphs) -> None:
     """Put Atta's loaders into the places of PyG's, for the rest of this process."""
     _OverAtta.graphs = graphs
-    for stand_in in (NeighborLoader, LinkNeighborLoader):
+    for stand_in in (NeighborLoader, LinkNeighborLoader, HGTLoader):
         setattr(torch_geometric.loader, stand_in.__name__, stand_in)
 
 
@@ -64,10 +64,9 @@ class _OverAtta:
         options = {name: value for name, value in given.items() if value is not None}
         for name in options.keys() & {"weight_attr", "time_attr"}:
             options[name] = _TABLES.get(options[name], options[name])
-        shape = options.pop("subgraph_type", "directional")
-        if (shape := str(getattr(shape, "value", shape))) != "directional":
-            options["subgraph_type"] = shape
         of_edges = {e: [*tables] for e, tables in cluster.schema.edge_tables.items() if tables}
+        if "bidirectional" in str(options.get("subgraph_type")):  # edges of other types' reverses have no rows
+            of_edges = {e: tables for e, tables in of_edges.items() if len({*cluster.schema.endpoints(e)}) == 1}
         after = options.pop("transform", lambda batch: batch)
         return options | {
             "cluster": cluster,
@@ -89,6 +88,13 @@ class NeighborLoader(_OverAtta, atta.NeighborLoader):
             data, num_neighbors, (node_type, nodes[places]) if node_type else nodes[places],
             **{**given, "batch_size": len(places)},
         )  # fmt: skip
+
+
+class HGTLoader(_OverAtta, atta.HGTLoader):
+    """Atta's loader with the arguments of PyG's."""
+
+    def __init__(self, data: Any, num_samples: Any, input_nodes: Any = None, **given: Any) -> None:
+        super().__init__(num_samples=num_samples, input_nodes=_nodes(input_nodes), **self._options(data, given))
 
 
 class LinkNeighborLoader(_OverAtta, atta.LinkNeighborLoader):
