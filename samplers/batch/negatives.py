@@ -215,10 +215,9 @@ class _Draws:
 
 def times_of_trees(times: np.ndarray, negatives: Iterable[NegativeLinks]) -> np.ndarray:
     """int64 [trees]: the time of each tree's seed, from the ``times`` (int64) of a batch's positive edges. The ends of
-    a negative edge have the time of its positive edge."""
+    a negative edge have the time of its positive edge; the sources of triplets have no trees of their own."""
     found = [times, times]
     for links in negatives:
-        count = links.count(len(times))
-        of_positive = np.arange(count) // int(links.amount) if links.triplet else np.arange(count) % max(1, len(times))
-        found += [times[of_positive], times[of_positive]]
+        of_pairs = times[np.arange(links.count(len(times))) % max(1, len(times))]
+        found += [of_pairs] if links.triplet else [of_pairs, of_pairs]
     return np.concatenate(found)

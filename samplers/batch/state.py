@@ -33,7 +33,7 @@ from atta.samplers.batch.items import (
     SampleItem,
     StreamPosition,
 )
-from atta.samplers.batch.negatives import Positives, draw_negatives, times_of_trees
+from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
 from atta.samplers.batch.new_vertices import (
     Degree,
     KeptEdges,
@@ -139,6 +139,21 @@ class BatchState:
         trees = first_tree + np.arange(2 * len(sources))
         self.out.append(f"{prefix}src", len(sources))[:] = self._known[source].insert(sources, trees[: len(sources)])
         self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
+
+    def _number_negatives(self, spec: NegativeLinks, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Number the ends of negative edges. The sources of triplets are those of the positives and have their trees. The
+        trees of the targets are those of the first negative of each positive, then of the second ones, as in PyG."""
+        positives = len(self._seeds.ids)
+        if not spec.triplet:
+            self._number_links("link/neg_", sources, targets, 2 * positives)
+            return
+        known = self._known[self.dataset.schema.endpoints(self.plan.seed.edge_type)[1]]
+        order = np.arange(len(targets))
+        trees = 2 * positives + order
+        if self.plan.disjoint:
+            order = order.reshape(-1, int(spec.amount)).T.ravel()
+        self.out.append("link/neg_src", len(sources))[:] = np.repeat(self.out.filled("link/src"), int(spec.amount))
+        self.out.append("link/neg_dst", len(targets))[order] = known.insert(targets[order], trees)
 
     def negatives(self, op_id: str) -> Program[tuple[np.ndarray, np.ndarray]]:
         """The program that draws an operator's negative edges."""
@@ -262,7 +277,8 @@ class BatchState:
         elif pending.sampled is not None:
             self._join_batch(op, pending.sampled)
         elif pending.links is not None:
-            self._number_links("link/neg_", *pending.links, 2 * len(self._seeds.ids))
+            assert op.negatives is not None
+            self._number_negatives(op.negatives, *pending.links)
         else:
             self._join_pairs(op, pending)
         return self._grown(op_id, before)

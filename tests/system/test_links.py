@@ -189,6 +189,30 @@ def test_links_do_not_depend_on_partitions(small_graph: SmallGraph, placements: 
     assert all(found == results[0] for found in results)
 
 
+@pytest.mark.parametrize("amount", [1, 3])
+def test_trees_of_triplets_are_those_of_pyg(cluster: atta.LocalCluster, small_graph: SmallGraph, amount: int) -> None:
+    """One for each end of a positive and for each negative target, and no others; all have the time of the positive."""
+    links, times = some_links(small_graph, 50), np.random.default_rng(2).integers(0, 50, 50)
+    negatives = {"mode": "triplet", "amount": amount}
+    for batch in atta.LinkNeighborLoader(
+        cluster, [-1, 2], links, batch_size=20, neg_sampling=negatives, edge_label_time=times, time_attr="time",
+        exclude_edges=None,
+    ):  # fmt: skip
+        size, data, e_id = batch.batch_size, batch.to_pyg(), batch.e_id()
+        negative = data.dst_neg_index.reshape(size, amount).T.ravel()
+        roots = np.concatenate([data.src_index, data.dst_pos_index, negative])
+        assert roots.tolist() == list(range((2 + amount) * size))
+        assert data.n_id[roots[: 2 * size]].tolist() == links[:, batch.input_id].ravel().tolist()
+        assert data.batch[roots].tolist() == list(range(size)) * (2 + amount)
+        assert batch.num_sampled_nodes()[0] == len(roots)
+        of_tree = times[batch.input_id][data.batch[data.edge_index[1]]]
+        assert (small_graph.edge_time[e_id] <= of_tree).all()
+        known = small_graph.edge_time[None] <= times[batch.input_id][:, None]
+        of_roots = zip(data.batch[roots].tolist(), data.n_id[roots].tolist(), strict=True)
+        expected = [(known[seed] & (small_graph.dst_ids == root)).sum() for seed, root in of_roots]
+        assert np.bincount(data.edge_index[1], minlength=len(roots))[: len(roots)].tolist() == expected
+
+
 def test_to_pyg_has_pyg_names(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     links = some_links(small_graph, 30)
     binary = next(iter(atta.LinkNeighborLoader(cluster, [2], links, batch_size=30, neg_sampling="binary"))).to_pyg()

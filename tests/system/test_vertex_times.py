@@ -177,6 +177,28 @@ def test_given_times_override_and_untimed_types_stay(clusters: dict[str, atta.Lo
     assert venues > 0
 
 
+@pytest.mark.parametrize("source", [None, "train"])
+def test_times_of_a_split_and_of_all_go_by_ascending_id(
+    clusters: dict[str, atta.LocalCluster], papers: Papers, source: str | None
+) -> None:
+    ids = np.sort(papers.ids["venue"] if source is None else papers.ids["venue"][:3])
+    at = np.random.default_rng(3).integers(0, 60, len(ids))
+    for cluster in clusters.values():
+        loader = atta.NeighborLoader(
+            cluster, HOPS, ("venue", source), input_time=at, time_attr="time", batch_size=2, shuffle=True
+        )
+        drawn: list[int] = []
+        for batch in loader:
+            seeds = batch.n_id("venue")[: batch.batch_size]
+            times = dict(zip(ids.tolist(), at.tolist(), strict=True))
+            assert batch.to_pyg()["venue"].seed_time.tolist() == [times[seed] for seed in seeds.tolist()]
+            check_times(batch, papers, np.array([times[seed] for seed in seeds.tolist()]), {"venue": batch.batch_size})
+            drawn += seeds.tolist()
+        assert sorted(drawn) == ids.tolist()
+    with pytest.raises(ConfigError, match=f"input_time: must be {len(ids)} integers"):
+        atta.NeighborLoader(cluster, HOPS, ("venue", source), input_time=at[1:], time_attr="time")
+
+
 def test_the_local_sampler_has_the_times_of_a_dataset(clusters: dict[str, atta.LocalCluster], papers: Papers) -> None:
     ids = papers.ids["paper"][:16]
     (batch,) = atta.NeighborLoader(clusters["two"], HOPS, ("paper", ids), batch_size=16, time_attr="time", seed=3)

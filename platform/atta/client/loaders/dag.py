@@ -119,6 +119,9 @@ class DagLoader:
         if (chosen.sizes or chosen.WhichOneof("source") == "batches") and (shuffle or drop_last):
             raise ConfigError("batches: they come as given, without shuffle and drop_last")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def __iter__(self) -> Iterator[Any]:
         if self._loaded:
             return self._batches(StreamPlace(self._place.epoch, self._place.batch, self._place.version))

@@ -140,6 +140,11 @@ class LinkNeighborLoader(DagLoader):
         seeds = link_seeds(
             schema, edge_type, ends, edge_label_time, exclude=exclude_edges is not None, exclude_reverse=reverse
         )
+        if (time_attr is None) != (edge_label_time is None):
+            raise ConfigError(
+                "time_attr, edge_label_time: give both: temporal sampling of edges needs their times (edge_label_time), "
+                "and no other has a use for them"
+            )
         super().__init__(cluster, dag, input_nodes=seeds, **options)
         label = None if edge_label is None else np.asarray(edge_label)
         if label is not None and len(label) != ends.shape[1]:

@@ -69,8 +69,9 @@ class NeighborLoader(DagLoader):
             input_nodes: the seeds: name of a split (``"train"``), user ids (numbers or strings), or None for every vertex.
                 ``(node_type, one of these)`` names their type; ids need that if there are several types. ``{node_type: ids}``
                 makes batches of seeds of several types; ``MiniBatch.seeds_of`` tells which are of a type.
-            input_time: int [seeds], with ``time_attr`` and ids: no sampled edge in a seed's tree, and no vertex but the
-                seed itself, is later than its time. Default: the seeds' own times, the node table ``time`` of their type.
+            input_time: int [seeds], with ``time_attr``, by position in ``input_nodes`` (a split's or all vertices': by
+                ascending user id): no sampled edge in a seed's tree, and no vertex but the seed itself, is later than
+                its time. Default: the seeds' own times, the node table ``time`` of their type.
             batch_size: seeds per batch. A seed that occurs twice in a batch counts once, unless trees are disjoint.
             shuffle: permute the seeds anew in every epoch.
             drop_last: leave out the last batch if it is not full.

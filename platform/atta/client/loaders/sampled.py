@@ -265,7 +265,8 @@ class SampledBatch:
         """int32 [nodes]: position of the seed whose tree a vertex belongs to; only if trees are disjoint.
 
         If the seeds are edges, the trees are those of all sources, then of all targets, then of the negatives' sources
-        and targets.
+        and targets. Triplets have the positives' sources: of their negatives only the targets have trees, first those of
+        the first negative of each positive.
         """
         found = self._trees(node_type)
         if found is None:
@@ -285,9 +286,7 @@ class SampledBatch:
         if self._labels is None:
             return tree
         negatives = max(1, len(self._raw.arrays.get("link/neg_src", ())))
-        negative = (tree - 2 * positives) % negatives
-        owner = negative // self._labels.amount if self._labels.mode == "triplet" else negative % positives
-        return np.where(tree < 2 * positives, tree % positives, owner)
+        return np.where(tree < 2 * positives, tree, (tree - 2 * positives) % negatives) % positives
 
     @property
     def extra(self) -> dict[str, np.ndarray]:

@@ -133,18 +133,16 @@ def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) 
     nodes = typed(schema, input_nodes)
     node_type, source = nodes.node_type, nodes.source
     schema.check_node_type(node_type)
-    if (source is None or isinstance(source, str)) and input_time is not None:
-        raise ConfigError("input_time: goes with ids, the vertices of a split have no order")
     if source is None:
-        return session_pb2.Seeds(node_type=node_type, all=True)
-    if isinstance(source, str):
+        count, message = schema.node_counts[node_type], session_pb2.Seeds(node_type=node_type, all=True)
+    elif isinstance(source, str):
         if source not in schema.splits.get(node_type, {}):
             raise UnknownNameError.of("split", source, schema.splits.get(node_type, {}))
-        schema.split_size(node_type, source)
-        return session_pb2.Seeds(node_type=node_type, split=source)
-    ids = as_ids("input_nodes", source)
-    message = session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())
-    message.times = _times("input_time", input_time, len(ids))
+        count, message = schema.split_size(node_type, source), session_pb2.Seeds(node_type=node_type, split=source)
+    else:
+        ids = as_ids("input_nodes", source)
+        count, message = len(ids), session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())
+    message.times = _times("input_time", input_time, count)
     return message
 
 

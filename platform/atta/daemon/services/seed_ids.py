@@ -23,7 +23,7 @@ UNCHECKED_BYTES = 4 << 20
 @dataclass(frozen=True)
 class ChosenSeeds:
     """Checked seeds, by position in the user's input. The vertices of a split, or all of a type, have no particular
-    order.
+    order here; their positions, and so ``times``, are by ascending user id.
 
     Attributes:
         internal: int64 [S] internal ids of vertices, or of the targets of edges.
@@ -62,18 +62,19 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     if seeds.node_type not in dataset.schema.node_types:
         raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
     times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)
-    if (seeds.times or seeds.sizes) and seeds.WhichOneof("source") in ("split", "all", "batches", "part"):
-        raise ConfigError("seeds: times and sizes go with ids, a split has no order")
-    match seeds.WhichOneof("source"):
+    source = seeds.WhichOneof("source")
+    if (seeds.sizes and source in ("split", "all")) or ((seeds.times or seeds.sizes) and source in ("batches", "part")):
+        raise ConfigError("seeds: sizes go with ids, and times with ids, a split or all vertices")
+    match source:
         case "split":
             _check_room(dataset.schema.split_size(seeds.node_type, seeds.split))
             members = dataset.split(seeds.node_type, seeds.split)
             internal = np.asarray(members, dtype=np.int64)
-            return ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
+            chosen = ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":
             _check_room(dataset.schema.node_counts[seeds.node_type])
             everything = np.arange(dataset.schema.node_counts[seeds.node_type])
-            return ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
+            chosen = ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
         case "part":
             return _part(dataset, seeds)
         case "batches":

@@ -1,0 +1,1 @@
+"""Test files of peers, run over Atta: `make peers FOLDER=...`."""
