@@ -20,8 +20,8 @@ from tests.fuzz.files import Files, sealed
 from tests.fuzz.targets import kept
 
 KINDS = (
-    "checkpoint", "cluster.toml", "graph.json", "log", "log.json", "manifest.json", "profile", "rank", "store.json",
-    "table.json", "token", "tokens.toml", "values.npy", "version.json", "votes",
+    "best", "checkpoint", "cluster.toml", "graph.json", "log", "log.json", "manifest.json", "profile", "rank",
+    "store.json", "table.json", "token", "tokens.toml", "values.npy", "version.json", "votes",
 )  # fmt: skip
 
 
@@ -76,11 +76,21 @@ def test_a_wrong_entry_is_an_error_of_the_file(files: Files, kind: str, name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [("model", {"w": 3}, "no tensor|does not fit"), ("optimizer", "x", "does not fit"), ("shape", 3, "its model")],
+    ("kind", "name", "value", "words"),
+    [
+        ("checkpoint", "model", {"w": 3}, "no tensor|does not fit"),
+        ("checkpoint", "optimizer", "x", "does not fit"),
+        ("checkpoint", "shape", 3, "its model"),
+        ("best", "embedding_ids", None, "does not tell whose embeddings"),
+        ("best", "embedding_ids", [3, 5, 9], "does not tell whose embeddings"),
+        ("best", "embedding_ids", {"author": 3}, "no tensor"),
+        ("best", "dataset_id", 3, "does not tell whose embeddings"),
+    ],
 )
-def test_a_wrong_entry_of_a_checkpoint_is_an_error_of_the_file(files: Files, name: str, value: Any, words: str) -> None:
-    file = files.kinds["checkpoint"]
+def test_a_wrong_entry_of_a_checkpoint_is_an_error_of_the_file(
+    files: Files, kind: str, name: str, value: Any, words: str
+) -> None:
+    file = files.kinds[kind]
     good, content = file.path.read_bytes(), io.BytesIO()
     torch.save({**torch.load(io.BytesIO(good), weights_only=True), name: value}, content)
     try:
