@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import socket
 import ssl
 import subprocess
@@ -18,15 +19,17 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from click.testing import CliRunner
 
 import atta
 from atta import _native
+from atta.cli.main import cli
 from atta.client.cluster import connect_all, resolve_target
 from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
 from atta.wire.clusterfile import write_cluster
 from atta.wire.security.credentials import Credentials
-from atta.wire.security.roles import Role
+from atta.wire.security.roles import ROLES, Role
 from atta.wire.security.tokens import TokenFile, issue, read_tokens
 from tests.addresses import held_port
 from tests.system.conftest import SmallGraph
@@ -203,6 +206,54 @@ def test_a_caller_without_the_role_stops_nothing_and_reads_one_line(guarded: Gua
     assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
     assert refused.stderr.count("operator") == 1
     assert atta_command("status", "--cluster", guarded.cluster_file("reader")).returncode == 0
+
+
+def commands_by_role() -> dict[str, set[str]]:
+    """The table in docs/security.md: the roles of which a command needs one."""
+    text = (Path(__file__).parents[2] / "docs/security.md").read_text()
+    rows = re.findall(r"^\| (`atta .*?`) \| (`.*?`) \|$", text, re.MULTILINE)
+    return {name: set(re.findall(r"`(.+?)`", roles)) for names, roles in rows for name in re.findall(r"`(.+?)`", names)}
+
+
+METHODS = {
+    "atta dashboard": ("ControlService/Stats", "ControlService/Sessions"),
+    "atta tables load": ("TableService/Load",),
+    "atta tables delete": ("TableService/Delete",),
+    "atta tables promote": ("BackupService/Promote",),
+    "atta update features": ("UpdateService/Publish",),
+    "atta update edges": ("UpdateService/Publish",),
+    "atta roll": ("ControlService/Stop",),
+    "atta stop": ("ControlService/Stop",),
+}
+"""Commands that would change what other tests read, or end the daemons, and the methods that need most of them."""
+
+
+def test_commands_need_the_roles_that_the_document_names(guarded: Guarded, tmp_path: Path) -> None:
+    """Each role alone: what is not refused may go wrong for other reasons."""
+    model = ["--checkpoint", str(tmp_path / "run")]
+    words = {
+        "atta status": ["--interval", "100ms"],
+        "atta top": ["--interval", "100ms", "--once", "--json", "-"],
+        "atta tables list": [],
+        "atta tables save": ["kept"],
+        "atta trace": ["--seconds", "0", "--out", str(tmp_path / "trace.json")],
+        "atta train": ["--epochs", "1", "--trainers", "1", "--num-neighbors", "2,2", "--layers", "2", *model],
+        "atta predict": ["--out", str(tmp_path / "ROLE"), *model],
+    }
+    documented = commands_by_role()
+    assert documented.keys() == {*words, *METHODS}
+    for command, more in words.items():
+        for role in ("reader", "writer", "operator", "peer"):
+            mine = [word.replace("ROLE", role) for word in more]
+            arguments = [*command.split()[1:], *mine, "--cluster", str(guarded.cluster_file(role))]
+            done = CliRunner().invoke(cli, arguments)
+            refused = "needs the role" in f"{done.output}{done.exception}"
+            assert refused != (role in documented[command]), (
+                f"{command} with the role {role}: {done.output} {done.exception!r} {done.exit_code}"
+            )
+    for command, methods in METHODS.items():
+        for method in methods:
+            assert {role.value for role in ROLES[f"atta.v1.{method}"]} == documented[command]
 
 
 def test_operators_actions_are_logged(guarded: Guarded) -> None:

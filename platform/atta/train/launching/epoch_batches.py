@@ -35,8 +35,7 @@ class EpochBatches:
         """
         epoch, batch = self._place()
         state = {**self.loader.state_dict(), "epoch": epoch, "batch": batch % len(self)}  # shorter loaders go round
-        del state["request"]
-        return state
+        return {name: value for name, value in state.items() if name not in ("request", "rank", "world")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration begin where ``state`` says, if it is of the epoch that the trainer has come to.
