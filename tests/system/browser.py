@@ -65,6 +65,10 @@ class Browser:
         """Load a page, and wait for it."""
         _ask(f"{self._session}/url", {"url": url})
 
+    def resize(self, width: int, height: int) -> None:
+        """Make the window so large."""
+        _ask(f"{self._session}/window/rect", {"width": width, "height": height})
+
     def run(self, script: str) -> Any:
         """What a script returns on the page."""
         return _ask(f"{self._session}/execute/sync", {"script": script, "args": []})

@@ -97,7 +97,9 @@ def test_links_are_shown_with_what_crossed_them() -> None:
 
     daemons = [receiving(0, peer_received_bytes_1=5 << 20), receiving(1, peer_received_bytes_0=3 << 30)]
     text = page(View("c", daemons))
-    rows = re.findall(r"<td>part (\d)</td><td>part (\d)</td><td>(h:\d)</td><td>([^<]*)</td><td>([^<]*)</td>", text)
+    cell = r"<td[^>]*>{}</td>"
+    wanted = ["part (\\d)", "part (\\d)", "(h:\\d)", "([^<]*)", "([^<]*)"]
+    rows = re.findall("".join(map(cell.format, wanted)), text)
     assert rows == [("0", "1", "h:1", "2 KiB/s", "3 GiB"), ("1", "0", "h:0", "2 KiB/s", "5 MiB")]
     many = {f"peer_received_bytes_{peer}": float(peer) for peer in range(1, MOST_LINKS + 4)}
     assert "3 more are not shown" in page(View("c", [receiving(0, **many)]))
@@ -147,10 +149,41 @@ def test_a_curve_goes_from_edge_to_edge() -> None:
     text = curve("loss", [(1, 4.0), (2, math.nan), (3, 1.0), (5, 0.0)])
     (line,) = re.findall(r'points="([^"]*)"', text)
     places = [tuple(map(float, place.split(","))) for place in line.split()]
-    assert places == [(6.0, 6.0), (130.0, 64.5), (254.0, 84.0)]
+    assert places == [(46.0, 8.0), (169.0, 86.0), (292.0, 112.0)]
     assert "0 after 5 epochs; 0 to 4" in text
     assert curve("x", []) == curve("x", [(1, math.nan)]) == ""
     Checked(curve("one", [(1, 2.0)]))
+
+
+@pytest.mark.parametrize(
+    ("points", "across", "along"),
+    [
+        ([(1, 4.0), (5, 0.0)], ["0", "1", "2", "3", "4"], ["1", "2", "3", "4", "5"]),
+        ([(10, 0.31), (250, 0.87)], ["0.4", "0.6", "0.8"], ["100", "200"]),
+        ([(1, 250.0), (2, 815.0)], ["400", "600", "800"], ["1", "2"]),
+        ([(7, 2.5)], ["2.5"], ["7"]),
+    ],
+)
+def test_a_curve_has_axes_with_round_numbers(
+    points: list[tuple[int, float]], across: list[str], along: list[str]
+) -> None:
+    text = curve("loss", points)
+    assert re.findall(r'class="up"[^>]*>([^<]*)<', text) == across
+    assert re.findall(r'class="along"[^>]*>([^<]*)<', text) == along
+    assert text.count('class="axes"') == 1
+
+
+def test_a_daemon_that_is_down_keeps_its_columns() -> None:
+    alive = DaemonRates(Sample(0, "h:1", {"process_resident_bytes": float(3 << 30)}))
+    found = Checked(text := page(View("c", [alive, daemon(error="no daemon answers (" + 100 * "refused " + ")")])))
+    assert "3 GiB" in text
+    heads = [attributes for tag, attributes in found.tags if tag == "th"]
+    cells = [attributes for tag, attributes in found.tags if tag == "td"]
+    assert len(cells) == 2 * len(heads) + 1
+    assert (cells[-1]["class"], cells[-1]["colspan"]) == ("reason", str(len(heads)))
+    assert [c["data-name"] for c in cells[: len(heads)]] == [c["data-name"] for c in cells[len(heads) : -1]]
+    assert '<td data-name="up"><span class="bad">down</span></td>' in text
+    assert 'content="width=device-width,initial-scale=1"' in text
 
 
 @contextmanager

@@ -18,7 +18,9 @@ MOST_EPOCHS = 1000
 """Epochs of a trainer that are remembered."""
 MOST_CHARACTERS = 1 << 20
 """Longest text of metrics that is read."""
-_WIDTH, _HEIGHT, _EDGE = 260, 90, 6
+_WIDTH, _HEIGHT, _EDGE = 300, 146, 8
+_LEFT, _BOTTOM = 46, 112
+"""Where the axes meet."""
 
 
 def figures_of(text: str) -> tuple[int, dict[str, float]]:
@@ -73,18 +75,47 @@ class TrainerHistory:
 
 
 def curve(title: str, points: Sequence[tuple[int, float]]) -> str:
-    """An SVG of ``points``, with the last value in words; they need not be in equal steps."""
+    """An SVG of ``points`` with axes, and the last value in words; they need not be in equal steps."""
     points = [(x, y) for x, y in points if math.isfinite(y)]
     if not points:
         return ""
     xs, ys = [x for x, _ in points], [y for _, y in points]
     low, high = min(ys), max(ys)
-    across, up = (_WIDTH - 2 * _EDGE) / max(xs[-1] - xs[0], 1), (_HEIGHT - 2 * _EDGE) / ((high - low) or 1.0)
-    places = [(_EDGE + (x - xs[0]) * across, _HEIGHT - _EDGE - (y - low) * up) for x, y in points]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    dot = f'<circle cx="{places[-1][0]:.1f}" cy="{places[-1][1]:.1f}" r="3"/>'
+    right, left = _WIDTH - _EDGE, _LEFT
+    across, up = (right - left) / max(xs[-1] - xs[0], 1), (_BOTTOM - _EDGE) / ((high - low) or 1.0)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + (x - xs[0]) * across, _BOTTOM - (y - low) * up
+
+    line = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in points)
+    at_x, at_y = place(*points[-1])
     words = f"{escape(title)}: {points[-1][1]:.4g} after {xs[-1]} epochs; {low:.4g} to {high:.4g}"
+    marks = "".join(_mark(*place(xs[0], y), f"{y:.4g}", across=True) for y in _ticks(low, high))
+    marks += "".join(_mark(*place(x, low), f"{x:g}", across=False) for x in _ticks(xs[0], xs[-1], whole=True))
     return (
-        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{words}"><polyline points="{line}"/>{dot}</svg>'
+        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{words}">'
+        f'<path class="axes" d="M{left} {_EDGE}V{_BOTTOM}H{right}"/>{marks}'
+        f'<text class="unit" x="{right}" y="{_HEIGHT - 4}">epochs</text>'
+        f'<polyline points="{line}"/><circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3"/></svg>'
         f"<figcaption>{words}</figcaption></figure>"
     )
+
+
+def _mark(x: float, y: float, text: str, *, across: bool) -> str:
+    """A tick with its number: beside the upright axis, with a line ``across`` the picture, or below the other one."""
+    if across:
+        line = f'<path class="grid" d="M{x:.1f} {y:.1f}H{_WIDTH - _EDGE}"/>'
+        return f'{line}<text class="up" x="{x - 4:.1f}" y="{y + 4:.1f}">{text}</text>'
+    return f'<text class="along" x="{x:.1f}" y="{_BOTTOM + 14}">{text}</text>'
+
+
+def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """At most five round numbers within [low, high]; at least one. ``whole``: integers."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    step = max(1.0, math.ceil(step)) if whole else step
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)] or [low]

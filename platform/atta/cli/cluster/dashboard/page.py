@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from atta.cli.cluster.dashboard.curves import SHOWN, TrainerHistory, curve
-from atta.cli.cluster.figures import bytes_per_s, lane, number, ratio
+from atta.cli.cluster.figures import UNKNOWN, bytes_per_s, lane, number, ratio
 from atta.cli.work import size
 from atta.client.rates import DaemonRates, received_from
 from atta.observe.figures import of_all_layers
@@ -26,8 +26,16 @@ th{font-weight:500;color:#5b6b7b;border-bottom:1px solid #cfd8e0;position:sticky
 th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere;max-width:28rem}
 .bad{color:#b00020}.bar{display:inline-block;width:5rem;height:.6rem;background:#e4eaf0}
 .bar i{display:block;height:100%;background:#2f6fb0}
-.curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0;width:16rem}figcaption{color:#5b6b7b;font-size:.8rem}
+.curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0;width:20rem}figcaption{color:#5b6b7b;font-size:.8rem}
 svg{width:100%;background:#f5f8fa}polyline{fill:none;stroke:#2f6fb0;stroke-width:1.6}circle{fill:#2f6fb0}
+.axes{fill:none;stroke:#5b6b7b}.grid{stroke:#dde5ec}svg text{font-size:12px;fill:#5b6b7b}
+.up,.unit{text-anchor:end}.along{text-anchor:middle}
+td.reason{white-space:normal;text-align:left;overflow-wrap:anywhere}
+@media(max-width:64rem){body{margin:.8rem}thead{display:none}table,tbody,tr,td{display:block}
+tr{border:1px solid #cfd8e0;border-radius:.3rem;margin:.5rem 0;padding:.3rem .6rem}
+td,td:first-child{display:flex;justify-content:space-between;gap:1rem;max-width:none;padding:.1rem 0;white-space:normal;
+text-align:right;overflow-wrap:anywhere}td::before{content:attr(data-name);color:#5b6b7b;white-space:nowrap}
+td.reason{text-align:left}td.reason::before{content:none}figure{width:100%}.bar{width:50%}}
 """
 
 
@@ -64,29 +72,43 @@ def page(view: View) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="refresh" content="{view.refresh_s:g}">'
-        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
     )
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], label: str) -> str:
-    """``rows`` have HTML."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    """``rows`` have HTML; a row of one cell is a remark that takes the whole width. On a narrow screen each row is a box,
+    in which the heads stand before their figures."""
+    heads = [escape(name) for name in heads]
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    lines = "".join(f"<tr>{_cells(heads, row)}</tr>" for row in rows)
     return f'<table aria-label="{escape(label)}"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
+
+
+def _cells(heads: Sequence[str], row: Sequence[str]) -> str:
+    if len(row) == 1:
+        return f'<td class="reason" colspan="{len(heads)}">{row[0]}</td>'
+    return "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in zip(heads, row, strict=True))
 
 
 def _daemons(daemons: Sequence[DaemonRates]) -> str:
     heads = ("part", "address", "up", "CPU", "daemon CPU", "batches/s", "received", "sent to peers", "cache hits",
              "buffers", "CPU lane", "net lane", "memory")  # fmt: skip
-    return _table(heads, map(_daemon, daemons), "daemons")
+    rows = [row for daemon in daemons for row in (_daemon(daemon, len(heads)), _reason(daemon)) if row]
+    return _table(heads, rows, "daemons")
 
 
-def _daemon(daemon: DaemonRates) -> list[str]:
+def _reason(daemon: DaemonRates) -> list[str]:
+    """Why a daemon does not answer, below its line."""
+    return [f'<span class="bad">{escape(daemon.sample.error)}</span>'] if daemon.sample.error else []
+
+
+def _daemon(daemon: DaemonRates, width: int) -> list[str]:
     sample, counters = daemon.sample, daemon.sample.counters
     name = [escape(sample.parts), escape(sample.address)]
     if sample.error:
-        return [*name, f'<span class="bad">{escape(sample.error)}</span>', *[""] * 10]
+        return [*name, '<span class="bad">down</span>', *[UNKNOWN] * (width - 3)]
     hits = None if daemon.cache_hit_rate is None else 100 * daemon.cache_hit_rate
     buffers, limit = counters.get("buffer_bytes", 0.0), counters.get("buffer_limit_bytes", 0.0)
     return [
@@ -101,7 +123,7 @@ def _daemon(daemon: DaemonRates) -> list[str]:
         f"{size(buffers)} of {size(limit)}",
         lane(counters, "cpu"),
         lane(counters, "net"),
-        size(counters.get("memory_bytes", counters.get("rss_bytes", 0.0))),
+        size(counters.get("process_resident_bytes", 0.0)),
     ]
 
 
