@@ -1,5 +1,5 @@
-"""Copies what one daemon needs from a partitioned dataset: the manifest, ``shared/`` and its own parts. Verifies each
-file."""
+"""Copies what one daemon needs from a partitioned dataset: the manifest, ``shared/``, its own parts, and the times of
+all vertices. Verifies each file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def deploy(
 def needed(dataset: Dataset, parts: Sequence[int]) -> dict[str, FileRecord]:
     """The files that daemons of ``parts`` need, besides the manifest, with their records."""
     folders = ("shared/", *(f"{part_folder(part)}/" for part in sorted(set(parts))))
-    return {name: record for name, record in dataset.files.items() if name.startswith(folders)}
+    times = {name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)}
+    return {name: record for name, record in dataset.files.items() if name.startswith(folders) or name in times}
 
 
 def _copy(source: Path, target: Path, record: FileRecord, progress: Progress) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.local.graph import LocalGraph, blaming
 
@@ -101,7 +102,12 @@ class DegreeSums:
     """Running sums for drawing vertices by in-degree; answered by int64 [N], the same array every time.
 
     The terms are d^(3/4) in units of 1/256, one for each vertex in ascending order of user ids.
+
+    Attributes:
+        by_time: the earliest vertex comes first instead, those of one time by user id. Vertices must have times.
     """
+
+    by_time: bool = False
 
 
 Request = Expand | Step | Contains | Degrees | DegreeSums
@@ -153,11 +159,18 @@ class LocalAccess:
                 case Degrees():
                     return self._rows(request.vertices)[1]
                 case DegreeSums():
-                    return self._sums
+                    return self._sums_by_time if request.by_time else self._sums
 
     @cached_property
     def _sums(self) -> np.ndarray:
         return degree_sums(np.diff(self._graph.indptr)[np.argsort(self._graph.keys, kind="stable")])
+
+    @cached_property
+    def _sums_by_time(self) -> np.ndarray:
+        graph = self._graph
+        if graph.node_time is None:
+            raise ConfigError("degree sums by time: vertices have no times")
+        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, graph.node_time))])
 
     def _expand(self, request: Expand) -> Neighbors:
         graph = self._graph
@@ -185,7 +198,7 @@ class LocalAccess:
 
 
 def degree_sums(degrees: np.ndarray) -> np.ndarray:
-    """The answer to ``DegreeSums``. ``degrees`` int64 [N] are the in-degrees in ascending order of user ids."""
+    """The answer to ``DegreeSums``. ``degrees`` int64 [N] are the in-degrees in its order."""
     root = np.sqrt(degrees.astype(np.float64))  # every machine rounds square roots exactly, but not powers
     return np.asarray(np.cumsum(np.rint(256 * root * np.sqrt(root)).astype(np.int64)))
 

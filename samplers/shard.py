@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from atta.partition.dataset import CSC, Dataset, JoinedPart, Part
+    from atta.partition.dataset import CSC, Dataset, JoinedPart, Part, VertexTimes
     from atta.partition.schema import Schema
 
 __all__ = ["Answer", "PartEdges", "Shard", "places", "without_edges"]
@@ -113,13 +113,19 @@ class Shard:
             for edge_type in dataset.schema.edge_types
         }
 
-    def with_edges(self, edges: Mapping[str, PartEdges]) -> Shard:
-        """The same partition with other in-edges of some types; the rest is shared."""
+    def with_changes(self, edges: Mapping[str, PartEdges], times: Mapping[str, VertexTimes]) -> Shard:
+        """The same partition with other in-edges of some types, and other times of vertices of some types; the rest is
+        shared."""
         found = copy.copy(self)
-        found._edges = {**self._edges, **edges}
+        found._edges, found.dataset = {**self._edges, **edges}, self.dataset.with_times(times)
         found._lock, found.on_prepared = threading.Lock(), None
+        other = {e for e in self._edges if self.dataset.schema.endpoints(e)[0] in times}
         with self._lock:
-            found._tables = {of: tables for of, tables in self._tables.items() if of[0] not in edges}
+            found._tables = {
+                (edge_type, method): tables
+                for (edge_type, method), tables in self._tables.items()
+                if edge_type not in edges and not (method.temporal and edge_type in other)
+            }
         return found
 
     def sample(
@@ -178,6 +184,7 @@ class Shard:
         with self._lock:
             if (edge_type, method) not in self._tables:
                 source, _ = self.dataset.schema.endpoints(edge_type)
+                of_sources = self.dataset.times(source) if method.temporal else None
                 self._tables[edge_type, method] = tables_for(
                     method,
                     csc.indptr,
@@ -185,6 +192,7 @@ class Shard:
                     weight=csc.weight,
                     time=csc.time,
                     source_keys=np.ascontiguousarray(self.dataset.ids(source)),
+                    source_time=None if of_sources is None else of_sources.times,
                     threads=self.threads,
                 )
                 if self.on_prepared is not None:

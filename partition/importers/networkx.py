@@ -1,8 +1,11 @@
-"""Graphs of networkx: objects in memory (``atta.from_networkx``), GraphML and node-link JSON files.
+"""Graphs of networkx: objects in memory (``atta.from_networkx``), and files that become one: GraphML (``*.graphml``,
+``*.xml``), GML (``*.gml``), Pajek (``*.net``) and node-link JSON (``*.json``), compressed with gzip or not.
 
 Integer labels of vertices become the users' ids. If all labels are strings, vertices are numbered in their order, and
 the labels become the table ``name`` (UTF-8 bytes, padded with zeros). Other labels are refused. GraphML has only
-strings: if all of them are decimal numbers, they are read as integers.
+strings: if all of them are decimal numbers, they are read as integers. The labels of GML and Pajek are the attribute
+``label``, or ``name``, where each vertex has one of its own; otherwise they are the numbers of the vertices. So are
+those of GraphML of igraph and graph-tool, whose own labels ``n0``, ``n1``, ... only count: there it is ``name``.
 
 Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with
 their meanings. Every vertex (edge) needs a value of each attribute: a number, a truth value, or a fixed number of them.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +33,13 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.common import add_features, name_bytes
 from atta.partition.importers.reading.edges import add_edges
+from atta.partition.importers.reading.gml import read_gml
+from atta.partition.importers.reading.graphml import read_graphml
+from atta.partition.importers.reading.head import open_content
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.pajek import read_pajek
 from atta.partition.importers.reading.stated import as_masks, state_classes
 from atta.partition.parts.remote import written_graph
-from atta.partition.schema import is_table_name
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,7 +48,7 @@ __all__ = ["from_networkx", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _MISSING = object()
-_SUFFIXES = (".graphml", ".graphml.gz", ".xml", ".json")
+_KINDS = {".graphml": "graphml", ".xml": "graphml", ".gml": "gml", ".net": "pajek", ".json": "json"}
 
 
 def from_networkx(
@@ -52,6 +59,7 @@ def from_networkx(
     reverse: bool = False,
     normalize_features: bool = False,
     drop: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
@@ -64,47 +72,84 @@ def from_networkx(
         reverse: add the reverses of all edges as an edge type of their own.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         drop: names of attributes to leave out instead of refusing them.
+        rename: new names of types, relations and tables by old ones, as for ``import_graph``.
         overwrite: replace an existing graph folder.
         progress: receives the stages.
 
     Raises:
-        ConfigError: ``dst`` may not be written, or a name in ``drop`` is not refused.
+        ConfigError: ``dst`` may not be written, a name in ``drop`` is not refused, or one in ``rename`` is not there.
         DataError: a label or an attribute cannot be imported; the message names it.
     """
-    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
-    provenance = {"command": "from_networkx", "dropped": sorted(options.drop)}
-    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
+    options = ImportOptions(
+        undirected, reverse, normalize_features, progress or Silent(), frozenset(drop), dict(rename or {})
+    )
+    provenance = {"command": "from_networkx", "dropped": sorted(options.drop), "renamed": dict(options.rename)}
+    with written_graph(
+        dst, overwrite=overwrite, provenance=provenance, rename=options.rename, progress=progress
+    ) as out:
         _write(graph, "networkx graph", out, options)
         options.check_dropped()
+        out.check_renamed()
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the GraphML or node-link JSON file ``source``."""
-    if not source.name.endswith(_SUFFIXES):
-        raise DataError(source, f"wanted is a file named {', '.join('*' + s for s in _SUFFIXES)}")
-    graph = _node_link(source) if source.suffix == ".json" else _graphml(source)
+    """Import the GraphML, GML, Pajek or node-link JSON file ``source``."""
+    kind = _kind(source)
+    if kind is None:
+        raise DataError(source, f"wanted is a file named {', '.join('*' + s for s in _KINDS)}, or that and .gz")
+    if kind == "json":
+        graph = _node_link(source)
+    elif kind == "graphml":
+        graph = read_graphml(source, options)
+        if list(graph) == [f"n{place}" for place in range(len(graph))]:  # igraph and graph-tool only count with them
+            graph = _named(graph, ("name",), options)
+        graph = _numbered(graph)
+    else:
+        graph = read_gml(source) if kind == "gml" else read_pajek(source, options)
+        graph = _numbered(_named(graph, ("label", "name"), options))
     _write(graph, source, out, options)
 
 
 def recognises(path: Path, head: bytes) -> bool:
-    """Whether this is a GraphML file, or JSON that has the keys of node-link data."""
-    if not path.name.endswith(_SUFFIXES):
-        return False
-    return b"<graphml" in head or (head.lstrip()[:1] == b"{" and b'"nodes"' in head and b'"multigraph"' in head)
+    """Whether this is a file of GraphML, GML or Pajek, or JSON that has the keys of node-link data."""
+    kind, begin = _kind(path), head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if kind == "json":
+        return begin[:1] == b"{" and b'"nodes"' in head and b'"multigraph"' in head
+    if kind == "gml":
+        return re.search(rb"\bgraph\s*\[", head) is not None
+    if kind == "pajek":
+        return re.search(rb"(^|[\r\n])\s*\*vertices\b", begin, re.IGNORECASE) is not None
+    return kind == "graphml" and re.search(rb"<(\w+:)?graphml\b", head) is not None
 
 
-def _graphml(source: Path) -> nx.Graph[Any]:
+def _kind(path: Path) -> str | None:
+    """What the name of a file says about its format."""
+    return _KINDS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+
+
+def _named(graph: nx.Graph[Any], attributes: Sequence[str], options: ImportOptions) -> nx.Graph[Any]:
+    """``graph`` with the first of the attributes as labels that has another string or integer for each vertex."""
     import networkx as nx
 
-    try:
-        graph = nx.read_graphml(source)
-    except Exception as error:  # the XML parser and networkx raise many unrelated types
-        raise DataError(source, f"not readable as GraphML: {error}") from None
+    for attribute in attributes:
+        values = [data.get(attribute) for _, data in graph.nodes(data=True)]
+        alike = any(all(type(value) is kind for value in values) for kind in (str, int))
+        if alike and len(set(values)) == len(values) and attribute not in options.drop:
+            for _, data in graph.nodes(data=True):
+                del data[attribute]
+            return nx.relabel_nodes(graph, dict(zip(graph, values, strict=True)))
+    return graph
+
+
+def _numbered(graph: nx.Graph[Any]) -> nx.Graph[Any]:
+    """``graph`` with integers for labels if all of them are decimal numbers."""
+    import networkx as nx
+
     try:
         numbers = {label: int(label) for label in graph}
     except ValueError:
         return graph
-    if any(str(number) != label for label, number in numbers.items()):
+    if any(str(number) != str(label) for label, number in numbers.items()):
         return graph
     return nx.relabel_nodes(graph, numbers)
 
@@ -113,7 +158,8 @@ def _node_link(source: Path) -> nx.Graph[Any]:
     import networkx as nx
 
     try:
-        value = json.loads(source.read_bytes())
+        with open_content(source) as file:
+            value = json.loads(file.read())
         if "edges" in value:  # newer releases write "edges" instead of "links"
             value = {**{k: v for k, v in value.items() if k != "edges"}, "links": value["edges"]}
         newer = {"edges": "links"} if "edges" in inspect.signature(nx.node_link_graph).parameters else {}
@@ -220,7 +266,7 @@ class _Columns:
 
     def _column(self, name: Any, owners: Sequence[Any], values: Sequence[Any]) -> Array:
         """The rows of an attribute; raises ValueError with the reason if it cannot be a table."""
-        if not is_table_name(name):
+        if not self._options.is_table_name(name):
             raise ValueError("tables cannot have this name")
         if any(value is _MISSING for value in values):
             lacking = owners[next(i for i, value in enumerate(values) if value is _MISSING)]

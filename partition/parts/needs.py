@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atta.partition.dataset import Dataset, part_folder
+from atta.partition.names import node_folder
 
 __all__ = ["Needs", "needs_of"]
 
@@ -23,7 +24,7 @@ class Needs:
 
     Attributes:
         partition: files of the partition.
-        shared: files that every daemon maps: ids and splits.
+        shared: files that every daemon maps: ids and splits, and the times of other partitions' vertices.
         halo_rows: table rows of vertices of other partitions with edges into this one.
         halo_edges: in-edges of those vertices, about; the cache keeps them beside the rows.
         remote: table rows and in-edges of all vertices of other partitions. No cache keeps more.
@@ -55,6 +56,8 @@ def needs_of(dataset: Dataset, groups: Sequence[range] | None = None) -> list[Ne
 
 
 def _needs_of_group(dataset: Dataset, parts: range, shared: int) -> Needs:
+    own = tuple(f"{part_folder(part)}/" for part in parts)
+    times = [name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)]
     sizes = {t: sum(spec.row_bytes for spec in tables.values()) for t, tables in dataset.schema.node_tables.items()}
     halos = {t: sum(_halo(dataset, part, t) for part in parts) for t in sizes}
     rows = sum(halos[t] * size for t, size in sizes.items())
@@ -62,8 +65,8 @@ def _needs_of_group(dataset: Dataset, parts: range, shared: int) -> Needs:
     others = sum((dataset.schema.node_counts[t] - owned[t]) * size for t, size in sizes.items())
     indexed = sum(halos[t] for t, size in sizes.items() if size)
     return Needs(
-        partition=sum(_bytes_in(dataset, f"{part_folder(part)}/") for part in parts),
-        shared=shared,
+        partition=sum(_bytes_in(dataset, folder) for folder in own),
+        shared=shared + sum(dataset.files[name].size for name in times if not name.startswith(own)),
         halo_rows=rows,
         halo_edges=_halo_edges(dataset, parts, sum(halos.values())),
         remote=others + _edges_elsewhere(dataset, parts),
@@ -90,4 +93,4 @@ def _halo_edges(dataset: Dataset, parts: range, halo: int) -> int:
 
 
 def _halo(dataset: Dataset, part: int, node_type: str) -> int:
-    return dataset.files[f"{part_folder(part)}/nodes/{node_type}/halo.npy"].shape[0]
+    return dataset.files[f"{part_folder(part)}/{node_folder(node_type)}/halo.npy"].shape[0]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EDGES",
+    "TIME",
     "BatchSeeds",
     "FeatureItem",
     "Joined",
@@ -31,6 +32,8 @@ __all__ = [
 
 EDGES = "edges"
 """What versions call the edges of a type: their key is (edge type, EDGES), that of a table (node type, name)."""
+TIME = "time"
+"""The node table that says from when on vertices exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class BatchSeeds:
         ids: int64 [S] internal ids of the seeds; if the seeds are edges, of their targets.
         input_id: int64 [S], positions in the user's input.
         sources: int64 [S], the sources of the seed edges; None if the seeds are vertices.
-        times: int64 [S], None without a temporal method.
+        times: int64 [S]; None without a temporal method, and if vertices have their own times.
         exclude: edge types from which the seed edges are left out, each with a flag: whether to leave out the reverse
             edges instead.
     """

@@ -24,6 +24,7 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.items import (
     EDGES,
+    TIME,
     BatchSeeds,
     FeatureItem,
     Joined,
@@ -91,7 +92,10 @@ class BatchState:
         self._kept = kept if kept is not None and all(kept.serves(*hop) for hop in hops) else None
         self._rows, self.sources = rows, sources
         self._tree_times = seeds.times
-        if seeds.times is not None and plan.links:
+        if plan.temporal and seeds.times is None:
+            own = dataset.times(plan.seed.node_type)
+            self._tree_times = None if own is None else own.times[seeds.ids]
+        elif seeds.times is not None and plan.links:
             negatives = (op.negatives for op in plan.ops if op.negatives is not None)
             self._tree_times = times_of_trees(seeds.times, negatives)
         self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
@@ -138,7 +142,9 @@ class BatchState:
         assert op.negatives is not None
         assert self._seeds.sources is not None
         by_rank = self.dataset.sorted_internal(source), self.dataset.sorted_internal(target)
-        given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target)
+        times, of = self._seeds.times, self.dataset.times
+        since = None if times is None else (of(source), of(target))
+        given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target, times, since or (None, None))
         return draw_negatives(op.negatives, given, self._key(0, f"negative:{op.edge_type}"))
 
     def accept_negatives(self, op_id: str, links: tuple[np.ndarray, np.ndarray]) -> None:
@@ -212,12 +218,14 @@ class BatchState:
         op = self.plan.op(task.op)
         frontier, items = self._frontiers[op.id], []
         for edge_type, fan_out in op.fan_outs:
-            target = self.dataset.schema.endpoints(edge_type)[1]
+            source, target = self.dataset.schema.endpoints(edge_type)
             if target not in frontier:
                 continue
             found = frontier[target]
             key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
             version = self.sources.get((edge_type, EDGES), 0)
+            if op.method.temporal:
+                version = max(version, self.sources.get((source, TIME), 0))
             for asked in self._of_task(target, found, task):
                 trees = None if found.trees is None else found.trees[asked.positions - found.start]
                 times = None if trees is None or self._tree_times is None else self._tree_times[trees]

@@ -151,9 +151,9 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
     """Check what concerns the specification as a whole."""
     if plan.links and plan.seed.node_type != schema.endpoints(plan.seed.edge_type)[1]:
         raise ConfigError(f"seed operator: edges of type {plan.seed.edge_type!r} do not end at {plan.seed.node_type!r}")
-    timed = [e for e in schema.edge_types if "time" in schema.edge_tables.get(e, ())]
-    if plan.temporal and not timed:
-        raise ConfigError("temporal sampling: no edge type has times (edge table 'time')")
+    tables = [*schema.edge_tables.values(), *schema.node_tables.values()]
+    if plan.temporal and not any("time" in of_type for of_type in tables):
+        raise ConfigError("temporal sampling: no edge type and no node type has times (table 'time')")
     if plan.temporal and not plan.disjoint:
         raise ConfigError("temporal sampling: every seed has its own time, so trees must be disjoint")
     if plan.disjoint and any(op.kind is Kind.POSITIVE for op in plan.ops):

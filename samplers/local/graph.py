@@ -43,6 +43,8 @@ class LocalGraph:
         source_keys: int64 [m], user ids of the sources if they are of another node type; None: sources and targets are
             of the same type.
         weight, time: [E] in the order of ``indices``, for the methods that need them.
+        node_time: int64 [n], from when on each vertex exists, for temporal methods; None: always.
+        source_time: int64 [m], the same of the sources if they are of another node type.
     """
 
     indptr: np.ndarray
@@ -52,6 +54,18 @@ class LocalGraph:
     source_keys: np.ndarray | None = None
     weight: np.ndarray | None = None
     time: np.ndarray | None = None
+    node_time: np.ndarray | None = None
+    source_time: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.source_keys is None and self.source_time is not None:
+            raise ConfigError("source_time: the sources are of the same node type, their times are node_time")
+        for what, times, count in (
+            ("node_time", self.node_time, self.num_nodes),
+            ("source_time", self.source_time, self.num_sources),
+        ):
+            if times is not None and times.shape != (count,):
+                raise ConfigError(f"{what}: {list(times.shape)} for {count} vertices")
 
     @classmethod
     def from_csc(
@@ -64,6 +78,8 @@ class LocalGraph:
         source_keys: Any = None,
         weight: Any = None,
         time: Any = None,
+        node_time: Any = None,
+        source_time: Any = None,
     ) -> LocalGraph:
         """Wrap arrays or tensors of the right dtypes without a copy. node2vec needs rows ordered by key.
 
@@ -79,7 +95,7 @@ class LocalGraph:
             raise ConfigError("keys, edge_ids, weight and time: need one entry per vertex and per edge")
         with blaming():
             kernels.validate_csc(ptr, sources, len(key if others is None else others))
-        return cls(ptr, sources, key, numbers, others, *tables)
+        return cls(ptr, sources, key, numbers, others, *tables, *_times(node_time, source_time))
 
     @classmethod
     def from_edges(
@@ -92,11 +108,13 @@ class LocalGraph:
         source_keys: Any = None,
         weight: Any = None,
         time: Any = None,
+        node_time: Any = None,
+        source_time: Any = None,
     ) -> LocalGraph:
         """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
 
         Sources are vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and
-        ``time``: [E].
+        ``time``: [E]. ``node_time`` and ``source_time``: integers, one per vertex.
 
         Raises:
             ConfigError: an id is out of range, or lengths differ.
@@ -120,7 +138,8 @@ class LocalGraph:
         np.cumsum(np.bincount(target, minlength=num_nodes), out=indptr[1:])
         narrow = np.int32 if len(from_keys) <= np.iinfo(np.int32).max else np.int64
         in_order = [None if table is None else table[order] for table in tables]
-        return cls(indptr, source[order].astype(narrow), key, order, others, *in_order)
+        of_vertices = _times(node_time, source_time)
+        return cls(indptr, source[order].astype(narrow), key, order, others, *in_order, *of_vertices)
 
     @classmethod
     def open(cls, path: str | Path, edge_type: str | None = None) -> LocalGraph:
@@ -153,6 +172,7 @@ class LocalGraph:
         source, target = dataset.schema.endpoints(edge_type)
         csc = dataset.part(0).csc(edge_type)
         kernels.validate_csc(csc.indptr, csc.indices, dataset.schema.node_counts[source])
+        times = [None if found is None else found.times for found in map(dataset.times, (target, source))]
         return cls(
             kernels.resident(csc.indptr),
             kernels.resident(csc.indices),
@@ -161,6 +181,8 @@ class LocalGraph:
             None if source == target else keys[source],
             csc.weight,
             csc.time,
+            times[0],
+            None if source == target else times[1],
         )
 
     @property
@@ -172,3 +194,14 @@ class LocalGraph:
     def num_sources(self) -> int:
         """Number of vertices that edges may come from."""
         return self.num_nodes if self.source_keys is None else len(self.source_keys)
+
+    @property
+    def times_of_sources(self) -> np.ndarray | None:
+        """int64 [num_sources], from when on each source exists; None: always."""
+        return self.node_time if self.source_keys is None else self.source_time
+
+
+def _times(*of_vertices: Any) -> list[np.ndarray | None]:
+    """``node_time`` and ``source_time`` as int64."""
+    named = zip(("node_time", "source_time"), of_vertices, strict=True)
+    return [None if times is None else integers(what, times) for what, times in named]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.partition.schema import split_edge_type
 from atta.samplers import kernels
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import hash_string
@@ -15,7 +16,7 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
 
-__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type"]
+__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type", "times_by_type"]
 
 _ROOM = 1 << 20
 """Number of edges for which room is made at once if fan-outs do not bound them."""
@@ -88,7 +89,7 @@ class EdgeType:
     """One edge type, ready to be sampled."""
 
     def __init__(self, name: str, graph: LocalGraph, method: Method, threads: int) -> None:
-        source, _, target = name.split("__") if name.count("__") == 2 else ("node", "to", "node")
+        source, _, target = split_edge_type(name) if name.count("__") == 2 else ("node", "to", "node")
         self.source, self.target = source, target
         self.graph, self.hash = graph, hash_string(name)
         self.keys = Keys(graph.keys)
@@ -102,6 +103,7 @@ class EdgeType:
             weight=graph.weight,
             time=graph.time,
             source_keys=self.source_keys.ids,
+            source_time=graph.times_of_sources,
             threads=threads,
         )
 
@@ -226,6 +228,20 @@ def keys_by_type(edges: Iterable[EdgeType]) -> dict[str, Keys]:
             if found.setdefault(node_type, keys) != keys:
                 raise ConfigError(f"the graphs disagree about the vertices of node type {node_type!r}")
     return dict(sorted(found.items()))
+
+
+def times_by_type(edges: Iterable[EdgeType]) -> dict[str, np.ndarray]:
+    """Times of vertices by node type, of the types that have any. Raises ConfigError if edge types disagree about them."""
+    found: dict[str, np.ndarray] = {}
+    for edge in edges:
+        ends = (edge.target, edge.graph.node_time), (edge.source, edge.graph.times_of_sources)
+        for node_type, times in ends:
+            if times is None:
+                continue
+            known = found.setdefault(node_type, times)
+            if known is not times and not np.array_equal(known, times):
+                raise ConfigError(f"the graphs disagree about the times of node type {node_type!r}")
+    return found
 
 
 def _some(ids: np.ndarray | None) -> np.ndarray:

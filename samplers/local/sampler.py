@@ -21,7 +21,7 @@ from atta.samplers.arguments import check_fan_out, fan_outs_of, flag, integers, 
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import stream_key
 from atta.samplers.local.graph import LocalGraph, blaming
-from atta.samplers.local.growth import EdgeType, Growth, HeteroBatch, LocalBatch, keys_by_type
+from atta.samplers.local.growth import EdgeType, Growth, HeteroBatch, LocalBatch, keys_by_type, times_by_type
 from atta.samplers.methods import Method
 
 __all__ = ["HeteroBatch", "LocalBatch", "LocalSampler"]
@@ -62,9 +62,9 @@ class LocalSampler:
         except ValueError:
             raise UnknownNameError.of("method", str(method), [m.value for m in Method]) from None
         self._edges = {name: EdgeType(name, g, self.method, threads) for name, g in graphs.items()}
-        if self.method.temporal and not any(g.time is not None for g in graphs.values()):
-            raise ConfigError("the edges have no times to draw by")
-        self._keys = keys_by_type(self._edges.values())
+        self._keys, self._times_of = keys_by_type(self._edges.values()), times_by_type(self._edges.values())
+        if self.method.temporal and not self._times_of and not any(g.time is not None for g in graphs.values()):
+            raise ConfigError("neither edges nor vertices have times to draw by")
         self._pools: dict[tuple[str, bool], list[kernels.Compactor]] = {}
         self._scratch = Scratch()
         self._lock = threading.Lock()
@@ -95,8 +95,8 @@ class LocalSampler:
             num_neighbors: in-neighbours per vertex and hop, from the seeds outward; -1 takes all. A mapping gives the
                 numbers by edge type.
             seed_type: node type of the seeds.
-            input_time: int [S], the seeds' times for a temporal method: no edge of a seed's tree is later. Implies
-                ``disjoint``.
+            input_time: int [S], the seeds' times for a temporal method: no edge of a seed's tree is later, and no vertex
+                but the seed itself. Implies ``disjoint``. Default: the vertices' own times, if they have any.
             disjoint: every seed grows a tree of its own, repeated seeds too.
             seed, epoch, batch: the draws are a function of these numbers and of user ids; whole numbers, 0 to 2**64 -
                 1.
@@ -117,8 +117,8 @@ class LocalSampler:
             raise ConfigError(f"seeds: must be a list of vertices, not of shape {list(ids.shape)}")
         at = whole("seed", seed, 0, _MOST), whole("epoch", epoch, 0, _MOST), whole("batch", batch, 0, _MOST)
         replace = flag("replace", replace)
-        times = self._times(input_time, len(ids))
-        trees = flag("disjoint", disjoint) or times is not None
+        times = self._given_times(input_time, start, len(ids))
+        trees = flag("disjoint", disjoint) or self.method.temporal
         known = {t: self._take(t, hashed=trees) for t in self._keys}
         try:
             with blaming():
@@ -126,6 +126,8 @@ class LocalSampler:
                     nodes = self._keys[start].count
                     if len(ids) and not (ids.min() >= 0 and ids.max() < nodes):
                         raise ConfigError(f"seeds: outside 0..{nodes - 1}")
+                    if self.method.temporal and times is None:
+                        times = self._times_of[start][ids]
                     ids = np.arange(len(ids)) * nodes + ids
                 known[start].insert(ids)
                 grown = Growth(known, self._edges, self._scratch, trees=trees, times=times)
@@ -209,8 +211,10 @@ class LocalSampler:
             raise UnknownNameError.of("node type", name, self._keys)
         return next(iter(self._keys)) if name is None else name
 
-    def _times(self, input_time: Any, seeds: int) -> np.ndarray | None:
-        if self.method.temporal != (input_time is not None):
+    def _given_times(self, input_time: Any, node_type: str, seeds: int) -> np.ndarray | None:
+        """The times that the caller gives ``seeds`` vertices of ``node_type``. None: their own, or none at all."""
+        has_own = self.method.temporal and node_type in self._times_of
+        if self.method.temporal != (input_time is not None or has_own):
             raise ConfigError(
                 "input_time: a temporal method needs the seeds' times, and no other one has a use for them"
             )

@@ -74,17 +74,19 @@ def tables_for(
     weight: np.ndarray | None = None,
     time: np.ndarray | None = None,
     source_keys: np.ndarray | None = None,
+    source_time: np.ndarray | None = None,
     threads: int = 1,
 ) -> Tables | None:
     """Prepare a method for the edges of a CSC. None means that edges are drawn uniformly, which needs no preparation.
 
-    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` int64 are the user ids of the sources;
-    None: ids are user ids. The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR).
+    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` and ``source_time`` int64 are user ids and
+    times of the sources; None: ids are user ids, sources have no times. The tables take 16 bytes per edge (weighted), 12
+    (temporal) or 4 (LABOR).
 
     Raises:
         ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers.
     """
     try:
-        return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, threads))
+        return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, source_time, threads))
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -27,6 +27,7 @@ class InEdges:
         weight: [E], or None if the edges have no weights.
         time: [E], or None if the edges have no times.
         source_keys: int64, user ids by internal id of the source; None: an internal id is the user id.
+        source_time: int64, times by internal id of the source; None: sources have no times.
         threads: number of threads for the preparation.
     """
 
@@ -35,6 +36,7 @@ class InEdges:
     weight: np.ndarray | None = None
     time: np.ndarray | None = None
     source_keys: np.ndarray | None = None
+    source_time: np.ndarray | None = None
     threads: int = 1
 
 
@@ -50,7 +52,8 @@ class NeighborMethod:
             draws uniformly.
         table: the edge table that the method reads (``"weight"``, ``"time"``).
         needs_table: whether to refuse an edge type without this table. If not, such edges are drawn uniformly.
-        temporal: whether every seed has a time, and its tree holds no later edge. Implies disjoint trees.
+        temporal: whether every seed has a time, and its tree holds no later edge, and no edge of a later source. Implies
+            disjoint trees.
         bounded: whether a vertex gets at most ``fan_out`` edges. If not, messages and memory are planned for all its
             edges.
         may_replace: whether the method can draw with replacement.

@@ -1,9 +1,12 @@
 """Edges are drawn uniformly among the edges that are not later than the time of the vertex.
 
-An edge type without times counts as always present: all its edges are drawn uniformly.
+An edge is as late as the later of itself and its source. If neither edges nor sources have times, the edges count as
+always present: they are drawn uniformly.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from atta import _native
 from atta.samplers.arguments import integers
@@ -13,14 +16,17 @@ __all__ = ["METHOD", "sorted_by_time"]
 
 
 def sorted_by_time(edges: InEdges, *, last: bool) -> _native.Method | None:
-    """The native tables of both temporal methods. None means that the edges have no times.
+    """The native tables of both temporal methods. None means that neither edges nor their sources have times.
 
     Raises:
         ConfigError: the times are not integers.
     """
-    if edges.time is None:
+    times = None if edges.time is None else integers("edge times", edges.time)
+    if edges.source_time is not None:
+        since = edges.source_time[edges.indices]
+        times = since if times is None else np.maximum(since, times, out=since)
+    if times is None:
         return None
-    times = integers("edge times", edges.time)
     return _native.Method.temporal(edges.indptr, edges.indices, times, last, edges.threads)
 
 

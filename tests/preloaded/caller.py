@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -29,8 +30,13 @@ def main(interpreter: str, path: str, words: list[str]) -> None:
     parent.connect(path)
     task = {"words": words[1:], "environment": dict(os.environ), "folder": os.getcwd()}
     socket.send_fds(parent, [json.dumps(task).encode()], [0, 1, 2])
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(OSError):  # the trainer may have ended a moment ago
+            parent.send(bytes([number]))
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda n, _: parent.send(bytes([n])))
+        signal.signal(number, pass_on)
     answer = parent.recv(4)
     if len(answer) != 4:
         sys.exit("the process that starts trainers has gone")

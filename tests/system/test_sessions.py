@@ -62,10 +62,7 @@ def test_the_next_epoch_is_prepared_while_one_ends(cluster: atta.Cluster) -> Non
     loader = atta.NeighborLoader(cluster, [3], epochs=4, **options)  # type: ignore[arg-type]
     first = iter(loader)
     found = [[next(first).n_id().tolist() for _ in range(len(loader) - 1)]]
-    deadline = time.monotonic() + 10
-    while open_sessions(cluster) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert open_sessions(cluster) == 2
+    assert eventually(lambda: open_sessions(cluster) == 2)
     found[0] += [b.n_id().tolist() for b in first]
     found += [[b.n_id().tolist() for b in loader] for _ in range(3)]
     assert found == wanted

@@ -183,7 +183,7 @@ def test_methods_refuse_what_they_cannot_do() -> None:
     graph = LocalGraph.from_edges([0, 1], [1, 0], 2)
     with pytest.raises(ConfigError, match="no weights"):
         LocalSampler(graph, method="weighted")
-    with pytest.raises(ConfigError, match="no times"):
+    with pytest.raises(ConfigError, match="have times"):
         LocalSampler(graph, method="temporal")
     with pytest.raises(ConfigError, match="method"):
         LocalSampler(graph, method="labour")

@@ -197,7 +197,7 @@ def test_graphml_with_names_and_defaults(tmp_path: Path) -> None:
         ("g.json", '{"nodes": [{}], "links": []}', "not readable as node-link JSON"),
         ("g.json", '{"nodes": [{"id": 1}], "links": [{"source": 1, "target": 2}]}', "an edge names the vertex 2"),
         ("g.json", '{"nodes": [{"id": 1}, {"id": 1}], "links": []}', "a vertex occurs twice"),
-        ("g.gml", "", r"wanted is a file named \*\.graphml"),
+        ("g.dot", "", r"wanted is a file named \*\.graphml"),
     ],
 )
 def test_damaged_files(name: str, text: str, says: str, tmp_path: Path) -> None:

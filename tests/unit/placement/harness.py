@@ -8,7 +8,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,17 +45,19 @@ POOL = ThreadPoolExecutor(1)
 
 @dataclass
 class Typed:
-    """A graph as its user knows it: user ids by node type, and edges in user ids by edge type."""
+    """A graph as its user knows it: user ids by node type, edges in user ids by edge type, and times of vertices of some
+    node types."""
 
     ids: dict[str, np.ndarray]
     edges: dict[str, tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]
+    times: dict[str, np.ndarray] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         with GraphWriter(folder) as out:
             for node_type, ids in self.ids.items():
-                out.add_nodes(
-                    node_type, len(ids), ids=ids, tables={"x": np.stack([ids, -ids], axis=1).astype(np.float32)}
-                )
+                tables = {"x": np.stack([ids, -ids], axis=1).astype(np.float32)}
+                tables |= {"time": self.times[node_type]} if node_type in self.times else {}
+                out.add_nodes(node_type, len(ids), ids=ids, tables=tables)
             for edge_type, (src, dst, tables) in self.edges.items():
                 source, _, target = edge_type.split("__")
                 out.add_edges(edge_type, self.rows(source, src), self.rows(target, dst), **tables)

@@ -15,11 +15,15 @@ ONE = ("b__to__b",)
 
 @st.composite
 def graphs(draw: st.DrawFn, kinds: Sequence[tuple[str, ...]] = (ONE, TWO)) -> Typed:
-    """Few vertices with scattered ids. Isolated vertices, self-loops and multi-edges occur by chance."""
+    """Few vertices with scattered ids. Isolated vertices, self-loops and multi-edges occur by chance. Vertices have times,
+    or edges, or both."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     edge_types = draw(st.sampled_from(kinds))
     node_types = sorted({t for e in edge_types for t in (e.split("__")[0], e.split("__")[2])})
     ids = {t: rng.permutation(200)[: draw(st.integers(1, 25))].astype(np.int64) for t in node_types}
+    kinds_of_times = [np.int64, np.int32, np.uint8]
+    timed = draw(st.sets(st.sampled_from(node_types)))
+    times = {t: rng.integers(0, 45, len(ids[t])).astype(draw(st.sampled_from(kinds_of_times))) for t in sorted(timed)}
     edges = {}
     for edge_type in edge_types:
         source, _, target = edge_type.split("__")
@@ -30,8 +34,10 @@ def graphs(draw: st.DrawFn, kinds: Sequence[tuple[str, ...]] = (ONE, TWO)) -> Ty
             "time": rng.integers(0, 40, count),
             "note": rng.random((count, 2)).astype(np.float32),
         }
+        if timed and draw(st.booleans()):
+            del tables["time"]
         edges[edge_type] = (*ends, tables)
-    return Typed(ids, edges)
+    return Typed(ids, edges, times)
 
 
 def assigned(draw: st.DrawFn, graph: Typed, parts: int) -> dict[str, np.ndarray]:

@@ -89,9 +89,10 @@ def with_reverses(graph: Typed, rng: np.random.Generator) -> Typed:
             of, into = edges[edge_type], edges[name]
             more = rng.integers(0, len(of[0]), 30)
             ends = (of[1][more], of[0][more]) if swap else (of[0][more], of[1][more])
-            tables = {table: np.concatenate([into[2][table], of[2][table][more]]) for table in of[2]}
+            late = {"time": np.full(len(of[0]), 50), **of[2]}
+            tables = {table: np.concatenate([rows, late[table][more]]) for table, rows in into[2].items()}
             edges[name] = (np.concatenate([into[0], ends[0]]), np.concatenate([into[1], ends[1]]), tables)
-    return Typed(graph.ids, edges)
+    return Typed(graph.ids, edges, graph.times)
 
 
 @settings(max_examples=25, deadline=None)

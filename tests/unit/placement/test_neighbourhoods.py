@@ -26,7 +26,9 @@ def local(graph: Typed) -> dict[str, LocalGraph]:
         source, _, target = edge_type.split("__")
         found[edge_type] = LocalGraph.from_edges(
             graph.rows(source, src), graph.rows(target, dst), len(graph.ids[target]), keys=graph.ids[target],
-            source_keys=None if source == target else graph.ids[source], weight=tables["weight"], time=tables["time"],
+            source_keys=None if source == target else graph.ids[source], weight=tables["weight"],
+            time=tables.get("time"), node_time=graph.times.get(target),
+            source_time=None if source == target else graph.times.get(source),
         )  # fmt: skip
     return found
 
@@ -46,6 +48,8 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
     seed_type = draw(st.sampled_from(sorted(graph.ids)))
     seeds = rng.integers(0, len(graph.ids[seed_type]), draw(st.integers(1, 9)))
     times = rng.integers(0, 45, len(seeds)) if method.temporal else None
+    if times is not None and seed_type in graph.times and draw(st.booleans()):
+        times = None  # their own
     seed, epoch, batch = (int(rng.integers(0, 50)) for _ in range(3))
 
     sampler = LocalSampler(local(graph), method=method)

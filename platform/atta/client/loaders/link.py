@@ -102,8 +102,8 @@ class LinkNeighborLoader(DagLoader):
                 [2, E])``. They need not be edges of the graph.
             edge_label: [E] labels of the edges; None: 1. With binary negatives, labels that begin at 0 are raised by
                 one, so that 0 means "no edge" (as PyG does).
-            edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later. Negatives
-                have the time of their positive.
+            edge_label_time: int [E], with ``time_attr``: no edge in the trees of an edge's ends is later, and no vertex
+                but the ends themselves. Negatives have the time of their positive, and exist then.
             neg_sampling: a ``NegativeSampling``, a mode, a mapping, or PyG's object; None: no negatives.
             exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so
                 that a model cannot look them up; ``"self"`` leaves out the edges only; None leaves nothing out. They

@@ -10,7 +10,7 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, numbered, tables_by_type, typed
 from atta.errors import ConfigError, UnknownNameError
-from atta.samplers.arguments import flag, names
+from atta.samplers.arguments import flag, integers, names
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
@@ -52,16 +52,16 @@ class NeighborLoader(DagLoader):
                 by edge type.
             input_nodes: the seeds: name of a split (``"train"``), user ids (numbers or strings), or None for every vertex.
                 ``(node_type, one of these)`` names their type; ids need that if there are several types.
-            input_time: int [seeds], with ``time_attr`` and ids: no sampled edge in a seed's tree is later than its
-                time.
+            input_time: int [seeds], with ``time_attr`` and ids: no sampled edge in a seed's tree, and no vertex but the
+                seed itself, is later than its time. Default: the seeds' own times, the node table ``time`` of their type.
             batch_size: seeds per batch. A seed that occurs twice in a batch counts once, unless trees are disjoint.
             shuffle: permute the seeds anew in every epoch.
             drop_last: leave out the last batch if it is not full.
             replace: draw neighbours with replacement.
             method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
             weight_attr: ``"weight"`` draws neighbours by the weights of their edges; None draws uniformly.
-            time_attr: ``"time"`` hides edges that are later than their seed. Edge types without times are never hidden.
-                Trees are disjoint then.
+            time_attr: ``"time"`` hides vertices and edges that are later than their seed. Types without a table ``time``
+                are never hidden. Trees are disjoint then. docs/samplers.md has the rules.
             temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of
                 them.
             disjoint: every seed grows a tree of its own. ``MiniBatch.tree`` tells which tree a vertex belongs to.
@@ -105,7 +105,8 @@ class NeighborLoader(DagLoader):
             drop_last=drop_last,
             **options,
         )
-        self._origin = dataclasses.replace(self._origin, tables=wanted)
+        times = None if input_time is None else integers("input_time", input_time)
+        self._origin = dataclasses.replace(self._origin, tables=wanted, input_time=times)
 
 
 def hops_of(
@@ -128,7 +129,7 @@ def hops_of(
     """
     for what, given, known in (("weight_attr", weight_attr, "weight"), ("time_attr", time_attr, "time")):
         if given not in (None, known):
-            raise UnknownNameError.of(f"edge attribute ({what})", str(given), (known,))
+            raise UnknownNameError.of(f"attribute ({what})", str(given), (known,))
     if temporal_strategy not in _TEMPORAL:
         raise UnknownNameError.of("temporal strategy", temporal_strategy, _TEMPORAL)
     by_name = {m.value: m for m in Method if m.table is None}

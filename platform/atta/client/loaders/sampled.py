@@ -51,6 +51,7 @@ class Origin:
         edge_tables: (edge type, table) pairs that were asked for.
         tables: node tables that were asked for, by node type; None: all.
         labels: of seeds that are edges; None if the seeds are vertices.
+        input_time: int [seeds], of seeds that are vertices, by position in the input; None: no times were given.
     """
 
     seed_type: str = ""
@@ -60,6 +61,7 @@ class Origin:
     edge_tables: tuple[tuple[str, str], ...] = ()
     tables: Mapping[str, Sequence[str]] | None = None
     labels: LinkLabels | None = None
+    input_time: np.ndarray | None = None
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
@@ -141,6 +143,12 @@ class SampledBatch:
         """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
         return self._raw.arrays["input_id"]
 
+    @property
+    def seed_time(self) -> np.ndarray | None:
+        """int [batch_size]: the seeds' entries of ``input_time``; None if no times were given."""
+        times = self.origin.input_time
+        return None if times is None else times[self.input_id]
+
     def n_id(self, node_type: str | None = None) -> np.ndarray:
         """int64 [nodes]: user ids of the vertices; empty for a type that the DAG cannot reach."""
         return self._array(f"n_id/{self._node_type(node_type)}")
@@ -193,7 +201,7 @@ class SampledBatch:
         found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
         for key, array in self._raw.arrays.items():
             if key.startswith("table/"):
-                _, node_type, name = key.split("/", 2)
+                node_type, _, name = key.removeprefix("table/").rpartition("/")  # no table has a "/"
                 found[node_type][name] = array
         for node_type in set(self._schema.node_types) - set(self.node_types):
             specs, wanted = self._schema.node_tables[node_type], self.origin.tables
@@ -214,8 +222,8 @@ class SampledBatch:
         if name not in self.edge_types:
             specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
             return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
-        prefix = f"edge/{name}/"
-        return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
+        owners = {key: key.rpartition("/") for key in self._raw.arrays}  # no table has a "/"
+        return {table: self._raw.arrays[key] for key, (of, _, table) in owners.items() if of == f"edge/{name}"}
 
     def tree(self, node_type: str | None = None) -> np.ndarray:
         """int32 [nodes]: position of the seed whose tree a vertex belongs to; only if trees are disjoint.
@@ -303,9 +311,7 @@ class SampledBatch:
 
     def _hops(self) -> int:
         """Number of hops: steps that added vertices, except those of seeds and of positive and negative samples."""
-        steps = next(
-            (len(a) for name, a in self._raw.arrays.items() if name.startswith("hops/") and "__" not in name), 1
-        )
+        steps = next((len(self._raw.arrays[f"hops/{t}"]) for t in self.node_types), 1)
         return steps - 1 - len(self.pairs) - ("link/neg_src" in self._raw.arrays)
 
     # -- helpers -------------------------------------------------------------------------------------------------------

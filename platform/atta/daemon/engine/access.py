@@ -46,28 +46,32 @@ class ClusterAccess:
         """``pool`` runs long work, so that the event loop stays free. ``sources``: as for ``BatchState``; ``shard`` has
         the edges that they name."""
         self.shard, self.peers, self.pool, self._sources = shard, peers, pool, sources
-        self._sums: dict[str, asyncio.Future[np.ndarray]] = {}
+        self._sums: dict[tuple[str, DegreeSums], asyncio.Future[np.ndarray]] = {}
 
     def of(self, edge_type: str) -> Conversation:
         """Questions about the edges of one type."""
         return Conversation(self, edge_type, self._sources.get((edge_type, EDGES), 0))
 
-    async def degree_sums(self, edge_type: str) -> np.ndarray:
-        """See ``DegreeSums``; collected from all owners once per edge type."""
-        if edge_type not in self._sums:
-            self._sums[edge_type] = asyncio.ensure_future(self._collect(edge_type))
+    async def degree_sums(self, edge_type: str, request: DegreeSums) -> np.ndarray:
+        """See ``DegreeSums``; collected from all owners once per edge type and order."""
+        key = edge_type, request
+        if key not in self._sums:
+            self._sums[key] = asyncio.ensure_future(self._collect(*key))
         try:
-            return await asyncio.shield(self._sums[edge_type])
+            return await asyncio.shield(self._sums[key])
         except AttaError:
-            self._sums.pop(edge_type, None)  # the peer may be back for the next batch
+            self._sums.pop(key, None)  # the peer may be back for the next batch
             raise
 
-    async def _collect(self, edge_type: str) -> np.ndarray:
+    async def _collect(self, edge_type: str, request: DegreeSums) -> np.ndarray:
         dataset = self.shard.dataset
         _, target = dataset.schema.endpoints(edge_type)
+        since = dataset.times(target) if request.by_time else None
+        if request.by_time and since is None:
+            raise ConfigError(f"degree sums by time: vertices of type {target!r} have no times")
         everything = np.arange(dataset.schema.node_counts[target])
         degrees = await self.of(edge_type).answer(Degrees(everything))
-        return degree_sums(degrees[dataset.sorted_internal(target)])
+        return degree_sums(degrees[dataset.sorted_internal(target) if since is None else since.order])
 
 
 class Conversation:
@@ -108,7 +112,7 @@ class Conversation:
             case Degrees():
                 return await self._probe(_QUESTION.DEGREE, request.vertices, None)
             case DegreeSums():
-                return await self._access.degree_sums(self._edge_type)
+                return await self._access.degree_sums(self._edge_type, request)
             case _:
                 raise ConfigError(f"an operator asks with {type(request).__name__}, which is not a question to a graph")
 

@@ -50,7 +50,7 @@ class SessionRequest:
     sources: np.ndarray | None = field(default=None, repr=False)
     """int64, internal ids, by position in the input: the other ends of seed edges."""
     times: np.ndarray | None = field(default=None, repr=False)
-    """int64, by position in the input."""
+    """int64, by position in the input; None: none are needed, or vertices have their own."""
     share: float = 1.0  # of the workers, relative to other sessions
     codec: str = ""  # of rows that other daemons send; empty: none
     exclude: tuple[tuple[str, bool], ...] = ()

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from atta.daemon.live.edges import HeldEdges, LiveEdges
+from atta.daemon.live.edges import HeldEdges, LiveEdges, graph_rows
 from atta.errors import AttaError, DataError, QuotaExceededError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.rows import bytes_of
@@ -24,9 +24,9 @@ from atta.kvstore.live.book import Rows, Sources, VersionBook, edges_only, sourc
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.store import Store, Table
 from atta.observe.machine.memory import available_bytes
-from atta.partition.dataset import Dataset
+from atta.partition.dataset import Dataset, VertexTimes
 from atta.samplers import kernels
-from atta.samplers.batch.items import EDGES
+from atta.samplers.batch.items import EDGES, TIME
 from atta.samplers.shard import PartEdges, Shard
 
 __all__ = ["LiveVersions", "VersionView"]
@@ -59,6 +59,17 @@ class VersionView:
     edges: EdgeCache | None = field(repr=False)
 
 
+@dataclass(frozen=True)
+class HeldTimes:
+    """The table ``time`` of a version: the rows of this daemon's vertices, and the times of all."""
+
+    rows: np.ndarray
+    times: VertexTimes
+
+
+Held = np.ndarray | HeldEdges | HeldTimes
+
+
 class LiveVersions:
     """``open`` and ``close`` are for sessions, ``tables`` and ``graph`` for peers, the rest for whoever publishes."""
 
@@ -76,7 +87,7 @@ class LiveVersions:
         self._store, self._edges, self._resident = store, LiveEdges(dataset, shard), resident
         self.book = VersionBook()
         self._caches, self._edge_cache = {0: rows}, edges
-        self._loading: dict[tuple[Rows, str], asyncio.Future[np.ndarray | HeldEdges]] = {}
+        self._loading: dict[tuple[Rows, str], asyncio.Future[Held]] = {}
         self._prepared_at = 0.0
         self.book.refresh(self._on_disk())
         for one in self.book.needed(time.monotonic()):
@@ -144,18 +155,21 @@ class LiveVersions:
         return [self._store.table(*one) for one in wanted]
 
     async def graph(self, edge_type: str, version: int) -> Shard:
-        """This daemon's partition, for a peer that asks about edges of one type as a version has them.
+        """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a version
+        has them.
 
         Raises:
             UnknownNameError: there is no such version; names those that exist. Also what ``open`` raises.
         """
-        of = edge_type, EDGES
-        source = (await self._asked_sources(version)).get(of, 0) if version else 0
-        if not source:
+        if not version:
             return self._edges.shard
-        self.book.asked([(*of, source)], time.monotonic())
-        await self._hold([(*of, source)])
-        return self._edges.of({of: source})[1]
+        known, schema = await self._asked_sources(version), self._dataset.schema
+        of = (edge_type, EDGES), (schema.endpoints(schema.check_edge_type(edge_type))[0], TIME)
+        sources = {name: known[name] for name in of if name in known}
+        wanted = graph_rows(schema, sources)
+        self.book.asked(wanted, time.monotonic())
+        await self._hold(wanted)
+        return self._edges.of(sources)[1]
 
     async def _asked_sources(self, version: int) -> Sources:
         """Where a version is that a peer names, which may have learnt of it first."""
@@ -257,23 +271,25 @@ class LiveVersions:
     def _live(self) -> frozenset[Rows]:
         return self._store.live | self._edges.live
 
-    def _add(self, one: Rows, data: np.ndarray | HeldEdges) -> None:
-        if isinstance(data, HeldEdges):
-            self._edges.add(one, data)
-        else:
+    def _add(self, one: Rows, data: Held) -> None:
+        if isinstance(data, np.ndarray):
             self._store.add(one, data)
+            return
+        if isinstance(data, HeldTimes):
+            self._store.add(one, data.rows)
+        self._edges.add(one, data.times if isinstance(data, HeldTimes) else data)
 
     def _drop(self, one: Rows) -> None:
         self._store.drop(one)
         self._edges.drop(one)
 
-    def _loaded(self, key: tuple[Rows, str], loading: asyncio.Future[np.ndarray | HeldEdges]) -> None:
+    def _loaded(self, key: tuple[Rows, str], loading: asyncio.Future[Held]) -> None:
         self._loading.pop(key, None)
         if not loading.cancelled():
             loading.exception()  # perhaps nobody waits any more: it counts as seen
 
-    def _load(self, one: Rows) -> np.ndarray | HeldEdges:
-        """The rows or edges of this daemon's partitions; on a thread."""
+    def _load(self, one: Rows) -> Held:
+        """The rows or edges of this daemon's partitions, and the times of all vertices; on a thread."""
         name, kind, source = one
         joined = len(self._dataset.groups[self._owner]) > 1
         nbytes, free = self._bytes_of(one), available_bytes()
@@ -287,7 +303,10 @@ class LiveVersions:
             edges = PartEdges.of(part, schema, name, path=self._folder.place(source), resident=resident)
             return HeldEdges(edges, self._folder.edge_ids(name, source))
         data = self._folder.load(self._dataset, self._owner, (name, kind), source)
-        return kernels.resident(data) if resident else data
+        rows = kernels.resident(data) if resident else data
+        if not graph_rows(self._dataset.schema, {(name, kind): source}):
+            return rows
+        return HeldTimes(rows, self._folder.times(self._dataset, name, source))
 
     def _bytes_of(self, one: Rows) -> int:
         name, kind, source = one

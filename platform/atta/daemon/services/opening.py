@@ -166,8 +166,7 @@ def check_request(
         raise QuotaExceededError(
             f"a session of {len(chosen.internal)} seeds: this daemon allows {config.max_seeds} (--max-seeds)"
         )
-    if plan.temporal != (chosen.times is not None):
-        raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
+    _check_seed_times(plan, chosen, dataset)
     # Seeds are planned by partition, so that batches do not depend on how many partitions a daemon serves.
     seeds = _plan_seeds(request, chosen, dataset.partitions.num_parts)
     if request.start_batch > seeds.batches:
@@ -196,6 +195,28 @@ def check_request(
     )
     check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
+
+
+def _check_seed_times(plan: Plan, chosen: ChosenSeeds, dataset: Dataset) -> None:
+    """Seeds have times if the sampling is temporal: those that came with them, or vertices their own. Reads the times of
+    vertices, so that a batch need not wait for them.
+
+    Raises:
+        ConfigError: there are none, or there is no use for them. DataError: see ``Dataset.times``.
+    """
+    if not plan.temporal:
+        if chosen.times is not None:
+            raise ConfigError("seeds: temporal sampling needs their times, and no other has a use for them")
+        return
+    dataset.schema.check_times()
+    timed = [node_type for node_type in dataset.schema.node_types if dataset.times(node_type) is not None]
+    if chosen.times is None and plan.links:
+        raise ConfigError("seeds: temporal sampling needs their times (edge_label_time)")
+    if chosen.times is None and plan.seed.node_type not in timed:
+        raise ConfigError(
+            f"seeds: temporal sampling needs their times (input_time): vertices of type {plan.seed.node_type!r} have no "
+            "table 'time'"
+        )
 
 
 def with_schema(request: SessionRequest, schema: Schema, config: DaemonConfig) -> SessionRequest:

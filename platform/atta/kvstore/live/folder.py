@@ -17,7 +17,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,11 +28,12 @@ import numpy as np
 
 from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
-from atta.partition.dataset import Dataset, part_folder
+from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.names import edge_folder, node_folder
 from atta.partition.parts.joined import JoinedPart
 from atta.partition.parts.part import Part
-from atta.samplers.batch.items import EDGES
+from atta.samplers.batch.items import EDGES, TIME
 
 __all__ = ["COMMITTED", "FORMAT", "MANIFEST", "VERSION", "VersionFiles", "VersionFolder", "kept_numbers", "table_file"]
 
@@ -43,7 +44,7 @@ _NUMBER = re.compile(r"[0-9]{4,9}")
 
 def table_file(part: int, node_type: str, name: str) -> str:
     """The file of a table's rows of one partition, within the folder of a version."""
-    return f"{part_folder(part)}/nodes/{node_type}/{name}.npy"
+    return f"{part_folder(part)}/{node_folder(node_type)}/{name}.npy"
 
 
 @dataclass(frozen=True)
@@ -183,9 +184,20 @@ class VersionFolder:
         Raises:
             DataError: a file is missing, truncated, altered, or has other rows than the dataset.
         """
+        arrays = self._rows(dataset, dataset.groups[owner], table, source)
+        rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return rows
+
+    def times(self, dataset: Dataset, node_type: str, source: int) -> VertexTimes:
+        """The times of all vertices of a type, in all partitions, as version ``source`` has them. Errors as ``load``."""
+        rows = self._rows(dataset, range(dataset.partitions.num_parts), (node_type, TIME), source)
+        return VertexTimes.joined(rows, dataset.sorted_internal(node_type))
+
+    def _rows(self, dataset: Dataset, parts: Iterable[int], table: TableName, source: int) -> list[np.ndarray]:
+        """The mapped rows of a table, by partition. Errors as ``load``."""
         version, spec = self._read.get(source) or self.read(source), dataset.schema.table(*table)
         arrays: list[Any] = []
-        for part in dataset.groups[owner]:
+        for part in parts:
             name = table_file(part, *table)
             path = version.path / name
             record = version.files.get(name)
@@ -194,8 +206,7 @@ class VersionFolder:
                 raise DataError(version.path / MANIFEST, f"has no {name} with the rows of partition {part}")
             check_file(path, record, verify=True)
             arrays.append(map_array(path))
-        rows: np.ndarray = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return rows
+        return arrays
 
     def edges(self, dataset: Dataset, owner: int, source: int) -> Part | JoinedPart:
         """What ``owner`` of a (joined) dataset owns, with the edges that version ``source`` brought; it has nothing else.
@@ -216,7 +227,7 @@ class VersionFolder:
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
         version = self._read.get(source) or self.read(source)
-        folders = tuple(f"{part_folder(part)}/edges/{edge_type}/" for part in dataset.groups[owner])
+        folders = tuple(f"{part_folder(part)}/{edge_folder(edge_type)}/" for part in dataset.groups[owner])
         return sum(record.size for name, record in version.files.items() if name.startswith(folders))
 
     def edge_ids(self, edge_type: str, source: int) -> int:
@@ -235,7 +246,7 @@ def _checked(version: VersionFiles, path: Path) -> np.ndarray:
 
 
 def _table_name(name: str) -> TableName:
-    node_type, _, table = name.partition("/")
+    node_type, _, table = name.rpartition("/")  # no table has a "/"
     if not node_type or not table:
         raise ValueError(name)
     return node_type, table
