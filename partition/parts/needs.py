@@ -56,6 +56,8 @@ def needs_of(dataset: Dataset, groups: Sequence[range] | None = None) -> list[Ne
 
 
 def _needs_of_group(dataset: Dataset, parts: range, shared: int) -> Needs:
+    own = tuple(f"{part_folder(part)}/" for part in parts)
+    times = [name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)]
     sizes = {t: sum(spec.row_bytes for spec in tables.values()) for t, tables in dataset.schema.node_tables.items()}
     halos = {t: sum(_halo(dataset, part, t) for part in parts) for t in sizes}
     rows = sum(halos[t] * size for t, size in sizes.items())
@@ -63,20 +65,13 @@ def _needs_of_group(dataset: Dataset, parts: range, shared: int) -> Needs:
     others = sum((dataset.schema.node_counts[t] - owned[t]) * size for t, size in sizes.items())
     indexed = sum(halos[t] for t, size in sizes.items() if size)
     return Needs(
-        partition=sum(_bytes_in(dataset, f"{part_folder(part)}/") for part in parts),
-        shared=shared + _times_elsewhere(dataset, parts),
+        partition=sum(_bytes_in(dataset, folder) for folder in own),
+        shared=shared + sum(dataset.files[name].size for name in times if not name.startswith(own)),
         halo_rows=rows,
         halo_edges=_halo_edges(dataset, parts, sum(halos.values())),
         remote=others + _edges_elsewhere(dataset, parts),
         index=INDEX_BYTES * indexed / rows if rows else 0.0,
     )
-
-
-def _times_elsewhere(dataset: Dataset, parts: range) -> int:
-    """Bytes of the times of vertices of other partitions, which every daemon reads."""
-    own = tuple(f"{part_folder(part)}/" for part in parts)
-    times = [name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)]
-    return sum(dataset.files[name].size for name in times if not name.startswith(own))
 
 
 def _bytes_in(dataset: Dataset, folder: str) -> int:
