@@ -226,3 +226,17 @@ def test_triplets_have_the_times_of_their_edges(cluster: atta.LocalCluster, smal
     )  # fmt: skip
     data = batch.to_pyg()
     assert data.seed_time.tolist() == theirs.seed_time.tolist() == times.tolist()
+
+
+def test_induced_trees_have_no_later_edges(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """All edges among the vertices of a tree that are not later than its seed, and no others."""
+    ids, times = small_graph.train_ids[:24], np.arange(24) * 2
+    how = {"input_time": times, "time_attr": "time", "subgraph_type": "induced", "batch_size": 24}
+    (batch,) = atta.NeighborLoader(cluster, [3, 2], ids, **how)
+    n_id, tree, found = batch.n_id(), batch.tree(), batch.tree()[batch.edge_index()[1]]
+    assert np.array_equal(found, batch.tree()[batch.edge_index()[0]])
+    for number in range(24):
+        there = n_id[tree == number]
+        among = np.isin(small_graph.src_ids, there) & np.isin(small_graph.dst_ids, there)
+        among &= small_graph.edge_time <= times[batch.input_id[number]]
+        assert sorted(batch.e_id()[found == number].tolist()) == np.flatnonzero(among).tolist()
