@@ -31,7 +31,7 @@ _CORA = 2708, 5278
 """Vertices of Cora, and pairs of them with an edge."""
 
 
-class Served(Exception):  # noqa: N818 - no error: a server is done
+class Served(Exception):
     """Leaves the function of a test that runs a server."""
 
 

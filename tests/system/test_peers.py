@@ -15,7 +15,7 @@ pytest.importorskip("torch_geometric")
 from tests.peers.outcomes import known_differences
 
 ROOT = Path(__file__).parents[2]
-CASES = '''
+CASES = """
 import pytest, torch
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
@@ -42,7 +42,7 @@ def test_of_custom_stores_in_another_way():
 
 def test_without_a_loader():
     assert len(DATA) == 2
-'''
+"""
 
 
 def test_each_case_tells_what_it_is(tmp_path: Path) -> None:
