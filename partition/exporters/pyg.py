@@ -79,11 +79,11 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     data = pyg_data.Data() if shared else pyg_data.HeteroData()
     progress.stage("nodes", sum(schema.node_counts.values()))
     for t in schema.node_types:  # before the edges: PyG takes an unknown node type for a relation of that name
-        _add_nodes(graph, t, data if shared else data[t])
+        _add_nodes(graph, t, data if shared else _store(data, t))
         progress.advance(schema.node_counts[t])
     progress.stage("edges", sum(schema.edge_counts.values()))
     for edge_type, count in schema.edge_counts.items():
-        store = data if shared else data[split_edge_type(edge_type)]
+        store = data if shared else _store(data, split_edge_type(edge_type))
         store["edge_index"] = _tensor(edge_index(graph, edge_type))
         for name, rows in graph.edges(edge_type).tables.items():
             store[_edge_key(name, shared)] = _tensor(rows)
@@ -102,6 +102,12 @@ def _add_nodes(graph: Graph, node_type: str, store: Any) -> None:
         store[f"{name}_mask"] = _tensor(split_mask(graph.split(node_type, name), 0, count))
     if (ids := graph.user_ids(node_type)) is not None:
         store["n_id"] = _tensor(ids)
+
+
+def _store(data: Any, of_type: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There exist type names", UserWarning)  # with "__": they are the user's own
+        return data[of_type]
 
 
 def _tensor(array: Array) -> Any:

@@ -115,6 +115,7 @@ def import_graph(
     columns: Mapping[str, str] | None = None,
     string_ids: bool = False,
     drop: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     contents: Callable[[Schema], None] | None = None,
@@ -136,6 +137,8 @@ def import_graph(
             column's name in the heading, or its number from 1.
         string_ids: take the ids of ``edges`` as strings although they look like numbers.
         drop: names of data to leave out instead of refusing it.
+        rename: new names by old ones. An old name is that of a node type, a relation or a table, wherever it occurs;
+            ``SRC__REL__DST`` is one edge type's relation, and ``TYPE/TABLE`` one type's table.
         overwrite: replace an existing graph folder.
         progress: receives the stages.
         contents: is called with the schema of the graph folder when it is complete.
@@ -144,8 +147,8 @@ def import_graph(
         Sentences about the import that the user should read; usually none.
 
     Raises:
-        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, or ``dst``
-            may not be written.
+        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, a name in
+            ``rename`` that is not there or that two things would get, or ``dst`` may not be written.
         DataError: ``src`` is missing, malformed or holds data that cannot be imported; the message names the file and
             the data.
     """
@@ -161,6 +164,7 @@ def import_graph(
         normalize_features,
         progress or Silent(),
         frozenset(drop),
+        dict(rename or {}),
         more=tuple(files[1:]),
         columns=dict(columns or {}),
         string_ids=string_ids,
@@ -170,11 +174,15 @@ def import_graph(
         "source": ", ".join(file.name for file in files),
         "options": {"undirected": undirected, "reverse": reverse, "normalize_features": normalize_features},
         "dropped": sorted(options.drop),
+        "renamed": dict(options.rename),
         "notes": options.notes,
     }
-    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
+    with written_graph(
+        dst, overwrite=overwrite, provenance=provenance, rename=options.rename, progress=progress
+    ) as out:
         IMPORTERS[fmt].importer.read(source, out, options)
         options.check_dropped()
+        out.check_renamed()
     if contents is not None and out.schema is not None:
         contents(out.schema)
     return options.notes

@@ -24,7 +24,7 @@ from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
-from atta.partition.schema import is_table_name
+from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
 
 __all__ = ["edge_table", "node_table", "read", "recognises"]
 
@@ -69,7 +69,7 @@ def _stores(data: Any, *, shared: bool) -> tuple[dict[str, Any], dict[str, Any],
     whole = data.stores[0]
     if shared:
         return {NODE_TYPE: whole}, {EDGE_TYPE: whole}, whole
-    edges = {"__".join(t): store for t, store in data.edge_items()}
+    edges = {join_edge_type(*t): store for t, store in data.edge_items()}
     ends = {end for t in data.edge_types for end in (t[0], t[2])}
     return {t: data.get_node_store(t) for t in sorted(ends | set(data.node_types))}, edges, whole
 
@@ -119,7 +119,9 @@ class _Source:
                 out.add_labels(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, node_type)
             elif name.endswith("_mask"):
                 self._add_splits(out, node_type, name, values)
-            elif (table := node_table(name, shared=edges is not None)) is not None:
+            elif (
+                table := name if name in self.options.rename else node_table(name, shared=edges is not None)
+            ) is not None:
                 out.add_table(table, values, node_type)
             else:
                 self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
@@ -130,7 +132,7 @@ class _Source:
         for name, rows in self._found(store, count, f"each edge ({count})"):
             if name == "e_id" and np.array_equal(rows, np.arange(count)):
                 continue  # the positions are these numbers already
-            table = edge_table(name, shared=shared)
+            table = str(name) if name in self.options.rename else edge_table(name, shared=shared)
             if table is None:
                 self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
             elif table in found:
@@ -211,7 +213,7 @@ def edge_table(name: object, *, shared: bool) -> str | None:
 
 def _needed(node_type: str, edge_type: str, store: Any, index: Array) -> int:
     """The number of vertices of a type that the edges of a type have, as far as they tell."""
-    ends = edge_type.split("__")
+    ends = split_edge_type(edge_type)
     sizes = getattr(store.get("edge_index"), "sparse_size", lambda: (None, None))()
     of_type = [
         size or (int(rows.max()) + 1 if rows.size else 0)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
 from atta.partition.importers.reading.common import add_features
@@ -24,10 +24,12 @@ from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks
 from atta.partition.importers.reading.torch_files import load_torch
+from atta.partition.schema import join_edge_type
 
-__all__ = ["read", "recognises"]
+__all__ = ["map_file", "read", "recognises"]
 
 Array = npt.NDArray[Any]
+_LONGEST = 255 - len(".pt")
 _Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs
 
 
@@ -38,10 +40,10 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     folder = source.parent if source.is_file() else source
     meta = _meta(folder / "META.json")
     nodes: dict[_Key, str] = {t: t for t in meta["node_types"] or ()} or {None: NODE_TYPE}
-    edges: dict[_Key, str] = {tuple(e): "__".join(e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
+    edges: dict[_Key, str] = {tuple(e): join_edge_type(*e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
     counts = {}
     for key, node_type in nodes.items():
-        parts = _tensor(folder / ("node_map.pt" if key is None else f"node_map/{key}.pt"))
+        parts = _tensor(folder / map_file("node_map", key))
         counts[node_type] = len(parts)
         out.add_nodes(node_type, len(parts))
         out.add_table("part", parts.astype(np.int32), node_type)
@@ -49,7 +51,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         _add_tables(folder, meta["num_parts"], key, out, options)
     offset = 0  # PyG numbers the edges of all types together
     for key, edge_type in edges.items():
-        total = len(_tensor(folder / ("edge_map.pt" if key is None else f"edge_map/{'__'.join(key)}.pt")))
+        total = len(_tensor(folder / map_file("edge_map", key)))
         ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
         add_edges(out, edge_type, ends, options, tables)
         offset += total
@@ -59,6 +61,19 @@ def recognises(path: Path, head: bytes) -> bool:
     """Whether this is a folder with ``META.json`` and ``part_0``, or that file."""
     folder = path.parent if head else path
     return (not head or path.name == "META.json") and (folder / "META.json").is_file() and (folder / "part_0").is_dir()
+
+
+def map_file(kind: str, key: _Key) -> str:
+    """Where PyG keeps the partition of each vertex or edge of a type, within the folder: its name is part of the path.
+
+    Raises ConfigError for a name that leads elsewhere.
+    """
+    if key is None:
+        return f"{kind}.pt"
+    name = key if isinstance(key, str) else "__".join(key)
+    if any(word in {"", ".", ".."} or len(word.encode()) > _LONGEST for word in name.split("/")):
+        raise ConfigError(f"the type {name!r}, which PyG makes a path, and it is none")
+    return f"{kind}/{name}.pt"
 
 
 def _meta(path: Path) -> dict[str, Any]:

@@ -58,12 +58,14 @@ class Operator(_message.Message):
     def __init__(self, id: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., seed: _Optional[_Union[SeedOp, _Mapping]] = ..., positive: _Optional[_Union[PositiveOp, _Mapping]] = ..., negative: _Optional[_Union[NegativeOp, _Mapping]] = ..., neighborhood: _Optional[_Union[NeighborhoodOp, _Mapping]] = ..., feature: _Optional[_Union[FeatureOp, _Mapping]] = ..., batch: _Optional[_Union[BatchOp, _Mapping]] = ...) -> None: ...
 
 class SeedOp(_message.Message):
-    __slots__ = ("node_type", "links")
+    __slots__ = ("node_type", "links", "others")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     links: str
-    def __init__(self, node_type: _Optional[str] = ..., links: _Optional[str] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node_type: _Optional[str] = ..., links: _Optional[str] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PositiveOp(_message.Message):
     __slots__ = ("edge_type",)

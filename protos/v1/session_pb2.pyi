@@ -62,7 +62,7 @@ class OpenRequest(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., dag: _Optional[_Union[_dag_pb2.DagSpec, _Mapping]] = ..., seeds: _Optional[_Union[Seeds, _Mapping]] = ..., batch_size: _Optional[int] = ..., seed: _Optional[int] = ..., epoch: _Optional[int] = ..., shuffle: _Optional[bool] = ..., drop_last: _Optional[bool] = ..., pad: _Optional[bool] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., policy: _Optional[_Union[SeedPolicy, str]] = ..., shared_memory: _Optional[bool] = ..., start_batch: _Optional[int] = ..., edge_ids: _Optional[bool] = ..., job: _Optional[str] = ..., codec: _Optional[str] = ..., share: _Optional[float] = ..., wide_ids: _Optional[bool] = ..., session: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Seeds(_message.Message):
-    __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes")
+    __slots__ = ("node_type", "split", "ids", "links", "batches", "all", "part", "times", "sizes", "types")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Seeds(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     split: str
     ids: bytes
@@ -81,7 +82,8 @@ class Seeds(_message.Message):
     part: int
     times: bytes
     sizes: bytes
-    def __init__(self, node_type: _Optional[str] = ..., split: _Optional[str] = ..., ids: _Optional[bytes] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., batches: _Optional[int] = ..., all: _Optional[bool] = ..., part: _Optional[int] = ..., times: _Optional[bytes] = ..., sizes: _Optional[bytes] = ...) -> None: ...
+    types: bytes
+    def __init__(self, node_type: _Optional[str] = ..., split: _Optional[str] = ..., ids: _Optional[bytes] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., batches: _Optional[int] = ..., all: _Optional[bool] = ..., part: _Optional[int] = ..., times: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., types: _Optional[bytes] = ...) -> None: ...
 
 class Links(_message.Message):
     __slots__ = ("edge_type", "sources", "targets", "exclude", "exclude_reverse")

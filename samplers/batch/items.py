@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from atta.partition.schema import Schema
     from atta.samplers.dag.instance import OwnedVertices
     from atta.samplers.dag.spec import PlanOp
     from atta.samplers.methods import Method
@@ -103,6 +104,7 @@ class BatchSeeds:
         input_id: int64 [S], positions in the user's input.
         sources: int64 [S], the sources of the seed edges; None if the seeds are vertices.
         times: int64 [S]; None without a temporal method, and if vertices have their own times.
+        types: int32 [S], the seeds' node types by number in the schema, ascending; None: all are of one.
         exclude: edge types from which the seed edges are left out, each with a flag: whether to leave out the reverse
             edges instead.
     """
@@ -112,6 +114,17 @@ class BatchSeeds:
     sources: np.ndarray | None = None
     times: np.ndarray | None = None
     exclude: tuple[tuple[str, bool], ...] = ()
+    types: np.ndarray | None = None
+
+    def by_type(self, schema: Schema, only: str) -> Iterator[tuple[str, int, int]]:
+        """Yield node type, first position and end of the seeds of each type. ``only``: the type if there is one."""
+        if self.types is None:
+            yield only, 0, len(self.ids)
+            return
+        bounds = np.searchsorted(self.types, np.arange(len(schema.node_types) + 1)).tolist()
+        for node_type, (first, stop) in zip(schema.node_types, pairwise(bounds), strict=True):
+            if first < stop:
+                yield node_type, first, stop
 
 
 class PairItem(NamedTuple):

@@ -207,7 +207,7 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
             edges[edge_type] += drawn
             fresh[source] = min(total[source], fresh[source] + drawn)
         known = {t: min(total[t], known[t] + fresh[t]) for t in known}
-    return {t: n for t, n in known.items() if n or t == plan.seed.node_type}, edges
+    return {t: n for t, n in known.items() if n or t in (plan.seed.node_type, *plan.seed.others)}, edges
 
 
 def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str, int]) -> dict[str, int]:
@@ -218,7 +218,8 @@ def _seed_bounds(plan: Plan, schema: Schema, batch_size: int, total: Mapping[str
         for node_type in schema.endpoints(plan.seed.edge_type):
             fresh[node_type] = min(total[node_type], fresh[node_type] + pairs)
         return fresh
-    fresh[plan.seed.node_type] = min(batch_size, total[plan.seed.node_type])
+    for node_type in (plan.seed.node_type, *plan.seed.others):
+        fresh[node_type] = min(batch_size, total[node_type])
     for op in pair_ops(plan):
         source = schema.endpoints(op.edge_type)[0]
         fresh[source] = min(total[source], fresh[source] + batch_size * op.count)

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_SOURCES", "BatchState"]
 
-_OF_EDGES = {"row", "col", "e_id", "edge", "hops"}
-"""Arrays with an entry for each edge, or each hop's edges, by what their names begin with."""
 NO_SOURCES: Mapping[tuple[str, str], int] = {}
 """All rows and edges are the dataset's own."""
 
@@ -119,14 +117,15 @@ class BatchState:
             self._seed_links()
             return self._grown(self.plan.seed.id, {})
         seeds = self._seeds
-        local = self._known[self.plan.seed.node_type].insert(seeds.ids, np.arange(len(seeds.ids)))
-        unique = self._known[self.plan.seed.node_type].size
-        first: np.ndarray | slice = slice(None)
-        if unique < len(local):
-            first = np.full(unique, len(local), dtype=np.int64)
-            np.minimum.at(first, local, np.arange(len(local)))
-        self.out.append("input_id", unique)[:] = seeds.input_id[first]
-        return self._grown(self.plan.seed.id, {self.plan.seed.node_type: 0})
+        for node_type, start, stop in seeds.by_type(self.dataset.schema, self.plan.seed.node_type):
+            known = self._known[node_type]
+            local = known.insert(seeds.ids[start:stop], np.arange(start, stop))
+            first: np.ndarray | slice = slice(None)
+            if known.size < len(local):
+                first = np.full(known.size, len(local), dtype=np.int64)
+                np.minimum.at(first, local, np.arange(len(local)))
+            self.out.append("input_id", known.size)[:] = seeds.input_id[start:stop][first]
+        return self._grown(self.plan.seed.id, {})
 
     def _seed_links(self) -> None:
         """Number the sources of the seed edges, then their targets."""
@@ -300,9 +299,8 @@ class BatchState:
             case EdgeUse.JOIN:
                 self._join_hop(op, pending)
             case EdgeUse.WITHIN:
-                for name in self.out.used:
-                    if name.split("/")[0] in _OF_EDGES and name.split("/")[1] in self.plan.edge_types:
-                        self.out.used[name] = 0
+                for name in self.out.used.keys() & self._of_edges():
+                    self.out.used[name] = 0
                 self._join_hop(op, pending)
             case EdgeUse.ROWS:
                 for edge_type, name in self.plan.edge_tables:
@@ -311,6 +309,11 @@ class BatchState:
                     rows_of_edges(self._whole, answers, name, out)
             case EdgeUse.BUDGET:
                 self._join_voted(op, pending)
+
+    def _of_edges(self) -> set[str]:
+        """Names of the arrays with an entry for each edge, or for each hop's edges."""
+        named = {f"{part}/{e}" for part in ("row", "col", "e_id", "hops") for e in self.plan.edge_types}
+        return named | {f"edge/{edge_type}/{name}" for edge_type, name in self.plan.edge_tables}
 
     def _join_voted(self, op: PlanOp, pending: Pending) -> None:
         for edge_type, groups in sorted(pending.groups.items()):

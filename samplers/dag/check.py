@@ -15,9 +15,10 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import resolve
 
-__all__ = ["SPEC_VERSION", "check_spec"]
+__all__ = ["LATEST_SPEC", "SPEC_VERSION", "check_spec"]
 
-SPEC_VERSION = 1
+SPEC_VERSION, LATEST_SPEC = 1, 2
+"""The version of specifications that every daemon understands, and the one that may use all fields."""
 ALLOWED_INPUTS = {
     Kind.POSITIVE: (Kind.SEED,),
     Kind.NEGATIVE: (Kind.SEED,),
@@ -27,14 +28,18 @@ ALLOWED_INPUTS = {
 }
 
 
+_ALONE = {Kind.POSITIVE, Kind.NEGATIVE, Kind.BATCH}
+"""Operators that take seeds of one type."""
+
+
 def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = DEFAULT_LIMITS) -> Plan:
     """Check a specification that came over the wire against the dataset's schema and resolve it.
 
     Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
     other fault. The message names the operator and the cause.
     """
-    if spec.version != SPEC_VERSION:
-        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
+    if spec.version not in (SPEC_VERSION, LATEST_SPEC):
+        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands up to {LATEST_SPEC}")
     if len(spec.operators) > limits.operators:
         raise ConfigError(
             f"DAG specification has {len(spec.operators)} operators, at most {limits.operators} are allowed"
@@ -178,10 +183,16 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
 
 
 def _check_uses(plan: Plan) -> None:
-    """Hops whose edges do not just join come where they make sense."""
+    """Hops whose edges do not just join, and seeds of several types, come where they make sense."""
+    if plan.seed.others and (plan.links or plan.temporal or any(op.kind in _ALONE for op in plan.ops)):
+        raise ConfigError("seeds of several types: with hops alone, and without times")
     uses = [op.use for op in plan.neighborhoods]
     if EdgeUse.ROWS in uses and (len(uses) > 1 or not any(op.kind is Kind.BATCH for op in plan.ops)):
         raise ConfigError("rows of edge tables are copied once, after a batch operator")
+    drawn = {(name, count) for op in plan.neighborhoods if op.use is EdgeUse.ROWS for name, count in op.fan_outs}
+    chosen = {(op.edge_type, -1) for op in plan.ops if op.kind is Kind.BATCH}
+    if EdgeUse.ROWS in uses and (drawn != chosen or {name for name, _ in plan.edge_tables} != {e for e, _ in chosen}):
+        raise ConfigError("rows of edge tables are those of the batch operator's edge type, and all its edges are read")
     if EdgeUse.WITHIN in uses[:-1]:
         raise ConfigError("edges among the vertices of the batch are the last that it gets")
     if EdgeUse.BUDGET in uses and (uses[-1] is not EdgeUse.WITHIN or {*uses[:-1]} != {EdgeUse.BUDGET}):
@@ -221,7 +232,7 @@ def _check_features(ops: Mapping[str, PlanOp], schema: SchemaLike) -> None:
 def _adds(op: PlanOp, schema: SchemaLike) -> set[str]:
     """Node types of the vertices that an operator can add to the batch."""
     if op.kind is Kind.SEED:
-        return {op.node_type, *(schema.endpoints(op.edge_type) if op.edge_type else ())}
+        return {op.node_type, *op.others, *(schema.endpoints(op.edge_type) if op.edge_type else ())}
     if op.negatives is not None:
         return set(schema.endpoints(op.edge_type))
     if op.kind is Kind.BATCH:

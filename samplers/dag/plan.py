@@ -94,6 +94,7 @@ class PlanOp:
     inputs: tuple[str, ...] = ()
     children: tuple[str, ...] = ()  # in topological order
     node_type: str = ""  # SEED
+    others: tuple[str, ...] = ()  # SEED: further node types of seeds
     edge_type: str = ""  # POSITIVE, NEGATIVE, BATCH; SEED if the seeds are edges
     count: int = 0  # vertices per seed: POSITIVE 1, NEGATIVE as asked
     hop: int = 0  # NEIGHBORHOOD: 1 = neighbours of the seeds

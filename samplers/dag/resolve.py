@@ -36,7 +36,10 @@ def resolve(message: dag_pb2.Operator, schema: SchemaLike, limits: SpecLimits) -
         _check_node_type(name, message.seed.node_type, schema)
         if message.seed.links:
             _check_edge_type(name, message.seed.links, schema)
-        return dataclasses.replace(op, node_type=message.seed.node_type, edge_type=message.seed.links)
+        for other in message.seed.others:
+            _check_node_type(name, other, schema)
+        others = tuple(dict.fromkeys(message.seed.others))
+        return dataclasses.replace(op, node_type=message.seed.node_type, edge_type=message.seed.links, others=others)
     if which == "positive":
         _check_edge_type(name, message.positive.edge_type, schema)
         return dataclasses.replace(op, edge_type=message.positive.edge_type, count=1)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import join_edge_type
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
-from atta.samplers.dag.check import SPEC_VERSION, check_spec
+from atta.samplers.dag.check import LATEST_SPEC, SPEC_VERSION, check_spec
 from atta.samplers.dag.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import FRONTIERS, STRATEGIES
 from atta.samplers.methods import Method
@@ -75,23 +76,29 @@ def neighbor_spec(
     hops: Hops,
     *,
     seed_type: str,
+    other_types: Sequence[str] = (),
     tables: Mapping[str, Sequence[str]] | None = None,
     seed_tables: Sequence[str] = (),
 ) -> dag_pb2.DagSpec:
     """Build the supervised DAG: the seeds, then for each hop the neighbourhood and the features of its new vertices.
 
     tables: tables to fetch, by node type; None: all tables of the schema. seed_tables: tables of ``seed_type`` that are
-    fetched for the seeds alone.
+    fetched for the seeds alone. other_types: further node types of seeds.
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
     Raises ConfigError and UnknownNameError.
     """
     spec = _new_spec(hops)
-    spec.operators.add(id="seed").seed.node_type = seed_type
+    seed = spec.operators.add(id="seed").seed
+    seed.node_type = seed_type
+    if other_types:
+        seed.others.extend(other_types)
+        spec.version = LATEST_SPEC
     wanted = _wanted_tables(schema, tables)
     of_seeds = _wanted_tables(schema, {seed_type: seed_tables})[seed_type]
     later = {**wanted, seed_type: [name for name in wanted.get(seed_type, ()) if name not in of_seeds]}
-    _add_feature(spec, "feature0", "seed", {seed_type}, {seed_type: [*later[seed_type], *of_seeds]})
+    first = {**later, seed_type: [*later[seed_type], *of_seeds]}
+    _add_feature(spec, "feature0", "seed", {seed_type, *other_types}, first)
     _add_hops(spec, schema, ["seed"], hops, later)
     check_spec(spec, schema)
     return spec
@@ -121,6 +128,7 @@ def budget_spec(
     if len({len(of_type) for of_type in counts.values()}) != 1:
         raise ConfigError("num_samples has lists of different lengths: one number per hop is needed")
     spec = _new_spec(Hops([], edge_tables=edge_tables or {}))
+    spec.version = LATEST_SPEC
     spec.operators.add(id="seed").seed.node_type = seed_type
     wanted = _wanted_tables(schema, tables)
     _add_feature(spec, "feature0", "seed", {seed_type}, wanted)
@@ -168,6 +176,7 @@ def batch_spec(
     _add_feature(spec, "feature0", "seed", {node_type}, wanted)
     _add_feature(spec, "feature1", "sample", {node_type}, wanted)
     if spec.edge_tables:
+        spec.version = LATEST_SPEC
         rows = spec.operators.add(id="rows", inputs=["sample"]).neighborhood
         rows.hop, rows.use, rows.frontier = 1, dag_pb2.ROWS, dag_pb2.FRONTIER_ALL
         rows.fan_outs.add(edge_type=edges, count=-1)
@@ -263,7 +272,9 @@ def link_spec(
 
 
 def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
-    spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=hops.disjoint or hops.method.temporal)
+    # A daemon of an earlier release would read what it does not know as if it were not there.
+    version = LATEST_SPEC if hops.within or hops.by else SPEC_VERSION
+    spec = dag_pb2.DagSpec(version=version, disjoint=hops.disjoint or hops.method.temporal)
     for edge_type, tables in hops.edge_tables.items():
         edges = _edge_type_name(edge_type)
         for name in names(f"tables of edge type {edges!r}", tables):
@@ -309,7 +320,7 @@ def _add_within(spec: dag_pb2.DagSpec, schema: SchemaLike, last: str, method: Me
     reached: set[str] = set()
     for op in spec.operators:
         pair = op.seed.links or op.positive.edge_type or op.negative.edge_type
-        reached |= {op.seed.node_type} | ({*schema.endpoints(pair)} if pair else set())
+        reached |= {op.seed.node_type, *op.seed.others} | ({*schema.endpoints(pair)} if pair else set())
         reached |= {schema.endpoints(f.edge_type)[0] for f in op.neighborhood.fan_outs}
     message = spec.operators.add(id="within", inputs=[last]).neighborhood
     message.hop = 1 + sum(op.HasField("neighborhood") for op in spec.operators[:-1])
@@ -367,6 +378,6 @@ def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
 def _edge_type_name(edge_type: EdgeType) -> str:
     """The name ``"src__rel__dst"`` of an edge type that is given by name or as a triple."""
     try:
-        return edge_type if isinstance(edge_type, str) else "__".join(edge_type)
+        return edge_type if isinstance(edge_type, str) else join_edge_type(*edge_type)
     except TypeError:
         raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names") from None

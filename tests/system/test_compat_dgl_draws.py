@@ -15,6 +15,7 @@ real = pytest.importorskip("dgl")
 torch = pytest.importorskip("torch")
 
 from atta.compat import dgl  # noqa: E402 - after DGL is known to be there
+from tests.system.distdgl_folders import typed  # noqa: E402
 
 
 @pytest.mark.parametrize("how", [{"prob": "w"}, {"mask": "kept"}, {"mask": "kept", "replace": True}], ids=str)
@@ -55,3 +56,44 @@ def test_edges_are_drawn_by_any_table_or_mask(tmp_path: Path, how: dict[str, Any
                 dgl.dataloading.NeighborSampler([1], prob="w", mask="kept")
         finally:
             dgl.distributed.exit_client()
+
+
+def test_seeds_of_several_types_are_those_of_dgl(tmp_path: Path) -> None:
+    """As DGL's loader over both types: every seed once, with its in-edges, and rows by the ids that a batch gives."""
+    whole = typed(tmp_path / "folder").whole
+    given = {"paper": torch.arange(0, 120, 3), "author": torch.arange(10, 31)}
+    sampler = dgl.dataloading.NeighborSampler([-1, -1])
+    dgl.distributed.initialize(None, net_type="socket")
+    try:
+        g = dgl.distributed.DistGraph("typed", part_config=tmp_path / "folder" / "toy.json")
+        for shuffle in (False, True):
+            loader = dgl.dataloading.DistNodeDataLoader(g, given, sampler, batch_size=16, shuffle=shuffle)
+            assert len(loader) == 4
+            seen: dict[str, list[int]] = {ntype: [] for ntype in given}
+            for _ in range(2):  # rows come along from the second epoch on
+                for inputs, outputs, blocks in loader:
+                    theirs = real.dataloading.NeighborSampler([-1, -1]).sample_blocks(whole, outputs)
+                    assert {t: set(ids.tolist()) for t, ids in inputs.items()} == {
+                        t: set(ids.tolist()) for t, ids in theirs[0].items()
+                    }
+                    assert theirs[1].keys() == outputs.keys()
+                    for ntype, ids in outputs.items():
+                        seen[ntype] += ids.tolist()
+                        assert torch.equal(blocks[-1].dstnodes[ntype].data[dgl.NID], ids)
+                    for mine, other in zip(blocks, theirs[2], strict=True):
+                        for etype in other.canonical_etypes:
+                            if other.num_edges(etype):
+                                there = {b: set(b.edges[etype].data[dgl.EID].tolist()) for b in (mine, other)}
+                                assert there[mine] == there[other]
+                    label = g.nodes["paper"].data["label"]
+                    if "paper" in outputs:
+                        assert torch.equal(
+                            label[outputs["paper"]], whole.nodes["paper"].data["label"][outputs["paper"]]
+                        )
+                    feat = whole.nodes["paper"].data["feat"]
+                    assert torch.equal(g.nodes["paper"].data["feat"][inputs["paper"]], feat[inputs["paper"]])
+            assert {t: sorted(ids) for t, ids in seen.items()} == {
+                t: sorted(ids.tolist() * 2) for t, ids in given.items()
+            }
+    finally:
+        dgl.distributed.exit_client()

@@ -210,3 +210,19 @@ def test_a_seed_named_twice_counts_once(cluster: atta.LocalCluster, small_graph:
     (data,) = NodeLoader((features, graph), sampler, input_nodes=ids, input_time=times, batch_size=4)
     assert data.n_id[: data.batch_size].tolist() == [a, b, a, c]  # trees of their own
     assert data.seed_time.tolist() == [3, 4, 5, 6]
+
+
+def test_triplets_have_the_times_of_their_edges(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    """Under PyG's name, and the same through PyG's own loader."""
+    links, times = np.stack([small_graph.src_ids[:40], small_graph.dst_ids[:40]]), np.arange(40) + 10
+    how = {"time_attr": "time"}
+    (batch,) = atta.LinkNeighborLoader(
+        cluster, [3], links, edge_label_time=times, neg_sampling="triplet", batch_size=40, **how
+    )
+    features, graph, sampler = backends(cluster, [3], **how)
+    (theirs,) = LinkLoader(
+        (features, graph), sampler, edge_label_index=(("node", "to", "node"), torch.from_numpy(links)),
+        edge_label_time=torch.from_numpy(times), neg_sampling="triplet", batch_size=40,
+    )  # fmt: skip
+    data = batch.to_pyg()
+    assert data.seed_time.tolist() == theirs.seed_time.tolist() == times.tolist()

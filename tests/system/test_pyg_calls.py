@@ -44,7 +44,7 @@ def test_a_named_type_stays_named(people: Any) -> None:
         assert torch.equal(data["person"].x, whole["person"].x[data["person"].n_id])
         ends = data["person"].n_id[data[KNOWS].edge_index]
         assert torch.equal(ends, whole[KNOWS].edge_index[:, data[KNOWS].e_id])
-        plain = batch.to_pyg(typed=False)
+        plain = batch.to_pyg(plain=True)
         assert torch.equal(plain.x, data["person"].x)
         assert torch.equal(plain.edge_index, data[KNOWS].edge_index)
 
@@ -139,3 +139,28 @@ def test_rows_of_edges_are_refused_where_pyg_drops_them(people: Any) -> None:
 
     with pytest.raises(atta.ConfigError, match=r"edge_tables \['weight'\]: .* atta.NeighborLoader"):
         backends(people[1], [3], edge_tables=["weight"])
+
+
+@pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
+def test_loaders_of_pyg_get_other_edges(people: Any, subgraph_type: str) -> None:
+    from torch_geometric.loader import NodeLoader
+
+    from atta.client.loaders.pyg import backends
+
+    features, graph, sampler = backends(people[1], [3, 2], subgraph_type=subgraph_type)
+    for named in (False, True):
+        input_nodes = ("person", torch.arange(9)) if named else torch.arange(9)
+        (data,) = NodeLoader((features, graph), sampler, input_nodes=input_nodes, batch_size=9)
+        nodes, edges = (data["person"], data[KNOWS]) if named else (data, data)
+        whole = people[0][KNOWS].edge_index
+        ends = nodes.n_id[edges.edge_index]
+        if subgraph_type == "induced":
+            among = torch.isin(whole, nodes.n_id).all(0).nonzero().view(-1)
+            assert edges.e_id.sort().values.tolist() == among.tolist()
+            assert torch.equal(ends, whole[:, edges.e_id])
+        else:
+            pairs = {*map(tuple, ends.T.tolist())}
+            assert len(pairs) == edges.edge_index.shape[1]
+            assert pairs == {(b, a) for a, b in pairs}
+            assert all({*pair} == {*whole[:, e].tolist()} for pair, e in zip(ends.T.tolist(), edges.e_id, strict=True))
+        assert edges.get("num_sampled_edges") is None

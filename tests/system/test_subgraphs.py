@@ -239,3 +239,66 @@ def test_hgt_draws_by_the_squares_of_votes(case: Case) -> None:
     chi = sum((drawn[author] - e) ** 2 / e for author, e in expected.items())
     freedom = len(expected) - 1
     assert chi < freedom + 5 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_seeds_of_several_types(case: Case, shuffle: bool, subgraph_type: str) -> None:
+    """Every seed comes once, its in-edges are all there, and whoever asks for a type gets positions in the type's ids."""
+    given = {"paper": case.ids["paper"][:33], "author": case.ids["author"][5:25]}
+    how = {
+        "num_neighbors": [-1],
+        "input_nodes": given,
+        "batch_size": 7,
+        "shuffle": shuffle,
+        "subgraph_type": subgraph_type,
+    }
+    seen: dict[str, list[int]] = {t: [] for t in given}
+    batches = list(pairs(case, atta.NeighborLoader, **NOTES, **how))
+    assert [batch.batch_size for batch in batches] == [7] * 7 + [4]
+    for batch in batches:
+        for node_type, ids in given.items():
+            asked = ids[batch.seeds_of(node_type)]
+            assert np.array_equal(batch.n_id(node_type)[: len(asked)], asked)
+            seen[node_type] += asked.tolist()
+            for edge_type, ends in case.ends.items():
+                check_ends(case, batch, edge_type)
+                if edge_type.endswith(f"__{node_type}"):
+                    assert set(np.flatnonzero(np.isin(ends[1], asked)).tolist()) <= set(batch.e_id(edge_type).tolist())
+        data = batch.to_pyg()
+        assert sum(data[t].batch_size for t in given) == batch.batch_size
+        assert all(
+            data[t].n_id[: data[t].batch_size].tolist() == given[t][data[t].input_id.numpy()].tolist() for t in given
+        )
+    assert {t: sorted(ids) for t, ids in seen.items()} == {t: sorted(ids.tolist()) for t, ids in given.items()}
+    if not shuffle:
+        assert seen == {t: ids.tolist() for t, ids in given.items()}
+
+
+def test_seeds_of_several_types_go_round_the_ranks(case: Case) -> None:
+    given = {"author": case.ids["author"], "paper": case.ids["paper"][:21]}
+    for cluster in case.clusters:
+        for policy in ("local", "global"):
+            seen = []
+            for rank in range(3):
+                loader = atta.NeighborLoader(
+                    cluster,
+                    [2],
+                    given,
+                    batch_size=8,
+                    shuffle=True,
+                    rank=rank,
+                    world_size=3,
+                    pad=False,
+                    seed_policy=policy,
+                )
+                batches = list(loader)
+                assert len(batches) == len(loader)
+                seen += [(t, v) for batch in batches for t in given for v in given[t][batch.seeds_of(t)].tolist()]
+            assert sorted(seen) == sorted((t, v) for t, ids in given.items() for v in ids.tolist())
+    with pytest.raises(atta.ConfigError, match="no times"):
+        atta.NeighborLoader(case.clusters[0], [2], given, time_attr="time")
+    with pytest.raises(atta.ConfigError, match="given by ids, not as 'train'"):
+        atta.NeighborLoader(case.clusters[0], [2], {"paper": "train"})
+    with pytest.raises(atta.ConfigError, match="only NeighborLoader takes seeds of several"):
+        atta.HGTLoader(case.clusters[0], [2], given)

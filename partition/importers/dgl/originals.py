@@ -138,7 +138,7 @@ def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
     for key, tensor in value.items():
         name = ":".join(key) if isinstance(key, tuple) else str(key)
         if name not in types:  # a relation alone
-            name = next((t for t in types if t.split(":")[1:2] == [name]), name)
+            name = next((t for t in types if f":{name}:" in t), name)
         found[name] = np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
     if set(found) != set(types):
         raise DataError(path, f"holds numbers of {', '.join(found) or 'no type'}; the graph has {', '.join(types)}")

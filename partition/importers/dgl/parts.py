@@ -196,11 +196,11 @@ class _Folder:
         for frame, known in zip(frames, (self.names.nodes, self.names.edges), strict=True):
             found.append({})
             for key, rows in arrays(self.part_folder(part), frame or {}, options).items():
-                of_type, _, name = key.partition("/")
-                if of_type in known:
-                    found[-1][of_type, name] = rows
+                of_type = max((t for t in known if key.startswith(f"{t}/")), key=len, default=None)
+                if of_type is not None:
+                    found[-1][of_type, key.removeprefix(f"{of_type}/")] = rows
                 else:
-                    options.refuse(self.part_folder(part), key, f"the graph has no type {of_type!r}")
+                    options.refuse(self.part_folder(part), key, f"the graph has no type {key.partition('/')[0]!r}")
         return tuple(found)
 
     def _unreadable(self, part: int, error: Exception) -> DataError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.stated import as_mask
 from atta.partition.importers.reading.written import add_node_rows
-from atta.partition.schema import is_table_name
+from atta.partition.schema import join_edge_type
 
 __all__ = [
     "TypeNames",
     "add_node_tables",
     "add_tensor",
     "arrays",
+    "edge_ends",
     "edge_table",
     "edge_tensor",
     "require_dgl",
@@ -69,9 +70,18 @@ class TypeNames:
         }
         self.edges = {}
         for key in sorted(edge_types, key=lambda e: edge_types[e]):
-            source, relation, target = key.split(":")
+            source, relation, target = edge_ends(key, self.nodes)
             plain = single and source in _ONLY and relation == "_E"
-            self.edges[key] = EDGE_TYPE if plain else f"{self.nodes[source]}__{relation}__{self.nodes[target]}"
+            self.edges[key] = EDGE_TYPE if plain else join_edge_type(self.nodes[source], relation, self.nodes[target])
+
+
+def edge_ends(key: str, node_types: Container[str]) -> tuple[str, str, str]:
+    """The three names in DGL's ``"a:r:b"``; raises ValueError unless these are told apart by the node types."""
+    words = key.split(":")
+    cuts = [(i, j) for j in range(2, len(words)) for i in range(1, j)]
+    split = [(":".join(words[:i]), ":".join(words[i:j]), ":".join(words[j:])) for i, j in cuts]
+    (found,) = [ends for ends in split if ends[0] in node_types and ends[2] in node_types]
+    return found
 
 
 def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
@@ -93,7 +103,7 @@ def add_node_tables(
     named = table_names({name: rows.dtype for name, rows in tables.items()})
     for name, rows in tables.items():
         table = named.get(name, name)
-        if is_table_name(table):
+        if options.is_table_name(table):
             add_node_rows(out, node_type, name, rows, table, options)
         else:
             options.refuse(where, name, _NO_NAME)
@@ -113,7 +123,7 @@ def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
         add_features(out, rows, node_type, options)
     elif table == "y":
         out.add_labels(rows, node_type)
-    elif table is not None and is_table_name(table):
+    elif table is not None and options.is_table_name(table):
         out.add_table(table, rows, node_type)
     else:
         options.refuse(where, name, _NO_NAME)
@@ -121,7 +131,7 @@ def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
 
 def edge_table(where: Path, name: str, options: ImportOptions) -> bool:
     """Whether the tensor ``name`` of edges becomes a table of this name. Refuse it if it cannot."""
-    if not is_table_name(name):
+    if not options.is_table_name(name):
         options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
         return False
     return True

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
+from atta.partition.importers.dgl.tensors import edge_ends
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.rows import FileRows, array_rows
 
@@ -73,7 +74,7 @@ class Topology:
 
     def edges(self, key: str) -> Array:
         """The edges [E, 2] of a type, numbered within their node types; raises DataError."""
-        source, _, target = key.split(":")
+        source, _, target = edge_ends(key, self.counts)
         mine = slice(None) if self.kinds is None else np.flatnonzero(self.kinds == self.relations[key])
         dst = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))[mine]
         ends = [self.indices[mine].astype(np.int64) - self._first(source), dst - self._first(target)]

@@ -44,6 +44,7 @@ from atta.partition.importers.edges.staged import StagedEdges
 from atta.partition.importers.edges.vertices import FoundVertices, IntegerVertices, StringVertices
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.schema import join_edge_type
 
 __all__ = ["read", "recognises"]
 
@@ -223,7 +224,7 @@ def _write(
     both = konect is not None and konect[0] == "sym"
     for name, positions in _by_relation(edges, found.relations) if several else [(relation, None)]:
         total = len(edges) if positions is None else len(positions)
-        edge_type = f"{source}__{name}__{target}"
+        edge_type = join_edge_type(source, name, target)
         with EdgeStream(out, edge_type, options, specs, total=total, both=both) as stream:
             for piece in edges.pieces(rows, positions):
                 stream.append(piece["src"], piece["dst"], **{table: piece[table] for table in specs})

@@ -25,7 +25,6 @@ from atta.partition.importers.ogb.splits import add_splits, read_meta
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import state_classes
 from atta.partition.importers.reading.written import add_edge_rows, add_node_rows, as_labels
-from atta.partition.schema import is_table_name
 
 __all__ = ["read", "recognises"]
 
@@ -80,7 +79,7 @@ def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> No
     for node_type, tables in graph.tables.items():
         for name, rows in tables.items():
             table = _TABLES.get(name, name)
-            if is_table_name(table):
+            if options.is_table_name(table):
                 add_node_rows(out, node_type, name, rows, table, options)
             else:
                 options.refuse(rows.path, name, "tables cannot have this name")
@@ -91,7 +90,7 @@ def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> No
 def _add_relation(edge_type: str, relation: Relation, out: GraphWriter, options: ImportOptions) -> None:
     tables = {}
     for name, rows in relation.tables.items():
-        if is_table_name(table := _TABLES.get(name, name)):
+        if options.is_table_name(table := _TABLES.get(name, name)):
             tables[table] = rows
         else:
             options.refuse(rows.path, name, "tables cannot have this name")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.schema import split_edge_type
+from atta.partition.schema import join_edge_type, split_edge_type
 
 __all__ = ["OgbGraph", "Relation", "edge_type"]
 
@@ -64,8 +64,7 @@ def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
 
 def edge_type(triplet: Sequence[str]) -> str:
     """The edge type of source, relation and target; raises ConfigError if they cannot be one."""
-    split_edge_type(joined := "__".join(triplet))
-    return joined
+    return join_edge_type(*triplet)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import csv
 import gzip
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.importers.ogb.layout import OgbGraph, Relation, edge_type
-from atta.partition.importers.reading.common import first_line
+from atta.partition.importers.reading.common import as_float32, first_line
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import FileRows, csv_rows
 from atta.partition.importers.reading.stated import distinct_ids
@@ -37,7 +39,8 @@ _END = ".csv.gz"
 _MOST = 1 << 20
 """Most bytes of a file that lists types."""
 _NAMES = {"node-feat": "node_feat", "edge-feat": "edge_feat", "species": "node_species"}
-_DTYPES: dict[str, npt.DTypeLike] = {"node-feat": np.float32, "edge-feat": np.float32, "node_year": np.int64}
+_DTYPES: dict[str, npt.DTypeLike] = {"node_year": np.int64}
+_FEATURES = ("node-feat", "edge-feat")
 
 
 def homogeneous(raw: Path, options: ImportOptions) -> OgbGraph:
@@ -105,7 +108,15 @@ def _tables(folder: Path, of: str, options: ImportOptions) -> dict[str, FileRows
     """The tables of vertices (``node``) or edges (``edge``) in a folder, by the names of their files."""
     stems = {path.name.removesuffix(_END) for path in folder.glob(f"*{_END}")} - options.drop
     mine = sorted(s for s in stems if _NAMES.get(s, s).startswith(f"{of}_"))
-    return {stem: csv_rows(folder / f"{stem}{_END}", _DTYPES.get(stem)) for stem in mine}
+    paths = {stem: folder / f"{stem}{_END}" for stem in mine}
+    return {s: _features(path) if s in _FEATURES else csv_rows(path, _DTYPES.get(s)) for s, path in paths.items()}
+
+
+def _features(path: Path) -> FileRows:
+    """Rows of float32; raises ConfigError for whole numbers that it rounds."""
+    rows = csv_rows(path, np.float64)
+    pieces = partial(map, partial(as_float32, str(path)))
+    return replace(rows, dtype=np.dtype(np.float32), pieces=lambda: pieces(rows.pieces()))
 
 
 def _named(tables: dict[str, FileRows]) -> dict[str, FileRows]:

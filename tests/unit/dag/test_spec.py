@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -13,7 +15,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.plan import Kind, Plan, SpecLimits
-from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
+from atta.samplers.dag.spec import Hops, batch_spec, budget_spec, neighbor_spec, pair_spec
 from atta.samplers.methods import Method
 from tests.unit.dag.schemas import CITES, HAS, PLAIN, TYPED, WRITES
 
@@ -130,7 +132,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
     ops = {op.id: op for op in spec.operators}
     match change:
         case "version":
-            spec.version = 2
+            spec.version = 3
         case "twice":
             spec.operators.add().CopyFrom(ops["nbr1"])
         case "nameless":
@@ -198,7 +200,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ("version", ConfigError, "version 2"),
+        ("version", ConfigError, "version 3"),
         ("twice", ConfigError, "'nbr1': the id is used twice"),
         ("nameless", ConfigError, "1..128 characters"),
         ("long name", ConfigError, "1..128 characters"),
@@ -289,3 +291,62 @@ def test_weighted_hops_need_weights() -> None:
     weighted = dataclasses.replace(PLAIN, edge_tables={"node__to__node": ("weight",)})
     plan = check_spec(neighbor_spec(weighted, hops=Hops([3], method=Method.WEIGHTED), seed_type="node"), weighted)
     assert [op.method for op in plan.neighborhoods] == [Method.WEIGHTED]
+
+
+WEIGHED = dataclasses.replace(PLAIN, edge_tables={"node__to__node": ("weight", "note")})
+MADE: dict[str, Callable[[], dag_pb2.DagSpec]] = {
+    "within": lambda: neighbor_spec(WEIGHED, Hops([3, 2], within=True), seed_type="node"),
+    "budget": lambda: budget_spec(TYPED, [4, 3], seed_type="paper"),
+    "rows": lambda: batch_spec(WEIGHED, "induced", {}, edge_tables=["note"]),
+    "by": lambda: neighbor_spec(WEIGHED, Hops([3], method=Method.WEIGHTED, by="note"), seed_type="node"),
+    "others": lambda: neighbor_spec(TYPED, Hops([3]), seed_type="paper", other_types=["topic"]),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_specifications_with_later_fields_say_so(made: str) -> None:
+    """A daemon of an earlier release refuses them by their version, where it would ignore the fields."""
+    spec = MADE[made]()
+    assert spec.version == 2
+    check_spec(spec, TYPED if made in ("budget", "others") else WEIGHED)
+    assert plain().version == 1
+
+
+def _set(op: int, **values: Any) -> Callable[[dag_pb2.DagSpec], None]:
+    def change(spec: dag_pb2.DagSpec) -> None:
+        hop = [o for o in spec.operators if o.HasField("neighborhood")][op].neighborhood
+        for name, value in values.items():
+            setattr(hop, name, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("made", "change", "words"),
+    [
+        ("within", _set(0, use=dag_pb2.WITHIN, frontier=dag_pb2.FRONTIER_ALL), "are the last that it gets"),
+        ("within", _set(-1, frontier=dag_pb2.FRONTIER_NEW), "'within': its edges are those of all vertices"),
+        ("within", _set(-1, use=9), "unknown use of edges 9"),
+        ("within", _set(0, use=dag_pb2.ROWS, frontier=dag_pb2.FRONTIER_ALL), "copied once, after a batch operator"),
+        ("within", _set(0, table="note"), "'uniform' draws by no edge table"),
+        ("budget", lambda spec: spec.operators.pop(), "every hop has one, and then come the edges"),
+        ("budget", _set(0, use=dag_pb2.JOIN), "a budget of 'author' that is none"),
+        ("budget", lambda spec: setattr(spec, "disjoint", True), "so trees are not disjoint"),
+        ("rows", _set(0, use=dag_pb2.WITHIN), "no hops or links beside it"),
+        ("rows", lambda spec: spec.edge_tables.pop(), "a hop that copies their rows, and else none"),
+        (
+            "rows",
+            lambda spec: setattr(spec.operators[-1].neighborhood.fan_outs[0], "count", 3),
+            "all its edges are read",
+        ),
+        ("by", _set(0, table="notes"), "has no edge table 'notes' to draw by"),
+        ("others", lambda spec: setattr(spec.operators[0].seed, "links", CITES), "seeds of several types"),
+    ],
+)
+def test_uses_of_edges_where_they_make_no_sense(
+    made: str, change: Callable[[dag_pb2.DagSpec], None], words: str
+) -> None:
+    spec = MADE[made]()
+    change(spec)
+    with pytest.raises(ConfigError, match=words):
+        check_spec(spec, TYPED if made in ("budget", "others") else WEIGHED)

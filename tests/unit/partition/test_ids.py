@@ -329,7 +329,7 @@ def test_dgl(tmp_path: Path, ids: list, says: str) -> None:
         ),
         ("nodes", "id", [1, 1, 2, 3, 4, 5], "the id 1 occurs twice"),
         ("edges", "a", np.array([*c.SRC[:-1], BIG], np.uint64), f"the column 'a': {BIG} at position 8 is too large"),
-        ("edges", "a", c.SRC + 0.0, "the column 'a' holds double, the ids of vertices are int64"),
+        ("edges", "a", c.SRC + 0.5, "the column 'a' holds double, the ids of vertices are int64"),
         ("edges", "b", [*c.DST[:-1].tolist(), None], "empty ids"),
         ("edges", "b", [*map(str, c.DST)], "the column 'b' holds string, the ids of vertices are int64"),
         ("edges", "b", [*c.DST[:-1].tolist(), -1], "names the vertex -1, which is in no node file"),
@@ -358,7 +358,7 @@ def test_a_narrow_id_column_knows_larger_numbers_as_strangers(tmp_path: Path) ->
     source = c.table(tmp_path / "s", set())
     parquet.write_table(pa.table({"id": np.arange(6, dtype=np.int8)}), source / "nodes.parquet")
     parquet.write_table(pa.table({"a": [300], "b": [0]}), source / "edges.parquet")
-    with pytest.raises(DataError, match=r"the column 'a' names a vertex which is in no node file: .*300"):
+    with pytest.raises(DataError, match="the column 'a' names the vertex 300, which is in no node file"):
         import_graph("table", source, tmp_path / "g")
 
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.neighbor import vertex_ids
 from atta.client.loaders.norms import count_norms
 from atta.client.loaders.seeds import (
     InputNodes,
@@ -23,7 +24,6 @@ from atta.client.loaders.seeds import (
     tables_by_type,
 )
 from atta.client.sessions.cursor import StreamPlace
-from atta.client.tables.rows import vertex_ids
 from atta.errors import ConfigError
 from atta.samplers.arguments import names, whole
 from atta.samplers.batch.layout import check_draws_alone
@@ -131,4 +131,7 @@ def _of_type(input_nodes: InputNodes, node_type: str, edge_type: str) -> InputNo
         if input_nodes[0] != node_type:
             raise ConfigError(f"input_nodes: {input_nodes[0]!r}, but edges {edge_type} end at {node_type!r}")
         return input_nodes
-    return node_type, input_nodes
+    if isinstance(input_nodes, Mapping):
+        raise ConfigError(f"input_nodes: give ids or the name of a split; the operator's vertices are of {node_type!r}")
+    ids: Any = input_nodes
+    return node_type, ids

@@ -19,19 +19,19 @@ class MiniBatch(SampledBatch):
     arrays lie in memory shared with the daemon and stay valid as long as any of them is referenced.
     """
 
-    def to_pyg(self, typed: bool | None = None) -> Any:
-        """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` if types have names of their own.
+    def to_pyg(self, *, plain: bool = False) -> Any:
+        """The batch as PyG's NeighborLoader delivers it: ``HeteroData``, or ``Data`` if the graph's only types are those
+        of ``Data``, ``node`` and ``node__to__node``. ``plain``: ``Data`` for any graph with one node and one edge type.
 
         It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
         ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, and ``seed_time`` if there was an ``input_time``. Table
         rows share the batch's memory. A table that is called like one of these others comes as ``table_<name>``.
         ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
-        ``typed``: whether to make ``HeteroData``; False goes with one node type and one edge type.
         Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``
         and ``pairs_<name>`` if a table has that name.
 
         Raises:
-            ConfigError: PyG is missing, or ``typed`` is False for several types.
+            ConfigError: PyG is missing.
         """
         try:
             from atta.client.loaders.pyg_data import to_pyg
@@ -39,7 +39,7 @@ class MiniBatch(SampledBatch):
             need("to_pyg", "torch", "torch_geometric")
             raise
 
-        return to_pyg(self, typed)
+        return to_pyg(self, plain=plain)
 
     def to_dgl(self) -> list[Any]:
         """The batch as DGL blocks, input side first (extra ``atta[dgl]``; homogeneous graphs).

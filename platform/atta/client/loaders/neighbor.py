@@ -6,10 +6,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from atta.client.cluster import Cluster
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.sampled import Origin
-from atta.client.loaders.seeds import InputNodes, edge_type_name, node_seeds, numbered, tables_by_type, typed
+from atta.client.loaders.seeds import (
+    InputNodes,
+    edge_type_name,
+    ids_by_type,
+    node_seeds,
+    numbered,
+    tables_by_type,
+    typed_seeds,
+)
 from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
@@ -17,8 +27,10 @@ from atta.samplers.arguments import flag, integers, names
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
-__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of"]
+__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of", "vertex_ids", "vertices_alone"]
 
+_TOGETHER = 1 << 14
+"""Vertices per batch where they come without edges."""
 _TEMPORAL = {"uniform": Method.TEMPORAL, "last": Method.LAST}
 
 
@@ -55,7 +67,8 @@ class NeighborLoader(DagLoader):
             num_neighbors: fan-outs: in-neighbours per vertex, hop by hop from the seeds; -1: all. A mapping gives them
                 by edge type.
             input_nodes: the seeds: name of a split (``"train"``), user ids (numbers or strings), or None for every vertex.
-                ``(node_type, one of these)`` names their type; ids need that if there are several types.
+                ``(node_type, one of these)`` names their type; ids need that if there are several types. ``{node_type: ids}``
+                makes batches of seeds of several types; ``MiniBatch.seeds_of`` tells which are of a type.
             input_time: int [seeds], with ``time_attr``, by position in ``input_nodes`` (a split's or all vertices': by
                 ascending user id): no sampled edge in a seed's tree, and no vertex but the seed itself, is later than
                 its time. Default: the seeds' own times, the node table ``time`` of their type.
@@ -96,9 +109,18 @@ class NeighborLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a node type, edge type, table or split does not
                 exist.
         """
-        schema = cluster.schema
-        seed_type = typed(schema, input_nodes).node_type
-        wanted = tables_by_type(tables, [seed_type])
+        schema, firsts = cluster.schema, None
+        if isinstance(input_nodes, Mapping):
+            by_type = ids_by_type(cluster.ids, input_nodes)
+            if input_time is not None or time_attr is not None:
+                raise ConfigError("time_attr, input_time: seeds of several types have no times, take a loader for each")
+            seeds, (seed_type, *others) = typed_seeds(schema, by_type), by_type
+            sizes = [len(ids) for ids in by_type.values()]
+            firsts = dict(zip(by_type, np.cumsum([0, *sizes]).tolist(), strict=False))
+        else:
+            seeds = node_seeds(schema, numbered(cluster.ids, input_nodes), input_time)
+            seed_type, others = seeds.node_type, []
+        wanted = tables_by_type(tables, [seed_type, *others])
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
             temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
@@ -107,18 +129,22 @@ class NeighborLoader(DagLoader):
         super().__init__(
             cluster,
             neighbor_spec(
-                schema, hops, seed_type=seed_type, tables=wanted, seed_tables=names("seed_tables", seed_tables)
+                schema,
+                hops,
+                seed_type=seed_type,
+                other_types=others,
+                tables=wanted,
+                seed_tables=names("seed_tables", seed_tables),
             ),
-            input_nodes=node_seeds(schema, numbered(cluster.ids, input_nodes), input_time),
+            input_nodes=seeds,
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
             **options,
         )
         times = None if input_time is None else integers("input_time", input_time)
-        self._origin = subgraph_of(
-            schema, dataclasses.replace(self._origin, tables=wanted, input_time=times), subgraph_type
-        )
+        origin = dataclasses.replace(self._origin, tables=wanted, input_time=times, seed_firsts=firsts)
+        self._origin = subgraph_of(schema, origin, subgraph_type)
 
 
 def subgraph_of(schema: Schema, origin: Origin, subgraph_type: Any) -> Origin:
@@ -185,3 +211,21 @@ def edge_tables_by_type(
         return dict(given)
     wanted = names("edge_tables", given)
     return {edge_type_name(schema, None): wanted} if wanted else {}
+
+
+def vertices_alone(
+    cluster: Cluster, node_type: str, ids: np.ndarray | None, tables: Sequence[str] = ()
+) -> NeighborLoader:
+    """Batches of vertices without edges, with rows of ``tables``. ``ids``: int64, or None for all of the type."""
+    return NeighborLoader(
+        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
+        seed_policy="global", edge_ids=False,
+    )  # fmt: skip
+
+
+def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
+    """The user ids of all vertices of a type, ascending: int64 [n]."""
+    out = np.empty(cluster.schema.node_counts[node_type], np.int64)
+    for batch in vertices_alone(cluster, node_type, None) if len(out) else ():
+        out[batch.input_id] = batch.n_id(node_type)
+    return out

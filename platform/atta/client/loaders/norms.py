@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from atta.client.loaders.sampled import SampledBatch
 from atta.errors import ConfigError
 
 __all__ = ["SaintNorms", "count_norms"]
@@ -46,8 +46,8 @@ class SaintNorms:
         return np.asarray(np.where(np.isnan(found), np.float32(_NEVER), found), np.float32)
 
 
-def count_norms(ids: np.ndarray, edges: int, epochs: Iterable[Iterable[SampledBatch]], coverage: int) -> SaintNorms:
-    """Count over whole epochs until batches had ``coverage`` vertices for each of ``ids``, repeats included.
+def count_norms(ids: np.ndarray, edges: int, epochs: Iterable[Iterable[Any]], coverage: int) -> SaintNorms:
+    """Count over whole epochs of ``MiniBatch`` until they had ``coverage`` vertices for each of ``ids``, repeats included.
 
     Raises:
         ConfigError: the batches have no vertices, or one in several trees.
@@ -61,9 +61,7 @@ def count_norms(ids: np.ndarray, edges: int, epochs: Iterable[Iterable[SampledBa
             if batch.tree_of_seed() is not None:
                 raise ConfigError("sample_coverage: the operator's vertices stand in trees, GraphSAINT's do not")
             vertices[np.searchsorted(ids, batch.n_id())] += 1
-            e_id = batch.e_id()
-            assert e_id is not None
-            np.add.at(of_edges, e_id, 1)
+            np.add.at(of_edges, batch.e_id(), 1)
             batches += 1
         if int(vertices.sum()) == total:
             raise ConfigError("sample_coverage: an epoch of batches has no vertices")

@@ -23,11 +23,12 @@ from atta.client.cluster import Cluster
 from atta.client.loaders.arguments import earlier_names
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import NeighborLoader, vertex_ids
 from atta.client.loaders.pyg_data import tensor_name
 from atta.client.loaders.seeds import as_ids
-from atta.client.tables.rows import table_rows, vertex_ids
+from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
+from atta.partition.schema import split_edge_type
 
 __all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
 
@@ -122,7 +123,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         schema = self._cluster.schema
         return [
             EdgeAttr(
-                tuple(name.split("__")),
+                split_edge_type(name),
                 EdgeLayout.COO,
                 size=tuple(schema.node_counts[t] for t in schema.endpoints(name)),
             )
@@ -131,7 +132,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[torch.Tensor, torch.Tensor] | None:
         schema = self._cluster.schema
-        name = schema.check_edge_type("__".join(edge_attr.edge_type))
+        name = schema.find_edge_type(edge_attr.edge_type)
         if edge_attr.layout != EdgeLayout.COO:
             return None
         _, target = schema.endpoints(name)
@@ -254,16 +255,17 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         n_id = {t: torch.from_numpy(batch.n_id(t)) for t in schema.node_types}
         if self._features is not None:
             self._features.remember(batch, n_id)
-        edges = {name: tuple(name.split("__")) for name in schema.edge_types}
+        edges = {name: split_edge_type(name) for name in schema.edge_types}
         ends = {name: torch.from_numpy(batch.edge_index(name)) for name in edges}
         ids = {name: _tensor(batch.e_id(name)) for name in edges}
         trees = {t: torch.from_numpy(found) for t in n_id if (found := batch.tree_of_seed(t)) is not None}
-        if not (named and schema.typed):
+        by_hop = batch.origin.by_hop
+        if len(n_id) == len(edges) == 1 and not (named and schema.typed):
             (node_type,), (name,) = n_id, edges
             row, col = ends[name]
             return SamplerOutput(
                 n_id[node_type], row, col, ids[name], trees.get(node_type), batch.num_sampled_nodes(),
-                batch.num_sampled_edges(), metadata=metadata,
+                batch.num_sampled_edges() if by_hop else None, metadata=metadata,
             )  # fmt: skip
         return HeteroSamplerOutput(
             n_id,
@@ -272,7 +274,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
             {edges[name]: found for name, found in ids.items()},
             trees or None,
             {t: batch.num_sampled_nodes(t) for t in n_id},
-            {edges[name]: batch.num_sampled_edges(name) for name in edges},
+            {edges[name]: batch.num_sampled_edges(name) for name in edges} if by_hop else None,
             metadata=metadata,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,15 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from atta.errors import ConfigError
+from atta.partition.schema import split_edge_type
 
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
 __all__ = ["tensor_name", "to_pyg"]
 
+warnings.filterwarnings("ignore", "There exist type names in the 'HeteroData' object", UserWarning)
+"""Names of types are the users' own: PyG warns of "__" in them at every batch."""
 _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
 """Ends of triplets. PyG keeps them with the node types of the seed edges; these are the places in the edge type."""
 _OWN = frozenset({
@@ -33,17 +36,11 @@ def tensor_name(table: str, taken: Container[str] = ()) -> str:
     return table
 
 
-def to_pyg(batch: SampledBatch, typed: bool | None = None) -> Any:
+def to_pyg(batch: SampledBatch, *, plain: bool) -> Any:
     """See ``MiniBatch.to_pyg``."""
     schema = batch.schema
-    if schema.typed if typed is None else typed:
-        return _typed(batch)
-    if len(schema.node_types) > 1 or len(schema.edge_types) != 1:
-        raise ConfigError(
-            "to_pyg: typed=False goes with one node type and one edge type, this graph has "
-            f"{len(schema.node_types)} and {len(schema.edge_types)}"
-        )
-    return _homogeneous(batch)
+    single = len(schema.node_types) == len(schema.edge_types) == 1 if plain else not schema.typed
+    return _homogeneous(batch) if single else _typed(batch)
 
 
 def _homogeneous(batch: SampledBatch) -> Data:
@@ -67,21 +64,24 @@ def _typed(batch: SampledBatch) -> HeteroData:
     for node_type in schema.node_types:
         _fill_nodes(data[node_type], batch, node_type)
     for edge_type in schema.edge_types:
-        _fill_edges(data[_triple(edge_type)], batch, edge_type)
+        _fill_edges(data[split_edge_type(edge_type)], batch, edge_type)
     labels = batch.origin.labels
-    seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
+    seeds = data[split_edge_type(labels.edge_type) if labels else batch.origin.seed_type]
     _fill_seeds(seeds, batch)
+    for node_type in batch.origin.seed_firsts or ():
+        of_type = batch.seeds_of(node_type)
+        data[node_type].input_id, data[node_type].batch_size = _tensor(of_type), len(of_type)
     if batch.origin.norms is not None:
-        _fill_norms(data[batch.node_types[0]], data[_triple(batch.edge_types[0])], batch)
+        _fill_norms(data[batch.node_types[0]], data[split_edge_type(batch.edge_types[0])], batch)
     for name, array in _links(batch).items():
         assert labels is not None
-        store = data[_triple(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
+        store = data[split_edge_type(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
         store[name] = _tensor(array)
         if name in _PLACES and labels.time is not None:
             store.seed_time = _tensor(labels.time[batch.input_id])
     data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
     if batch.origin.by_hop:
-        data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+        data.num_sampled_edges = {split_edge_type(e): batch.num_sampled_edges(e) for e in schema.edge_types}
     for name, tensor in _of_operators(batch, set()).items():
         setattr(data, name, tensor)
     return data
@@ -132,10 +132,6 @@ def _of_operators(batch: SampledBatch, taken: set[str]) -> dict[str, torch.Tenso
         for name, array in arrays.items():
             found[f"{kind}_{name}" if name in taken else name] = _tensor(array)
     return found
-
-
-def _triple(edge_type: str) -> tuple[str, ...]:
-    return tuple(edge_type.split("__"))
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

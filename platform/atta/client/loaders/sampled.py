@@ -56,6 +56,7 @@ class Origin:
         by_hop: whether edges come hop by hop; else they are all those among the vertices, or have reverses beside them.
         reverses: type of the reverses of each edge type that join the batch; None: there are none.
         norms: GraphSAINT's counts; None: they were not asked for.
+        seed_firsts: where the ids of each seed type begin in the input; None: the seeds are of one type.
     """
 
     seed_type: str = ""
@@ -69,6 +70,7 @@ class Origin:
     by_hop: bool = True
     reverses: Mapping[str, str] | None = None
     norms: SaintNorms | None = None
+    seed_firsts: Mapping[str, int] | None = None
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
@@ -149,8 +151,21 @@ class SampledBatch:
 
     @property
     def input_id(self) -> np.ndarray:
-        """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split: in its ascending user ids)."""
+        """int64 [batch_size]: position of each seed in ``input_nodes`` (for a split or all vertices: in their ascending
+        user ids). Seeds of several types stand type after type; see ``seeds_of``."""
         return self._raw.arrays["input_id"]
+
+    def seeds_of(self, node_type: str) -> np.ndarray:
+        """int64 [seeds of the type]: position of each in the type's ``input_nodes``. They are its first vertices."""
+        firsts, input_id = self.origin.seed_firsts, self.input_id
+        if firsts is None:
+            return input_id if node_type == self.origin.seed_type else input_id[:0]
+        if node_type not in firsts:
+            return input_id[:0]
+        types = [t for t in self._schema.node_types if t in firsts]
+        ends = np.cumsum([int(self._array(f"hops/{t}")[0]) for t in types]).tolist()
+        at = types.index(node_type)
+        return np.asarray(input_id[ends[at - 1] if at else 0 : ends[at]] - firsts[node_type])
 
     @property
     def seed_time(self) -> np.ndarray | None:
@@ -222,7 +237,7 @@ class SampledBatch:
         found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
         for key, array in self._raw.arrays.items():
             if key.startswith("table/"):
-                _, node_type, name = key.split("/", 2)
+                node_type, _, name = key.removeprefix("table/").rpartition("/")  # no table has a "/"
                 found[node_type][name] = array
         for node_type in set(self._schema.node_types) - set(self.node_types):
             specs, wanted = self._schema.node_tables[node_type], self.origin.tables
@@ -243,8 +258,8 @@ class SampledBatch:
         if name not in self.edge_types:
             specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
             return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
-        prefix = f"edge/{name}/"
-        return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
+        owners = {key: key.rpartition("/") for key in self._raw.arrays}  # no table has a "/"
+        return {table: self._raw.arrays[key] for key, (of, _, table) in owners.items() if of == f"edge/{name}"}
 
     def tree(self, node_type: str | None = None) -> np.ndarray:
         """int32 [nodes]: position of the seed whose tree a vertex belongs to; only if trees are disjoint.
@@ -331,9 +346,7 @@ class SampledBatch:
 
     def _hops(self) -> int:
         """Number of hops: steps that added vertices, except those of seeds and of positive and negative samples."""
-        steps = next(
-            (len(a) for name, a in self._raw.arrays.items() if name.startswith("hops/") and "__" not in name), 1
-        )
+        steps = next((len(self._raw.arrays[f"hops/{t}"]) for t in self.node_types), 1)
         return steps - 1 - len(self.pairs) - ("link/neg_src" in self._raw.arrays)
 
     # -- helpers -------------------------------------------------------------------------------------------------------

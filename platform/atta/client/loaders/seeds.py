@@ -26,6 +26,7 @@ __all__ = [
     "as_ids",
     "batches_of",
     "edge_type_name",
+    "ids_by_type",
     "link_seeds",
     "node_seeds",
     "numbered",
@@ -35,12 +36,13 @@ __all__ = [
     "sized_seeds",
     "tables_by_type",
     "typed",
+    "typed_seeds",
 ]
 
 MAX_BATCHES = 1 << 31
 """Most batches per epoch of an operator that draws them by itself."""
 
-InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | None
+InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | Mapping[str, ArrayLike] | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ def typed(schema: Schema, input_nodes: InputNodes) -> TypedNodes:
     """
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         return TypedNodes(input_nodes[0], input_nodes[1])
+    if isinstance(input_nodes, Mapping):
+        raise ConfigError("input_nodes: only NeighborLoader takes seeds of several node types")
     types: Sequence[str] = schema.node_types
     if len(types) > 1 and isinstance(input_nodes, str):
         types = [t for t in types if input_nodes in schema.splits[t]]
@@ -125,7 +129,7 @@ def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
-    """The vertices of a split, user ids (and their times for temporal sampling), or None for all of the type."""
+    """The vertices of a split, user ids, or None for all of the type; and their times for temporal sampling."""
     nodes = typed(schema, input_nodes)
     node_type, source = nodes.node_type, nodes.source
     schema.check_node_type(node_type)
@@ -139,6 +143,37 @@ def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) 
         ids = as_ids("input_nodes", source)
         count, message = len(ids), session_pb2.Seeds(node_type=node_type, ids=ids.tobytes())
     message.times = _times("input_time", input_time, count)
+    return message
+
+
+def ids_by_type(ids: StringIds, input_nodes: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """The user ids of seeds of several types, int64 [n] each, numbers in place of string ids. Types without ids are left
+    out, but for the first one if there are none at all.
+
+    Raises:
+        ConfigError: no type is named, or ids are none. UnknownNameError: a type or a vertex does not exist.
+    """
+    found = {}
+    for node_type, given in input_nodes.items():
+        ids.schema.check_node_type(node_type)
+        if given is None or isinstance(given, str):
+            raise ConfigError(
+                f"input_nodes of {node_type!r}: seeds of several types are given by ids, not as {given!r}"
+            )
+        numbers = numbered(ids, (node_type, given))
+        assert isinstance(numbers, tuple)
+        found[node_type] = as_ids(f"input_nodes of {node_type!r}", numbers[1])
+    if not found:
+        raise ConfigError("input_nodes: the mapping names no node type")
+    return {t: some for t, some in found.items() if len(some)} or dict([*found.items()][:1])
+
+
+def typed_seeds(schema: Schema, by_type: Mapping[str, np.ndarray]) -> session_pb2.Seeds:
+    """Vertices of several types, in the order of ``by_type``."""
+    numbers = [np.full(len(ids), schema.node_types.index(t), np.int32) for t, ids in by_type.items()]
+    message = session_pb2.Seeds(node_type=next(iter(by_type)), ids=np.concatenate([*by_type.values()]).tobytes())
+    if len(by_type) > 1:
+        message.types = np.concatenate(numbers).tobytes()
     return message
 
 
@@ -220,7 +255,7 @@ def edge_type_name(schema: Schema, edge_type: Any) -> str:
         return schema.edge_types[0]
     if not isinstance(edge_type, str | tuple | list) or not all(isinstance(part, str) for part in edge_type):
         raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names")
-    return schema.check_edge_type(edge_type if isinstance(edge_type, str) else "__".join(edge_type))
+    return schema.find_edge_type(edge_type)
 
 
 def as_ids(what: str, source: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.partition.schema import Schema
+from atta.partition.schema import Schema, join_edge_type, split_edge_type
 
 __all__ = ["SUBGRAPHS", "check_rows", "reverses_of", "subgraph_name", "with_reverses"]
 
@@ -30,8 +30,11 @@ def reverses_of(schema: Schema) -> dict[str, str]:
     """
     found = {}
     for edge_type in schema.edge_types:
-        source, relation, target = edge_type.split("__")
-        named = f"{target}__rev_{relation}__{source}", f"{target}__{relation.removeprefix('rev_')}__{source}"
+        source, relation, target = split_edge_type(edge_type)
+        named = (
+            join_edge_type(target, f"rev_{relation}", source),
+            join_edge_type(target, relation.removeprefix("rev_") or relation, source),
+        )
         others = [e for e in schema.edge_types if e != edge_type and schema.endpoints(e) == (target, source)]
         able = [e for e in others if e in named] or ([edge_type] if source == target else others)
         if len(able) == 1:
@@ -69,8 +72,8 @@ def with_reverses(arrays: Mapping[str, np.ndarray], reverses: Mapping[str, str])
         _, chosen = np.unique(ends[1].astype(np.int64) * width + ends[0], return_index=True)
         out[f"row/{edge_type}"], out[f"col/{edge_type}"] = np.ascontiguousarray(ends[:, chosen])
         out[f"hops/{edge_type}"] = np.array([len(chosen)])
-        of_edges = [f"e_id/{edge_type}", *(name for name in arrays if name.startswith(f"edge/{edge_type}/"))]
-        for name in of_edges:
+        tables = [name for name in arrays if name.rpartition("/")[0] == f"edge/{edge_type}"]  # no table has a "/"
+        for name in (f"e_id/{edge_type}", *tables):
             if reverse != edge_type:
                 out.pop(name, None)
             elif name in arrays:

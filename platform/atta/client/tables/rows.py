@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import vertices_alone
 
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["table_rows", "vertex_ids"]
+__all__ = ["table_rows"]
 
-_TOGETHER = 1 << 14
-"""Vertices per batch."""
 _IN_A_SESSION = 1 << 20
 """Ids in one request."""
 
@@ -44,22 +42,6 @@ def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | No
     return out
 
 
-def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
-    """The user ids of all vertices of a type, ascending: int64 [n]."""
-    out = np.empty(cluster.schema.node_counts[node_type], np.int64)
-    for batch in _batches(cluster, node_type, None, []) if len(out) else ():
-        out[batch.input_id] = batch.n_id(node_type)
-    return out
-
-
 def _fill(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | None, out: np.ndarray) -> None:
-    for batch in _batches(cluster, node_type, ids, [name]):
+    for batch in vertices_alone(cluster, node_type, ids, [name]):
         out[batch.input_id] = batch.table(name, node_type)
-
-
-def _batches(cluster: Cluster, node_type: str, ids: np.ndarray | None, tables: list[str]) -> NeighborLoader:
-    """Batches of vertices alone; ``ids``: None: all of the type."""
-    return NeighborLoader(
-        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
-        seed_policy="global", edge_ids=False,
-    )  # fmt: skip

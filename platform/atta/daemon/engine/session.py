@@ -51,6 +51,8 @@ class SessionRequest:
     """int64, internal ids, by position in the input: the other ends of seed edges."""
     times: np.ndarray | None = field(default=None, repr=False)
     """int64, by position in the input; None: none are needed, or vertices have their own."""
+    types: np.ndarray | None = field(default=None, repr=False)
+    """int32, by position in the input: node types of seeds by number in the schema; None: all are of one."""
     share: float = 1.0  # of the workers, relative to other sessions
     codec: str = ""  # of rows that other daemons send; empty: none
     exclude: tuple[tuple[str, bool], ...] = ()
@@ -64,7 +66,10 @@ class SessionRequest:
         chosen = self.seeds.input_id[part]
         sources = None if self.sources is None else self.sources[chosen]
         times = None if self.times is None else self.times[chosen]
-        return BatchSeeds(self.seeds.seeds[part], chosen, sources, times, self.exclude)
+        if self.types is None:
+            return BatchSeeds(self.seeds.seeds[part], chosen, sources, times, self.exclude)
+        order = np.argsort(self.types[chosen], kind="stable")
+        return BatchSeeds(self.seeds.seeds[part][order], chosen[order], types=self.types[chosen][order])
 
 
 @dataclass(eq=False)

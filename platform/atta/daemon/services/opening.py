@@ -162,6 +162,8 @@ def check_request(
             f"seeds are of node type {request.seeds.node_type!r}, the DAG starts at {plan.seed.node_type!r}"
         )
     chosen = choose_seeds(dataset, request.seeds)
+    if chosen.types is not None:
+        _check_seed_types(plan, chosen.types, dataset)
     if len(chosen.internal) > config.max_seeds:
         raise QuotaExceededError(
             f"a session of {len(chosen.internal)} seeds: this daemon allows {config.max_seeds} (--max-seeds)"
@@ -187,6 +189,7 @@ def check_request(
         job=request.job,
         sources=chosen.sources,
         times=chosen.times,
+        types=chosen.types,
         share=_share(request.share),
         codec=known_codec(request.codec),
         exclude=chosen.exclude,
@@ -195,6 +198,13 @@ def check_request(
     )
     check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
+
+
+def _check_seed_types(plan: Plan, types: np.ndarray, dataset: Dataset) -> None:
+    """Raise ConfigError unless the DAG starts at all types of the seeds."""
+    for number in np.unique(types).tolist():
+        if (name := dataset.schema.node_types[number]) not in (plan.seed.node_type, *plan.seed.others):
+            raise ConfigError(f"seeds are of node type {name!r}, at which the DAG does not start")
 
 
 def _check_seed_times(plan: Plan, chosen: ChosenSeeds, dataset: Dataset) -> None:
@@ -239,8 +249,8 @@ def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: in
         return plan_sized(chosen.internal, chosen.sizes, rank=request.rank, world=request.world_size, pad=pad)
     if request.policy not in {policy.value for policy in SeedPolicy}:
         raise ConfigError(f"seed policy {request.policy}: there is none of this number")
-    return plan_seeds(
-        chosen.internal,
+    plan = plan_seeds(
+        chosen.internal if chosen.places is None else chosen.places,
         chosen.keys,
         batch_size=request.batch_size,
         parts=parts,
@@ -254,6 +264,7 @@ def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: in
         pad=request.pad,
         position=chosen.position,
     )
+    return plan if chosen.places is None else replace(plan, seeds=chosen.internal[plan.input_id])
 
 
 def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
@@ -262,7 +273,8 @@ def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:
         return 0
     part = request.seeds.batch_slice(request.first_batch)
     node_type, places = plan.seed.node_type, int(part.stop - part.start)
-    if plan.links or any(op.operator is not None for op in plan.ops):  # which vertices these get is not known yet
+    # Which vertices these get is not known yet.
+    if plan.links or plan.seed.others or any(op.operator is not None for op in plan.ops):
         return 8 * places
     tables = schema.node_tables[node_type]
     row = 8 + sum(tables[name].row_bytes for of, name in plan.tables if of == node_type)

@@ -34,6 +34,9 @@ class ChosenSeeds:
         sizes: int64 [B], number of seeds of each batch, if the client has cut the batches.
         batches: number of batches without seeds; 0: there are seeds.
         exclude: (edge type, whether reversed): where a batch's seed edges are left out.
+        types: int32 [S], node types by number in the schema; None: all are of one.
+        places: int64 [S], by partition, then by type and internal id: the order in which seeds of several types lie near
+            each other; None: that of ``internal``.
     """
 
     internal: np.ndarray
@@ -44,6 +47,8 @@ class ChosenSeeds:
     sizes: np.ndarray | None = None
     batches: int = 0
     exclude: tuple[tuple[str, bool], ...] = ()
+    types: np.ndarray | None = None
+    places: np.ndarray | None = None
 
 
 def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
@@ -79,6 +84,8 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
             return ChosenSeeds(nothing, nothing, batches=seeds.batches)
         case "links":
             chosen = _links(dataset, seeds)
+        case _ if seeds.types:
+            chosen = _of_types(dataset, seeds)
         case _:
             user_ids = _longs("ids", seeds.ids)
             internal = dataset.to_internal(seeds.node_type, user_ids)
@@ -106,6 +113,25 @@ def _part(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     keys = np.asarray(dataset.ids(seeds.node_type)[first:stop])
     order = np.argsort(keys, kind="stable")
     return ChosenSeeds(first + order, keys[order], sizes=np.array([stop - first]))
+
+
+def _of_types(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
+    user_ids, names = _longs("ids", seeds.ids), dataset.schema.node_types
+    if len(seeds.types) != 4 * len(user_ids):
+        raise ConfigError(f"seeds: {len(seeds.types)} bytes of types for {len(user_ids)} seeds")
+    types = np.frombuffer(seeds.types, np.int32)
+    if len(types) and not 0 <= types.min() <= types.max() < len(names):
+        raise ConfigError(f"seeds: types from {types.min()} to {types.max()}, the schema has {len(names)}")
+    if seeds.times or seeds.sizes:
+        raise ConfigError("seeds: those of several types have no times and no sizes of batches")
+    internal, owners = np.empty_like(user_ids), np.empty_like(user_ids)
+    for number in np.unique(types).tolist():
+        mine = types == number
+        internal[mine] = dataset.to_internal(names[number], user_ids[mine])
+        owners[mine] = np.searchsorted(dataset.partitions.offsets[names[number]], internal[mine], side="right")
+    places = np.empty_like(internal)
+    places[np.lexsort((internal, types, owners))] = np.arange(len(internal))
+    return ChosenSeeds(internal, user_ids, np.arange(len(user_ids)), types=types, places=places)
 
 
 def _links(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:

@@ -12,7 +12,6 @@ import torch
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.prefetch import copied_ahead
 from atta.train.steps.timing import Stopwatch
-from atta.train.tasks.target import is_typed
 
 __all__ = ["DeviceBatch", "awaited", "on_device"]
 
@@ -40,18 +39,13 @@ def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Sto
         stopwatch.add("copy", start, stopwatch.now())
 
     if device.type == "cuda":
-        for batch, data in copied_ahead(source, device, copying, _made):
+        for batch, data in copied_ahead(source, device, copying, plain=True):
             yield DeviceBatch(batch, data)
         return
     for batch in source:
         with copying():
-            data = _made(batch)
+            data = batch.to_pyg(plain=True)
         yield DeviceBatch(batch, data)
-
-
-def _made(batch: MiniBatch) -> Any:
-    """PyG's data as models take it: models of one node type and one edge type ask for no names."""
-    return batch.to_pyg(typed=is_typed(batch.schema))
 
 
 def awaited(batches: Iterable[Batch], stopwatch: Stopwatch) -> Iterator[Batch]:

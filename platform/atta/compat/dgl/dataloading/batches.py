@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from atta.client.loaders.dag import DagLoader
@@ -118,13 +118,13 @@ class DistBatches:
         raise NotImplementedError
 
 
-def probably_wanted(g: DistGraph, seed_type: str | None) -> Wanted:
+def probably_wanted(g: DistGraph, seed_types: Container[str]) -> Wanted:
     """What a script that trains will ask for: rows of numbers, such as features, of all vertices, and single numbers,
-    such as classes, of the seeds. ``seed_type``: None: the seeds are edges.
+    such as classes, of the seeds. ``seed_types``: none if the seeds are edges.
     """
     tables = [(t, name, spec) for t, specs in g.cluster.schema.node_tables.items() for name, spec in specs.items()]
     wide = [(t, name) for t, name, spec in tables if spec.row_shape]
-    return Wanted(wide, [(t, name) for t, name, spec in tables if not spec.row_shape and t == seed_type])
+    return Wanted(wide, [(t, name) for t, name, spec in tables if not spec.row_shape and t in seed_types])
 
 
 def loader_options(loader: str, options: dict[str, Any]) -> dict[str, Any]:

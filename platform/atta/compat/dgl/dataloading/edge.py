@@ -94,7 +94,7 @@ class DistEdgeDataLoader(DistBatches):
         self._options = loader_options("DistEdgeDataLoader", options)
         self._seed = drawing_seed()
         trains = bool(self._options.get("shuffle"))
-        wanted = probably_wanted(g, None) if trains else Wanted()
+        wanted = probably_wanted(g, ()) if trains else Wanted()
         length = len(self._batches_with(g, {})) if batch_count(len(self._eids), self._options) else 0
         super().__init__(g, length, wanted, trains=trains)
 
