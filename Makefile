@@ -14,7 +14,7 @@ FUZZ := $(wildcard tests/fuzz/*.?pp)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format protos docs wheel release bench claims sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos docs wheel release bench peers claims sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -71,6 +71,10 @@ wheel: setup ## build the wheel for this machine in dist, with a manylinux tag a
 
 bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bench/run.sh
+
+peers: setup ## run test files of PyG or DGL over Atta (FOLDER=... of theirs, JSON=... for a record); it fetches nothing
+	@test -n "$(FOLDER)" || { echo "name the folder of a peer's tests: make peers FOLDER=.../test/loader" >&2; exit 2; }
+	@$(BIN)/python -m tests.peers $(FOLDER) $(if $(JSON),--json $(JSON))
 
 claims: setup ## repeat the claims of the papers that can be shown in minutes
 	@$(BIN)/python -m bench.claims

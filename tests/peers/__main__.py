@@ -10,6 +10,7 @@ repository. For each case it prints whether it passed over Atta, differs for a r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -36,6 +37,7 @@ def main() -> int:
     options = _arguments()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="atta-peers-")))
+        stack.enter_context(contextlib.chdir(folder))  # some tests write where they are
         commands = Commands()
         stack.callback(commands.close)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -68,6 +70,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", type=int, default=2, help="partitions, so daemons, of each graph (2)")
     parser.add_argument("--json", type=Path, help="also write the outcomes to this file")
     options = parser.parse_args()
+    options.files = [path.resolve() for path in options.files]
+    options.json = options.json and options.json.resolve()
     if missing := [path for path in options.files if not path.exists()]:
         parser.error(f"{missing[0]}: there is nothing")
     return options

@@ -60,7 +60,8 @@ class Servers:
         """Stand in for ``initialize``: reach the daemons, or none yet in standalone mode."""
         self.asked += 1
         over_atta.distributed.exit_client()
-        over_atta.distributed.initialize(self._clusters.get(os.path.abspath(ip_config or "")))
+        alone = os.environ.get("DGL_DIST_MODE") == "standalone"
+        over_atta.distributed.initialize(None if alone else self._clusters[os.path.abspath(ip_config or "")])
 
     def close(self) -> None:
         """Leave and stop all daemons."""

@@ -163,7 +163,9 @@ def _raises(expected: Any, *given: Any, match: str | None = None, **options: Any
 
 
 def _one_line(failed: pytest.ExceptionInfo[BaseException]) -> str:
-    """Where in the test a failure came from, and what it was."""
+    """Where in the test a failure came from, and what it was; of an exit what led to it."""
+    if isinstance(failed.value, SystemExit) and (cause := failed.value.__context__) is not None:
+        failed = pytest.ExceptionInfo.from_exception(cause)
     entry = next((e for e in reversed(failed.traceback) if Path(e.path).name.startswith("test_")), failed.traceback[-1])
     statement = " ".join(str(entry.statement).split())
     return f"{statement[:100]} -> {' '.join(failed.exconly().split())[:300]} (line {entry.lineno + 1})"

@@ -129,7 +129,7 @@ def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
 
 
 def node_seeds(schema: Schema, input_nodes: InputNodes, input_time: Any = None) -> session_pb2.Seeds:
-    """The vertices of a split, user ids (and their times for temporal sampling), or None for all of the type."""
+    """The vertices of a split, user ids, or None for all of the type; and their times for temporal sampling."""
     nodes = typed(schema, input_nodes)
     node_type, source = nodes.node_type, nodes.source
     schema.check_node_type(node_type)

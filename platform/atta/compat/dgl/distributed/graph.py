@@ -104,6 +104,11 @@ class DistGraph:
         """Where sampled graphs are: the CPU."""
         return tensor(np.empty(0, np.int64)).device
 
+    @property
+    def local_partition(self) -> None:
+        """The partition in this process' memory: None, as in DGL where the partition is on another machine."""
+        return None
+
     # -- tensors -------------------------------------------------------------------------------------------------------
 
     @property
