@@ -28,7 +28,7 @@ def test_edges_are_drawn_by_any_table_or_mask(tmp_path: Path, how: dict[str, Any
     with GraphWriter(tmp_path / "graph") as out:
         out.add_nodes("node", 60)
         tables = {name: rows.numpy() for name, rows in whole.edata.items()}
-        out.add_edges("node__to__node", *(ends.numpy() for ends in whole.edges(order="eid")), **tables)
+        out.add_edges("node__to__node", *(ends.numpy() for ends in whole.edges(order="eid")), tables=tables)
     for parts in (1, 2):
         partition_graph(tmp_path / "graph", tmp_path / f"parts-{parts}", parts=parts, method="random")
         dgl.distributed.initialize(None, net_type="socket")

@@ -87,7 +87,7 @@ def test_tables_named_like_what_a_batch_has(tmp_path: Path, node_type: str) -> N
     edge_tables = {name: np.arange(5) + 70 for name in ("index", "label", "mark")}
     with GraphWriter(tmp_path / "graph") as out:
         out.add_nodes(node_type, 6, tables=tables)
-        out.add_edges(f"{node_type}__{relation}__{node_type}", [0, 1, 2, 3, 4], [1, 2, 3, 4, 5], **edge_tables)
+        out.add_edges(f"{node_type}__{relation}__{node_type}", [0, 1, 2, 3, 4], [1, 2, 3, 4, 5], tables=edge_tables)
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=2, method="random")
     with atta.local(tmp_path / "parts", threads=1) as cluster:
         (batch,) = atta.NeighborLoader(cluster, [2], (node_type, [2, 5]), batch_size=2, edge_tables=[*edge_tables])

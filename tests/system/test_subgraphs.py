@@ -45,7 +45,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
         for node_type, count in made.counts.items():
             out.add_nodes(node_type, count, ids=made.ids[node_type], tables={"x": made.ids[node_type].astype("f4")})
         for edge_type, ends in made.rows.items():
-            out.add_edges(edge_type, *ends, note=made.note[edge_type])
+            out.add_edges(edge_type, *ends, tables={"note": made.note[edge_type]})
     with ExitStack() as stack:
         for parts in (1, 2):
             partition_graph(folder / "graph", folder / f"parts-{parts}", parts=parts, method="random")
