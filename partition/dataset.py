@@ -26,6 +26,7 @@ from atta.partition.disk.staging import recover
 from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
+from atta.partition.names import edge_folder, node_folder, shared_folder
 from atta.partition.parts.book import PartitionBook
 from atta.partition.parts.joined import JoinedPart, Parts, joined_book
 from atta.partition.parts.part import CSC, Part, part_folder
@@ -182,31 +183,33 @@ class Dataset:
         """Yield every file that the schema asks for with its dtype (None: int32 or int64) and shape."""
         schema = self.schema
         for t in schema.node_types:
-            n = schema.node_counts[t]
-            yield f"shared/{t}/ids.npy", ("<i8", (n,))
-            yield f"shared/{t}/sorted_internal.npy", (None, (n,))
-            if f"shared/{t}/sorted_ids.npy" in self.files:
-                yield f"shared/{t}/sorted_ids.npy", ("<i8", (n,))
+            n, folder = schema.node_counts[t], shared_folder(t)
+            yield f"{folder}/ids.npy", ("<i8", (n,))
+            yield f"{folder}/sorted_internal.npy", (None, (n,))
+            if f"{folder}/sorted_ids.npy" in self.files:
+                yield f"{folder}/sorted_ids.npy", ("<i8", (n,))
             for name, size in schema.splits[t].items():
-                yield f"shared/{t}/split_{name}.npy", ("<i8", (size,))
+                yield f"{folder}/split_{name}.npy", ("<i8", (size,))
         for part in range(self.partitions.num_parts):
             yield from self._part_layout(part)
 
     def _part_layout(self, part: int) -> Iterator[tuple[str, tuple[str | None, tuple[int, ...]]]]:
-        schema, folder = self.schema, part_folder(part)
+        schema, part_of = self.schema, part_folder(part)
         for t in schema.node_types:
+            folder = f"{part_of}/{node_folder(t)}"
             lo, hi = self.partitions.range(t, part)
             for name, spec in schema.node_tables[t].items():
-                yield f"{folder}/nodes/{t}/{name}.npy", (spec.dtype, (hi - lo, *spec.row_shape))
-            yield f"{folder}/nodes/{t}/halo.npy", ("<i8", self._shape(f"{folder}/nodes/{t}/halo.npy"))
+                yield f"{folder}/{name}.npy", (spec.dtype, (hi - lo, *spec.row_shape))
+            yield f"{folder}/halo.npy", ("<i8", self._shape(f"{folder}/halo.npy"))
         for e in schema.edge_types:
+            folder = f"{part_of}/{edge_folder(e)}"
             lo, hi = self.partitions.range(schema.endpoints(e)[1], part)
-            shape = self._shape(f"{folder}/edges/{e}/indices.npy")
-            yield f"{folder}/edges/{e}/indptr.npy", ("<i8", (hi - lo + 1,))
-            yield f"{folder}/edges/{e}/indices.npy", (None, shape)
-            yield f"{folder}/edges/{e}/edge_ids.npy", (None, shape)
+            shape = self._shape(f"{folder}/indices.npy")
+            yield f"{folder}/indptr.npy", ("<i8", (hi - lo + 1,))
+            yield f"{folder}/indices.npy", (None, shape)
+            yield f"{folder}/edge_ids.npy", (None, shape)
             for name, spec in schema.edge_tables[e].items():
-                yield f"{folder}/edges/{e}/{name}.npy", (spec.dtype, (*shape, *spec.row_shape))
+                yield f"{folder}/{name}.npy", (spec.dtype, (*shape, *spec.row_shape))
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a vector. Only the manifest knows its length."""
@@ -270,7 +273,7 @@ class Dataset:
     def split(self, node_type: str, name: str) -> Ids:
         """Return the ascending internal ids (int64) of a split; raises UnknownNameError."""
         self.schema.check_split(node_type, name)
-        return self.place.map(self.path / "shared" / node_type / f"split_{name}.npy")
+        return self.place.map(self.path / shared_folder(node_type) / f"split_{name}.npy")
 
     def times(self, node_type: str) -> VertexTimes | None:
         """When the vertices of a type begin to exist, those of all partitions; None: the type has no times.
@@ -322,7 +325,7 @@ class Dataset:
 
     @cached_property
     def _shared(self) -> dict[str, _IdMaps]:
-        return {t: self._open_ids(f"shared/{t}") for t in self.schema.node_types}
+        return {t: self._open_ids(shared_folder(t)) for t in self.schema.node_types}
 
     def _open_ids(self, folder: str) -> _IdMaps:
         name = f"{folder}/sorted_ids.npy"

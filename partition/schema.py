@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -12,41 +11,18 @@ from typing import Any
 import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.names import (
+    RESERVED,
+    check_name,
+    check_type_name,
+    is_table_name,
+    join_edge_type,
+    split_edge_type,
+)
 
-__all__ = ["Schema", "TableSpec", "check_name", "is_table_name", "split_edge_type"]
+__all__ = ["Schema", "TableSpec", "check_name", "is_table_name", "join_edge_type", "split_edge_type"]
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_))*")
 _LARGEST = 2**63 - 1
-_RESERVED = {"ids", "halo", "indptr", "indices", "edge_ids", "src", "dst", "sorted_ids", "sorted_internal"}
-
-
-def check_name(what: str, name: str) -> str:
-    """Return ``name`` if it can be a file name and part of an edge type, otherwise raise ConfigError."""
-    if not isinstance(name, str) or len(name) > 100 or not _NAME.fullmatch(name) or name.endswith("_"):
-        raise ConfigError(f"{what} {name!r}: names consist of letters, digits, '.', '-' and single '_'")
-    return name
-
-
-def is_table_name(name: object) -> bool:
-    """Whether a node or edge table can be called ``name``."""
-    return (
-        isinstance(name, str)
-        and len(name) <= 100
-        and _NAME.fullmatch(name) is not None
-        and not name.endswith("_")
-        and name not in _RESERVED
-        and not name.startswith("split_")
-    )
-
-
-def split_edge_type(edge_type: str) -> tuple[str, str, str]:
-    """Split ``"src__rel__dst"`` into its three names; raises ConfigError."""
-    names = edge_type.split("__") if isinstance(edge_type, str) else []
-    if len(names) != 3:
-        raise ConfigError(f"edge type {edge_type!r}: expected 'source__relation__destination'")
-    for what, name in zip(("source type", "relation", "destination type"), names, strict=True):
-        check_name(f"edge type {edge_type!r}: {what}", name)
-    return names[0], names[1], names[2]
 
 
 @lru_cache(maxsize=4096)
@@ -96,6 +72,8 @@ class Schema:
         edge_tables: edge type -> table name -> spec; every edge type has an entry. ``weight`` and ``time`` are scalars.
         splits: node type -> split name -> number of vertices; every node type has an entry.
         num_classes: number of classes of the labels ``y``, the largest of all node types; None: no labels.
+        classes: node or edge type -> table -> names of classes, by their numbers in the table. Of a table of several
+            columns, the key is ``"table/column"``.
     """
 
     node_types: tuple[str, ...]
@@ -106,21 +84,23 @@ class Schema:
     edge_tables: dict[str, dict[str, TableSpec]] = field(default_factory=dict)
     splits: dict[str, dict[str, int]] = field(default_factory=dict)
     num_classes: int | None = None
+    classes: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node_type in self.node_types:
-            self._check_node_type(check_name("node type", node_type))
+            self._check_node_type(check_type_name("node type", node_type))
         for edge_type in self.edge_types:
             self._check_edge_type(edge_type)
         if self.num_classes is not None and (not _is_count(self.num_classes) or self.num_classes > _LARGEST):
             raise ConfigError(f"num_classes {self.num_classes!r} is not a number of classes")
+        self._check_classes()
 
     def _check_node_type(self, node_type: str) -> None:
         count = self.node_counts.get(node_type)
         if not _is_count(count):
             raise ConfigError(f"node type {node_type!r}: {count!r} is not a number of vertices")
         for table in self.node_tables.setdefault(node_type, {}):
-            if check_name("table", table) in _RESERVED or table.startswith("split_"):
+            if check_name("table", table) in RESERVED or table.startswith("split_"):
                 raise ConfigError(f"node type {node_type!r}: the table name {table!r} is reserved")
         for name, size in self.splits.setdefault(node_type, {}).items():
             check_name("split", name)
@@ -131,14 +111,26 @@ class Schema:
         for node_type in self.endpoints(edge_type):
             if node_type not in self.node_types:
                 raise UnknownNameError.of(f"node type in edge type {edge_type!r}:", node_type, self.node_types)
+        if edge_type in self.node_types:  # arrays of batches are called by one or the other
+            raise ConfigError(f"{edge_type!r} is a node type and an edge type: rename one of them")
         count = self.edge_counts.get(edge_type)
         if not _is_count(count):
             raise ConfigError(f"edge type {edge_type!r}: {count!r} is not a number of edges")
         for name, spec in self.edge_tables.setdefault(edge_type, {}).items():
-            if check_name("table", name) in _RESERVED:
+            if check_name("table", name) in RESERVED:
                 raise ConfigError(f"edge type {edge_type!r}: the table name {name!r} is reserved")
             if name in ("weight", "time") and spec.row_shape:
                 raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
+
+    def _check_classes(self) -> None:
+        """Check that classes have names, and belong to tables."""
+        for type_, tables in self.classes.items():
+            known = self.node_tables.get(type_, {}).keys() | self.edge_tables.get(type_, {}).keys()
+            for name, names in tables.items():
+                if name.split("/")[0] not in known:
+                    raise ConfigError(f"classes of {type_!r}: there is no table {name.split('/')[0]!r}")
+                if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                    raise ConfigError(f"classes of {type_!r}: those of {name!r} are not a list of names")
 
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""
@@ -155,6 +147,21 @@ class Schema:
         if edge_type not in self.edge_counts:
             raise UnknownNameError.of("edge type", edge_type, self.edge_types)
         return edge_type
+
+    def find_edge_type(self, given: str | Sequence[str]) -> str:
+        """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which "__"
+        and "%" within a name may stand as they are if that is the name of one edge type only.
+
+        Raises UnknownNameError, or ConfigError if several edge types are written so.
+        """
+        if not isinstance(given, str):
+            return self.check_edge_type(join_edge_type(*given))
+        found = [e for e in self.edge_types if given == "__".join(split_edge_type(e))]
+        if given not in self.edge_types and len(found) == 1:
+            return found[0]
+        if given not in self.edge_types and found:
+            raise ConfigError(f"edge type {given!r} may be {' or '.join(found)}")
+        return self.check_edge_type(given)
 
     def table(self, node_type: str, name: str) -> TableSpec:
         """Return the spec of a node table; raises UnknownNameError."""
@@ -204,6 +211,7 @@ class Schema:
                 for e in self.edge_types
             },
             "num_classes": self.num_classes,
+            **({"classes": self.classes} if self.classes else {}),
         }
 
     @classmethod
@@ -219,6 +227,7 @@ class Schema:
             edge_tables={e: _tables(v, e) for e, v in edges.items()},
             splits={t: dict(_mapping(v, t, "splits")) for t, v in nodes.items()},
             num_classes=value.get("num_classes"),
+            classes=_classes(value.get("classes", {})),
         )
 
 
@@ -242,6 +251,12 @@ def _count(value: Any, where: str) -> int:
     if not isinstance(found, int) or not _is_count(found):
         raise ConfigError(f"{where}: {found!r} is not a count")
     return found
+
+
+def _classes(value: Any) -> dict[str, dict[str, list[str]]]:
+    if not isinstance(value, Mapping):
+        raise ConfigError("schema: 'classes' is not a mapping")
+    return {type_: dict(_mapping(value, "classes", type_)) for type_ in value}
 
 
 def _tables(value: Any, where: str) -> dict[str, TableSpec]:

@@ -21,6 +21,7 @@ from atta.partition.cutting.quality import Counts
 from atta.partition.cutting.sorting import stable_order
 from atta.partition.disk.files import NpyAppender, chunks, write_array
 from atta.partition.graph import Graph, index_dtype
+from atta.partition.names import edge_folder, node_folder
 
 __all__ = ["AllEdges", "EdgeSource", "PartWriter"]
 
@@ -95,7 +96,7 @@ class PartWriter:
         """Copy the rows of a table that the partition owns."""
         rows, numbers = self.graph.table(node_type, name), self.numbering[node_type]
         spec = self.schema.node_tables[node_type][name]
-        path = self.path / layout.part_folder(part) / "nodes" / node_type / f"{name}.npy"
+        path = self.path / layout.part_folder(part) / node_folder(node_type) / f"{name}.npy"
         lo, hi = numbers.offsets[part], numbers.offsets[part + 1]
         with NpyAppender(path, spec.dtype, spec.row_shape) as out:
             for first, last in chunks(int(hi - lo), max(1, _CHUNK_BYTES // max(1, spec.row_bytes))):
@@ -110,7 +111,7 @@ class PartWriter:
         for t, seen in remote.items():
             halo = np.flatnonzero(seen)
             self.counts.halo[t][part] = len(halo)
-            write_array(self.path / layout.part_folder(part) / "nodes" / t / "halo.npy", halo.astype(np.int64))
+            write_array(self.path / layout.part_folder(part) / node_folder(t) / "halo.npy", halo.astype(np.int64))
 
     def _type(self, edge_type: str, part: int, remote: npt.NDArray[np.bool_]) -> None:
         """Write the in-edges of a part's core vertices; mark the sources that it does not own in ``remote``."""
@@ -119,7 +120,7 @@ class PartWriter:
         lo = int(self.numbering[target].offsets[part])
         own_lo, own_hi = numbers.offsets[part], numbers.offsets[part + 1]
         indptr = np.concatenate([[0], np.cumsum(self.source.degrees(edge_type, part))]).astype(np.int64)
-        folder = self.path / layout.part_folder(part) / "edges" / edge_type
+        folder = self.path / layout.part_folder(part) / edge_folder(edge_type)
         write_array(folder / "indptr.npy", indptr)
         with contextlib.ExitStack() as files:
             indices = files.enter_context(

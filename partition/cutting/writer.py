@@ -29,6 +29,7 @@ from atta.partition.cutting.quality import Counts, summarise
 from atta.partition.disk.files import FileRecord, describe_file, write_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph import Graph
+from atta.partition.names import shared_folder
 from atta.partition.parts.book import PartitionBook
 
 __all__ = ["BUCKET_EDGES", "MAX_PARTS", "DatasetSteps", "check_assignment", "write_dataset"]
@@ -113,7 +114,7 @@ class DatasetSteps:
         """Write id maps and splits."""
         self.progress.stage("ids and splits", None)
         for t, numbers in self.numbering.items():
-            folder = self.path / "shared" / t
+            folder = self.path / shared_folder(t)
             write_array(folder / "ids.npy", numbers.ids)
             write_array(folder / "sorted_internal.npy", numbers.sorted_internal)
             ordered = np.sort(numbers.ids)

@@ -18,6 +18,7 @@ from atta.partition.disk.files import FileRecord, chunks, describe_file, map_arr
 from atta.partition.distributed.shuffled import BucketReader, BucketWriter
 from atta.partition.distributed.task_work import EdgeSlice, TaskWork
 from atta.partition.graph import Graph, index_dtype
+from atta.partition.names import file_name
 
 __all__ = ["keep_numbering", "split_by_part", "written_part"]
 
@@ -30,12 +31,15 @@ def keep_numbering(work: TaskWork, numbering: Mapping[str, Numbering]) -> None:
     """Write down how vertices are numbered, for all tasks to map."""
     for node_type, numbers in numbering.items():
         for name in _FIELDS:
-            write_array(work.folder / "numbering" / node_type / f"{name}.npy", getattr(numbers, name))
+            write_array(work.folder / "numbering" / file_name(node_type) / f"{name}.npy", getattr(numbers, name))
 
 
 def _numbering(work: TaskWork, graph: Graph) -> dict[str, Numbering]:
     folder = work.folder / "numbering"
-    return {t: Numbering(*(map_array(folder / t / f"{name}.npy") for name in _FIELDS)) for t in graph.schema.node_types}
+    return {
+        t: Numbering(*(map_array(folder / file_name(t) / f"{name}.npy") for name in _FIELDS))
+        for t in graph.schema.node_types
+    }
 
 
 def split_by_part(work: TaskWork, part: EdgeSlice, parts: int) -> Path:

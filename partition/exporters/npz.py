@@ -24,6 +24,8 @@ from atta.partition.exporters.common import (
     split_mask,
 )
 from atta.partition.graph import NODE_TYPE, Graph
+from atta.partition.importers.npz import edge_array
+from atta.partition.names import file_name, node_folder
 from atta.partition.schema import Schema
 
 __all__ = ["MARKER", "lost", "write"]
@@ -55,10 +57,10 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     schema = graph.schema
     progress.stage("nodes", sum(schema.node_counts.values()))
     for t in schema.node_types:
-        suffix = "" if t == NODE_TYPE else f"__{t}"
         for name in ("ids", *schema.node_tables[t]):
-            if (path := graph.path / f"nodes/{t}/{name}.npy").exists():
-                shutil.copyfile(path, dst / ("y.npy" if name == "y" else f"{name}{suffix}.npy"))
+            if (path := graph.path / node_folder(t) / f"{name}.npy").exists():
+                single = name == "y" or t == NODE_TYPE
+                shutil.copyfile(path, dst / (f"{name}.npy" if single else file_name(t, ".npy", prefix=f"{name}__")))
         progress.advance(schema.node_counts[t])
     target = _labelled(schema)
     if target:
@@ -91,7 +93,7 @@ def _write_edges(graph: Graph, dst: Path, progress: Progress) -> None:
         for edge_type in graph.schema.edge_types:
             edges = graph.edges(edge_type)
             progress.stage(f"edges {edge_type}", len(edges))
-            name = "edge_index" if is_homogeneous(graph.schema) else f"edge_index__{edge_type}"
+            name = "edge_index" if is_homogeneous(graph.schema) else edge_array(edge_type)
             dtype = np.result_type(edges.src.dtype, edges.dst.dtype)
             ends = (rows[lo:hi] for rows in (edges.src, edges.dst) for lo, hi in row_chunks(len(edges)))
             _write_member(archive, name, (2, len(edges)), dtype, ends)

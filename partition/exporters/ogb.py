@@ -1,4 +1,4 @@
-"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes
+"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb/text.py`` describes
 it.
 
 User ids that differ from the row numbers are in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edge_types, lost_tables, split_mask
-from atta.partition.graph import Graph
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
-from atta.partition.schema import TableSpec, split_edge_type
+from atta.partition.schema import Schema, TableSpec, split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]
 
@@ -38,16 +38,30 @@ def lost(graph: Graph) -> list[str]:
             return False
         return True
 
-    return lost_edge_types(graph.schema) + lost_tables(
-        graph.schema,
-        lambda _, name, spec: held(spec) and node_table(name, shared=shared) == name and not _flattened(name, spec),
-        lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
+    def of_nodes(name: str) -> bool:
+        return node_table(name, shared=shared) == name and not _taken_for_edges(graph.schema, name)
+
+    masks = [name for names in graph.schema.splits.values() for name in names if _taken_for_edges(graph.schema, name)]
+    return (
+        [f"the split {name!r}" for name in masks]
+        + lost_edge_types(graph.schema)
+        + lost_tables(
+            graph.schema,
+            lambda _, name, spec: held(spec) and of_nodes(name) and not _flattened(name, spec),
+            lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
+        )
     )
 
 
 def _flattened(table: str, spec: TableSpec) -> bool:
     """Whether the importer would read a column of labels [n, 1] as labels [n]. Data sets of PyG have such columns."""
     return table == "y" and spec.row_shape == (1,)
+
+
+def _taken_for_edges(schema: Schema, name: str) -> bool:
+    """Whether PyG would take a vertex's attribute for an edge's: where ``Data`` has as many edges as vertices, those
+    with ``edge`` in their names are."""
+    return is_homogeneous(schema) and "edge" in name and schema.node_counts[NODE_TYPE] == schema.edge_counts[EDGE_TYPE]
 
 
 def _edge_key(table: str, shared: bool) -> str:
@@ -65,11 +79,11 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     data = pyg_data.Data() if shared else pyg_data.HeteroData()
     progress.stage("nodes", sum(schema.node_counts.values()))
     for t in schema.node_types:  # before the edges: PyG takes an unknown node type for a relation of that name
-        _add_nodes(graph, t, data if shared else data[t])
+        _add_nodes(graph, t, data if shared else _store(data, t))
         progress.advance(schema.node_counts[t])
     progress.stage("edges", sum(schema.edge_counts.values()))
     for edge_type, count in schema.edge_counts.items():
-        store = data if shared else data[split_edge_type(edge_type)]
+        store = data if shared else _store(data, split_edge_type(edge_type))
         store["edge_index"] = _tensor(edge_index(graph, edge_type))
         for name, rows in graph.edges(edge_type).tables.items():
             store[_edge_key(name, shared)] = _tensor(rows)
@@ -88,6 +102,12 @@ def _add_nodes(graph: Graph, node_type: str, store: Any) -> None:
         store[f"{name}_mask"] = _tensor(split_mask(graph.split(node_type, name), 0, count))
     if (ids := graph.user_ids(node_type)) is not None:
         store["n_id"] = _tensor(ids)
+
+
+def _store(data: Any, of_type: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There exist type names", UserWarning)  # with "__": they are the user's own
+        return data[of_type]
 
 
 def _tensor(array: Array) -> Any:

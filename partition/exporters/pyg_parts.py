@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atta.errors import ConfigError
 from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.dataset import Dataset
 from atta.partition.exporters.common import is_homogeneous
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
+from atta.partition.importers.pyg_parts import map_file
 from atta.partition.schema import split_edge_type
 
 __all__ = ["MARKER", "lost", "write"]
@@ -38,6 +40,16 @@ def lost(dataset: Dataset) -> list[str]:
         ids = np.sort(dataset.ids(t))
         if not np.array_equal(ids, np.arange(len(ids))):
             found.append(f"the users' ids of node type {t!r}, which are not 0 to {len(ids) - 1}")
+    files: dict[str, str] = {}
+    for kind, owner, key in [
+        *(("node_map", t, t) for t in schema.node_types),
+        *(("edge_map", e, split_edge_type(e)) for e in schema.edge_types),
+    ]:
+        try:
+            if files.setdefault(map_file(kind, key), owner) != owner:
+                found.append(f"the type {owner!r}, whose file PyG would call as that of {files[map_file(kind, key)]!r}")
+        except ConfigError as error:
+            found.append(str(error))
     for owner, tables in [*schema.node_tables.items(), *schema.edge_tables.items()]:
         for name, spec in tables.items():
             try:
@@ -69,9 +81,9 @@ def write(dataset: Dataset, dst: Path, progress: Progress) -> None:
     for t in schema.node_types:
         parts = np.empty(schema.node_counts[t], np.int64)
         parts[dataset.ids(t)] = np.repeat(np.arange(dataset.num_parts), np.diff(dataset.book.offsets[t]))
-        _save(dst / ("node_map.pt" if single else f"node_map/{t}.pt"), _tensor(parts))
+        _save(dst / map_file("node_map", None if single else t), _tensor(parts))
     for e, parts in owners.items():
-        _save(dst / ("edge_map.pt" if single else f"edge_map/{e}.pt"), _tensor(parts))
+        _save(dst / map_file("edge_map", None if single else split_edge_type(e)), _tensor(parts))
     offsets = np.cumsum([0, *schema.node_counts.values()])[:-1].tolist()
     meta = {
         "num_parts": dataset.num_parts,
@@ -122,7 +134,7 @@ def _tensor(array: Array) -> Any:
 
 
 def _save(path: Path, value: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     _torch().save(value, path)
 
 

@@ -1,4 +1,4 @@
-"""Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table.py`` describes.
+"""Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table`` describes.
 
 The users' ids identify the vertices. If the table ``name`` was made from string ids, the names do. Edges refer to
 them.
@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
 from atta.partition.graph import Graph
 from atta.partition.graph.strings import NAME
+from atta.partition.names import file_name
 from atta.partition.schema import TableSpec
 
 __all__ = ["MARKER", "lost", "write"]
@@ -76,9 +77,9 @@ def _write_nodes(graph: Graph, node_type: str, ids: _Ids, dst: Path, progress: P
     columns = [_Column(id_name, ids.span), *(_table(name, rows) for name, rows in tables.items())]
     splits = {name: f"split_{name}" for name in graph.schema.splits[node_type]}  # a name that no table has
     columns += [_split(column, graph.split(node_type, name)) for name, column in splits.items()]
-    file = f"nodes/{node_type}.parquet"
+    file = f"nodes/{file_name(node_type, '.parquet')}"
     _write(dst / file, columns, count, list(tables.values()), progress)
-    entry = {"tables": {name: name for name in tables}, "splits": splits}
+    entry = {"tables": _rules(graph, node_type, tables), "splits": splits}
     return {"files": file, "id": id_name, **{key: value for key, value in entry.items() if value}}
 
 
@@ -91,10 +92,16 @@ def _write_edges(graph: Graph, edge_type: str, ids: dict[str, _Ids], dst: Path, 
         _Column("dst", lambda lo, hi: ids[target].of(edges.dst[lo:hi])),
         *(_table(name, rows) for name, rows in edges.tables.items()),
     ]
-    file = f"edges/{edge_type}.parquet"
+    file = f"edges/{file_name(edge_type, '.parquet')}"
     _write(dst / file, columns, len(edges), list(edges.tables.values()), progress)
     entry = {"files": file, "src": "src", "dst": "dst"}
-    return {**entry, "tables": {name: name for name in edges.tables}} if edges.tables else entry
+    return {**entry, "tables": _rules(graph, edge_type, edges.tables)} if edges.tables else entry
+
+
+def _rules(graph: Graph, type_: str, tables: Iterable[str]) -> dict[str, Any]:
+    """What the schema says of each table: its column, and the names of its classes."""
+    names = graph.schema.classes.get(type_, {})
+    return {name: {"column": name, "classes": names[name]} if name in names else name for name in tables}
 
 
 class _Ids:

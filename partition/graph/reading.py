@@ -18,6 +18,7 @@ from atta.partition.disk.files import (
     read_sealed,
 )
 from atta.partition.disk.store import path_here
+from atta.partition.names import edge_folder, node_folder
 from atta.partition.schema import Schema
 
 __all__ = [
@@ -95,22 +96,22 @@ class Graph:
 
     def user_ids(self, node_type: str) -> npt.NDArray[np.int64] | None:
         """Return the int64 user id of each row, or None when they are the row numbers."""
-        name = f"nodes/{self.schema.check_node_type(node_type)}/ids.npy"
+        name = f"{node_folder(self.schema.check_node_type(node_type))}/ids.npy"
         return map_array(self.path / name) if name in self.files else None
 
     def table(self, node_type: str, name: str) -> Array:
         """Return a node table [n, *row_shape]; raises UnknownNameError."""
         self.schema.table(node_type, name)
-        return map_array(self.path / f"nodes/{node_type}/{name}.npy")
+        return map_array(self.path / node_folder(node_type) / f"{name}.npy")
 
     def split(self, node_type: str, name: str) -> Array:
         """Return the ascending int64 rows of a split; raises UnknownNameError."""
         self.schema.check_split(node_type, name)
-        return map_array(self.path / f"nodes/{node_type}/split_{name}.npy")
+        return map_array(self.path / node_folder(node_type) / f"split_{name}.npy")
 
     def edges(self, edge_type: str) -> Edges:
         """Return the edges of one type; raises UnknownNameError."""
-        folder = self.path / "edges" / self.schema.check_edge_type(edge_type)
+        folder = self.path / edge_folder(self.schema.check_edge_type(edge_type))
         tables = {name: map_array(folder / f"{name}.npy") for name in self.schema.edge_tables[edge_type]}
         return Edges(map_array(folder / "src.npy"), map_array(folder / "dst.npy"), tables)
 
@@ -126,19 +127,19 @@ def _check_files(manifest: Path, schema: Schema, files: dict[str, FileRecord]) -
     """Compare the listed files with the files that the schema needs. Refuse names outside the layout."""
     wanted: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     for t in schema.node_types:
-        n = schema.node_counts[t]
+        n, folder = schema.node_counts[t], node_folder(t)
         for name, spec in schema.node_tables[t].items():
-            wanted[f"nodes/{t}/{name}.npy"] = (spec.dtype, (n, *spec.row_shape))
+            wanted[f"{folder}/{name}.npy"] = (spec.dtype, (n, *spec.row_shape))
         for name, size in schema.splits[t].items():
-            wanted[f"nodes/{t}/split_{name}.npy"] = ("<i8", (size,))
-        if f"nodes/{t}/ids.npy" in files:
-            wanted[f"nodes/{t}/ids.npy"] = ("<i8", (n,))
+            wanted[f"{folder}/split_{name}.npy"] = ("<i8", (size,))
+        if f"{folder}/ids.npy" in files:
+            wanted[f"{folder}/ids.npy"] = ("<i8", (n,))
     for e in schema.edge_types:
-        shape = (schema.edge_counts[e],)
+        shape, folder = (schema.edge_counts[e],), edge_folder(e)
         for name in ("src", "dst"):
-            wanted[f"edges/{e}/{name}.npy"] = (None, shape)
+            wanted[f"{folder}/{name}.npy"] = (None, shape)
         for name, spec in schema.edge_tables[e].items():
-            wanted[f"edges/{e}/{name}.npy"] = (spec.dtype, (*shape, *spec.row_shape))
+            wanted[f"{folder}/{name}.npy"] = (spec.dtype, (*shape, *spec.row_shape))
     check_layout(manifest, wanted, files)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +15,19 @@ from atta.errors import ConfigError
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph.reading import EDGE_TYPE, FORMAT, MANIFEST, NODE_TYPE, VERSION, index_dtype
-from atta.partition.schema import Schema, TableSpec, check_name, split_edge_type
+from atta.partition.graph.renaming import Renaming
+from atta.partition.names import check_name, edge_folder, node_folder, reverse_relation, split_edge_type
+from atta.partition.schema import Schema, TableSpec
 
 __all__ = ["EdgeAppender", "GraphWriter"]
 
 _CHUNK = 4 << 20
 """Number of elements of a table that are copied at a time."""
 _LARGEST = 2**63 - 1
+_EXACT = 2**24
+"""float32 holds whole numbers up to this one."""
+_MAX_CLASSES_BYTES = 2 << 20
+"""At most this many bytes of names of classes."""
 
 Array = npt.NDArray[Any]
 
@@ -28,11 +35,14 @@ Array = npt.NDArray[Any]
 class EdgeAppender:
     """Writes the edges of one type in a stream."""
 
-    def __init__(self, folder: Path, counts: tuple[int, int], tables: Mapping[str, TableSpec]) -> None:
-        self._counts = counts
+    def __init__(
+        self, folder: Path, counts: tuple[int, int], tables: Mapping[str, TableSpec], names: Mapping[str, str]
+    ) -> None:
+        """``names``: what the folder calls each of the ``tables``."""
+        self._counts, self._names = counts, names
         self._src = NpyAppender(folder / "src.npy", index_dtype(counts[0]))
         self._dst = NpyAppender(folder / "dst.npy", index_dtype(counts[1]))
-        self._tables = {n: NpyAppender(folder / f"{n}.npy", t.dtype, t.row_shape) for n, t in tables.items()}
+        self._tables = {n: NpyAppender(folder / f"{names[n]}.npy", t.dtype, t.row_shape) for n, t in tables.items()}
 
     @property
     def count(self) -> int:
@@ -42,7 +52,7 @@ class EdgeAppender:
     @property
     def specs(self) -> dict[str, TableSpec]:
         """Specs of the edge tables."""
-        return {name: TableSpec(t.dtype.str, t.row_shape) for name, t in self._tables.items()}
+        return {self._names[n]: TableSpec(t.dtype.str, t.row_shape) for n, t in self._tables.items()}
 
     def append(self, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: npt.ArrayLike) -> None:
         """Append edges, given as rows of their end points; raises ConfigError for a row that does not exist."""
@@ -88,22 +98,41 @@ def _integers(what: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
+def _features(what: str, rows: Array) -> np.dtype[Any]:
+    """The dtype of features, float32; raises ConfigError for rows that it does not hold."""
+    if rows.dtype.kind not in "biuf":
+        raise ConfigError(f"{what}: holds {rows.dtype}, wanted are numbers")
+    if rows.dtype.kind in "iu" and rows.size and max(int(rows.max()), -int(rows.min())) > _EXACT:
+        raise ConfigError(f"{what}: has whole numbers beyond {_EXACT}, which float32 does not hold")
+    return np.dtype(np.float32)
+
+
 class GraphWriter:
     """Writes a graph folder in a stream. It appears under its name only when complete.
 
     Use it as a context manager: declare node types first, then append. Leaving the block without an exception completes
-    the folder; an exception removes everything.
+    the folder; an exception removes everything. Its methods take the names of types and tables as their source has
+    them; ``rename`` says what they become.
 
     Raises:
         ConfigError: ``dst`` exists and is not empty (and ``overwrite`` is not set), or a name is unsuitable.
     """
 
-    def __init__(self, dst: str | Path, *, overwrite: bool = False, provenance: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        dst: str | Path,
+        *,
+        overwrite: bool = False,
+        provenance: dict[str, Any] | None = None,
+        rename: Mapping[str, str] | None = None,
+    ) -> None:
         self._staging = Staging(dst, MANIFEST, overwrite=overwrite)
         self.path = self._staging.path
         self.provenance = dict(provenance or {})
         self.num_classes: int | None = None
         self.schema: Schema | None = None  # of the complete folder
+        self._renaming = Renaming(rename)
+        self._classes: dict[str, dict[str, list[str]]] = {}
         self._counts: dict[str, int] = {}
         self._tables: dict[str, dict[str, NpyAppender]] = {}
         self._splits: dict[str, dict[str, int]] = {}
@@ -125,19 +154,16 @@ class GraphWriter:
         """
         self._declare(node_type, count, ids)
         for name, rows in (tables or {}).items():
-            if name == "y":
-                self.add_labels(rows, node_type)
-            else:
-                self.add_table(name, rows, node_type)
+            self.add_table(name, rows, node_type)
         for name, chosen in (splits or {}).items():
             self.add_split(name, chosen, node_type)
 
     def _declare(self, node_type: str, count: int, ids: npt.ArrayLike | None) -> None:
-        check_name("node type", node_type)
-        if node_type in self._counts:
+        name = self._renaming.node_type(node_type)
+        if name in self._counts:
             raise ConfigError(f"node type {node_type!r} is declared twice")
-        self._counts[node_type] = int(count)
-        self._tables[node_type], self._splits[node_type] = {}, {}
+        self._counts[name] = int(count)
+        self._tables[name], self._splits[name] = {}, {}
         if ids is None:
             return
         user = _integers(f"node type {node_type!r}: ids", ids)
@@ -147,23 +173,33 @@ class GraphWriter:
         if len(twice := np.flatnonzero(ordered[1:] == ordered[:-1])):
             raise ConfigError(f"node type {node_type!r}: the vertex id {ordered[twice[0]]} occurs twice")
         if not np.array_equal(user, np.arange(count)):
-            self._write(f"nodes/{node_type}/ids.npy", user)
+            self._write(f"{node_folder(name)}/ids.npy", user)
 
     def open_table(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = (), node_type: str = NODE_TYPE
     ) -> NpyAppender:
         """Begin a node table; append its rows in order."""
-        check_name("table", name)
-        self.count(node_type)
-        if name in self._tables[node_type]:
+        owner, table = self._declared(node_type), self._renaming.table(node_type, name)
+        if table in self._tables[owner]:
             raise ConfigError(f"table {name!r} of {node_type!r} is given twice")
-        out = NpyAppender(self.path / "nodes" / node_type / f"{name}.npy", np.dtype(dtype).newbyteorder("<"), row_shape)
-        self._tables[node_type][name] = out
+        out = NpyAppender(self.path / node_folder(owner) / f"{table}.npy", np.dtype(dtype).newbyteorder("<"), row_shape)
+        self._tables[owner][table] = out
         return out
 
     def add_table(self, name: str, rows: Array, node_type: str = NODE_TYPE) -> None:
-        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped."""
-        out = self.open_table(name, rows.dtype, rows.shape[1:], node_type)
+        """Add a whole node table. It is copied chunk by chunk, so it may be memory-mapped.
+
+        The table ``y`` is one of labels, see ``add_labels``. What ``rename`` makes ``x`` becomes float32; raises
+        ConfigError for whole numbers that float32 does not hold.
+        """
+        rows = np.asarray(rows)
+        new, dtype = self._renaming.table(node_type, name), rows.dtype
+        if new == "y":
+            rows = self._labels(rows, node_type)
+            dtype = rows.dtype
+        elif new == "x" != name:
+            dtype = _features(f"table {name!r} of {node_type!r}", rows)
+        out = self.open_table(name, dtype, rows.shape[1:], node_type)
         step = max(1, _CHUNK // max(1, int(np.prod(rows.shape[1:]))))
         for lo, hi in chunks(len(rows), step):
             out.append(rows[lo:hi])
@@ -174,11 +210,26 @@ class GraphWriter:
 
         Raises ConfigError for the one integer of a vertex if it does not fit into int64.
         """
-        y = np.asarray(labels)
+        self.add_table("y", np.asarray(labels), node_type)
+
+    def _labels(self, y: Array, node_type: str) -> Array:
         if y.dtype.kind in "biu" and y.shape[1:] in ((), (1,)):
             y = y.astype(np.int64) if y.dtype == bool else _integers(f"labels of {node_type!r}", y)
             self.num_classes = max(self.num_classes or 0, int(y.max(initial=-1)) + 1)
-        self.add_table("y", y, node_type)
+        return y
+
+    def note_classes(self, type_: str, table: str, names: list[str]) -> None:
+        """Keep the names of the classes that a table of a node or edge type holds by their numbers.
+
+        ``table``: its name; of a table of several columns, ``"table/column"``. Raises ConfigError if all names of the
+        graph together are too long: every client of a cluster reads them.
+        """
+        is_node_type = self._renaming.node_type(type_) in self._counts
+        owner = self._renaming.node_type(type_) if is_node_type else self._renaming.edge_type(type_)
+        name, slash, column = table.partition("/")
+        self._classes.setdefault(owner, {})[f"{self._renaming.table(type_, name)}{slash}{column}"] = names
+        if len(json.dumps(self._classes)) > _MAX_CLASSES_BYTES:
+            raise ConfigError(f"the names of all classes take more than {_MAX_CLASSES_BYTES >> 20} MiB")
 
     def add_split(self, name: str, rows: npt.ArrayLike, node_type: str = NODE_TYPE) -> None:
         """Add a split from row numbers (any order, duplicates dropped) or a boolean mask [n]."""
@@ -190,21 +241,32 @@ class GraphWriter:
             np.flatnonzero(values) if values.dtype == bool else np.unique(_integers(f"split {name!r}: rows", values))
         )
         count = self.count(node_type)
-        if name in self._splits[node_type]:
+        splits = self._splits[self._declared(node_type)]
+        if name in splits:
             raise ConfigError(f"split {name!r} of {node_type!r} is given twice")
         if (values.dtype == bool and len(values) != count) or (len(chosen) and (chosen[0] < 0 or chosen[-1] >= count)):
             raise ConfigError(f"split {name!r}: refers to vertices outside the {count} of type {node_type!r}")
-        self._splits[node_type][name] = len(chosen)
-        self._write(f"nodes/{node_type}/split_{name}.npy", chosen.astype(np.int64))
+        splits[name] = len(chosen)
+        self._write(f"{node_folder(self._declared(node_type))}/split_{name}.npy", chosen.astype(np.int64))
 
     def open_edges(self, edge_type: str = EDGE_TYPE, tables: Mapping[str, TableSpec] | None = None) -> EdgeAppender:
         """Begin an edge type between declared node types. Every append brings rows of the edge ``tables``."""
-        source, _, destination = split_edge_type(edge_type)
-        if edge_type in self._edges:
-            raise ConfigError(f"edge type {edge_type!r} is declared twice")
-        counts = self.count(source), self.count(destination)
-        self._edges[edge_type] = EdgeAppender(self.path / "edges" / edge_type, counts, tables or {})
-        return self._edges[edge_type]
+        return self._opened(edge_type, self._renaming.edge_type(edge_type), tables or {})
+
+    def open_reverses(self, edge_type: str, tables: Mapping[str, TableSpec] | None = None) -> EdgeAppender:
+        """Begin the edge type ``dst__rev_<relation>__src``, as it is called after ``edge_type`` got its new name."""
+        return self._opened(edge_type, reverse_relation(self._renaming.edge_type(edge_type)), tables or {})
+
+    def _opened(self, old: str, new: str, tables: Mapping[str, TableSpec]) -> EdgeAppender:
+        if new in self._edges:
+            raise ConfigError(f"edge type {new!r} is declared twice")
+        source, _, target = split_edge_type(new)
+        for node_type in (source, target):
+            if node_type not in self._counts:
+                raise ConfigError(f"node type {node_type!r} is not declared")
+        counts, names = (self._counts[source], self._counts[target]), {n: self._renaming.table(old, n) for n in tables}
+        self._edges[new] = EdgeAppender(self.path / edge_folder(new), counts, tables, names)
+        return self._edges[new]
 
     def add_edges(self, edge_type: str, src: npt.ArrayLike, dst: npt.ArrayLike, **tables: Array) -> None:
         """Add a whole edge type. ``tables``: [E, *row_shape] each. ``weight`` and ``time`` have their usual meanings;
@@ -216,9 +278,17 @@ class GraphWriter:
 
     def count(self, node_type: str = NODE_TYPE) -> int:
         """The number of vertices of a declared node type; raises ConfigError."""
-        if node_type not in self._counts:
+        return self._counts[self._declared(node_type)]
+
+    def check_renamed(self) -> None:
+        """Raise UnknownNameError if ``rename`` names something that the source has not brought."""
+        self._renaming.check_used()
+
+    def _declared(self, node_type: str) -> str:
+        """The new name of a declared node type."""
+        if (name := self._renaming.node_type(node_type)) not in self._counts:
             raise ConfigError(f"node type {node_type!r} is not declared")
-        return self._counts[node_type]
+        return name
 
     def _write(self, name: str, array: Array) -> None:
         with NpyAppender(self.path / name, array.dtype) as out:
@@ -243,6 +313,7 @@ class GraphWriter:
             edge_tables={e: out.specs for e, out in self._edges.items()},
             splits={t: dict(sorted(s.items())) for t, s in self._splits.items()},
             num_classes=self.num_classes,
+            classes=self._classes,
         )
 
     def _files(self) -> list[NpyAppender]:

@@ -16,7 +16,20 @@ from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import GraphWriter
-from atta.partition.importers import dgl, dorylus, edges, matrix, networkx, npz, ogb, planetoid, pyg, pyg_parts, table
+from atta.partition.importers import (
+    dgl,
+    dorylus,
+    edges,
+    matrix,
+    networkx,
+    npz,
+    ogb,
+    planetoid,
+    pyg,
+    pyg_parts,
+    table,
+    tgb,
+)
 from atta.partition.importers.reading.head import head_of
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.parts.remote import written_graph
@@ -53,14 +66,15 @@ class Format:
 FORMATS = (
     Format("pyg-parts", pyg_parts, "a folder with META.json and part_0"),
     Format("planetoid", planetoid, "it has ind.NAME.graph"),
-    Format("ogb", ogb, "a folder with raw/edge.csv.gz"),
+    Format("ogb", ogb, "a folder with raw/ of OGB: edge.csv.gz, data.npz, ..."),
     Format("table", table, "it has schema.json"),
     Format("dorylus", dorylus, "it has graph.bsnap"),
     Format("npz", npz, "it has edge_index in graph.npz or as .npy, or CSR arrays adj_indptr, ..."),
-    Format("dgl", dgl, "it begins as files of dgl.save_graphs do, or describes DistDGL's partitions"),
+    Format("dgl", dgl, "a file of dgl.save_graphs, or it describes DistDGL's partitions or another data set of DGL"),
     Format("pyg", pyg, "an archive of torch.save that names classes of PyG"),
     Format("matrix", matrix, "MatrixMarket, or *.graph with the first line of METIS"),
     Format("networkx", networkx, "GraphML, GML, Pajek, or JSON with nodes and multigraph"),
+    Format("tgb", tgb, "CSV with the heading of JODIE, TGN (ml_NAME.csv) or TGB (NAME_edgelist.csv)"),
     Format("edges", edges, "lines with the same number of columns, two or more"),
 )
 """The formats in the order in which they are asked whether a file is theirs: those with a clear mark first."""
@@ -101,6 +115,7 @@ def import_graph(
     columns: Mapping[str, str] | None = None,
     string_ids: bool = False,
     drop: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     contents: Callable[[Schema], None] | None = None,
@@ -122,6 +137,8 @@ def import_graph(
             column's name in the heading, or its number from 1.
         string_ids: take the ids of ``edges`` as strings although they look like numbers.
         drop: names of data to leave out instead of refusing it.
+        rename: new names by old ones. An old name is that of a node type, a relation or a table, wherever it occurs;
+            ``SRC__REL__DST`` is one edge type's relation, and ``TYPE/TABLE`` one type's table.
         overwrite: replace an existing graph folder.
         progress: receives the stages.
         contents: is called with the schema of the graph folder when it is complete.
@@ -130,15 +147,15 @@ def import_graph(
         Sentences about the import that the user should read; usually none.
 
     Raises:
-        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, or ``dst``
-            may not be written.
+        ConfigError: unknown format, a package that is not installed, a name in ``drop`` that is not refused, a name in
+            ``rename`` that is not there or that two things would get, or ``dst`` may not be written.
         DataError: ``src`` is missing, malformed or holds data that cannot be imported; the message names the file and
             the data.
     """
     if fmt not in IMPORTERS:
         raise UnknownNameError.of("format", fmt, IMPORTERS)
     files = [_source(path) for path in ([src] if isinstance(src, str | Path) else src)]
-    if fmt != "edges" and (columns or string_ids or len(files) > 1):
+    if fmt not in ("edges", "tgb") and (columns or string_ids or len(files) > 1):
         raise ConfigError(f"{fmt}: only the format edges has several files, --columns and --string-ids")
     source = files[0]
     options = ImportOptions(
@@ -147,6 +164,7 @@ def import_graph(
         normalize_features,
         progress or Silent(),
         frozenset(drop),
+        dict(rename or {}),
         more=tuple(files[1:]),
         columns=dict(columns or {}),
         string_ids=string_ids,
@@ -156,11 +174,15 @@ def import_graph(
         "source": ", ".join(file.name for file in files),
         "options": {"undirected": undirected, "reverse": reverse, "normalize_features": normalize_features},
         "dropped": sorted(options.drop),
+        "renamed": dict(options.rename),
         "notes": options.notes,
     }
-    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
+    with written_graph(
+        dst, overwrite=overwrite, provenance=provenance, rename=options.rename, progress=progress
+    ) as out:
         IMPORTERS[fmt].importer.read(source, out, options)
         options.check_dropped()
+        out.check_renamed()
     if contents is not None and out.schema is not None:
         contents(out.schema)
     return options.notes

@@ -40,7 +40,6 @@ from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.pajek import read_pajek
 from atta.partition.importers.reading.stated import as_masks, state_classes
 from atta.partition.parts.remote import written_graph
-from atta.partition.schema import is_table_name
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -60,6 +59,7 @@ def from_networkx(
     reverse: bool = False,
     normalize_features: bool = False,
     drop: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
@@ -72,18 +72,24 @@ def from_networkx(
         reverse: add the reverses of all edges as an edge type of their own.
         normalize_features: divide each row of ``x`` by the sum of its absolute values.
         drop: names of attributes to leave out instead of refusing them.
+        rename: new names of types, relations and tables by old ones, as for ``import_graph``.
         overwrite: replace an existing graph folder.
         progress: receives the stages.
 
     Raises:
-        ConfigError: ``dst`` may not be written, or a name in ``drop`` is not refused.
+        ConfigError: ``dst`` may not be written, a name in ``drop`` is not refused, or one in ``rename`` is not there.
         DataError: a label or an attribute cannot be imported; the message names it.
     """
-    options = ImportOptions(undirected, reverse, normalize_features, progress or Silent(), frozenset(drop))
-    provenance = {"command": "from_networkx", "dropped": sorted(options.drop)}
-    with written_graph(dst, overwrite=overwrite, provenance=provenance, progress=progress) as out:
+    options = ImportOptions(
+        undirected, reverse, normalize_features, progress or Silent(), frozenset(drop), dict(rename or {})
+    )
+    provenance = {"command": "from_networkx", "dropped": sorted(options.drop), "renamed": dict(options.rename)}
+    with written_graph(
+        dst, overwrite=overwrite, provenance=provenance, rename=options.rename, progress=progress
+    ) as out:
         _write(graph, "networkx graph", out, options)
         options.check_dropped()
+        out.check_renamed()
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -260,7 +266,7 @@ class _Columns:
 
     def _column(self, name: Any, owners: Sequence[Any], values: Sequence[Any]) -> Array:
         """The rows of an attribute; raises ValueError with the reason if it cannot be a table."""
-        if not is_table_name(name):
+        if not self._options.is_table_name(name):
             raise ValueError("tables cannot have this name")
         if any(value is _MISSING for value in values):
             lacking = owners[next(i for i, value in enumerate(values) if value is _MISSING)]

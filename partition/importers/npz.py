@@ -38,9 +38,10 @@ from atta.partition.importers.reading.stated import (
     distinct_ids,
     state_classes,
 )
-from atta.partition.schema import split_edge_type
+from atta.partition.names import file_name, name_of_file
+from atta.partition.schema import join_edge_type, split_edge_type
 
-__all__ = ["read", "recognises"]
+__all__ = ["edge_array", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "edge_index__"
@@ -56,7 +57,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         return
     folder = source.parent if source.is_file() else source
     meta = _read_meta(folder / "meta.json")
-    path, arrays = _edge_arrays(folder, options)
+    path, arrays = edge_arrays(folder, options)
     relations = _relations(path, arrays, meta, options)
     features = {t: _features(folder, t) for t in sorted({*_node_types(relations), *meta.get("node_types", {})})}
     counts = _counts(folder, relations, features, meta)
@@ -83,11 +84,9 @@ def recognises(path: Path, head: bytes) -> bool:
 
 def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOptions) -> None:
     """Refuse files of arrays that nothing reads. Other files, such as a README, are not part of the graph."""
-    suffixes = {s for t in counts for s in _suffixes(t)}
     known = {"graph.npz", "split.npz", "y.npy", *(f"{n}_mask.npy" for n in _MASKS), *(f"{n}.npy" for n in _EDGE_ARRAYS)}
-    known |= {
-        f"{stem}{s}{end}" for stem, end in (("ids", ".npy"), ("x", ".npy"), ("x_sparse", ".npz")) for s in suffixes
-    }
+    for stem, ending in (("ids", ".npy"), ("x", ".npy"), ("x_sparse", ".npz")):
+        known |= {name for t in counts for name in _files(t, stem, ending)}
     if not (folder / "graph.npz").exists():
         known |= {f.name for f in folder.glob("edge_index*.npy")}
     for path in sorted(folder.iterdir()):
@@ -95,7 +94,7 @@ def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOpt
             options.refuse(folder, path.name, "the layout has no such file")
 
 
-def _edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
+def edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
     """Return the arrays of ``graph.npz`` (or of single files, memory-mapped), and where they come from."""
     path = folder / "graph.npz"
     alone = sorted(folder.glob("edge_index*.npy"))
@@ -137,7 +136,12 @@ def _relations(
     path: Path, arrays: dict[str, Array], meta: dict[str, Any], options: ImportOptions
 ) -> dict[str, tuple[Array, dict[str, Array]]]:
     """Return edge type -> (edge index [2, E], edge tables)."""
-    found = {name.removeprefix(_PREFIX): a for name, a in arrays.items() if name.startswith(_PREFIX)}
+    names = {edge_array(e): e for e in meta.get("relations", ())}
+    found = {
+        names.get(name) or name_of_file(name.removeprefix(_PREFIX)): a
+        for name, a in arrays.items()
+        if name.startswith(_PREFIX)
+    }
     if not found and "edge_index" in arrays:
         declared = list(meta.get("relations", {}))
         found = {declared[0] if len(declared) == 1 and "node_types" in meta else EDGE_TYPE: arrays["edge_index"]}
@@ -178,7 +182,10 @@ def _by_relation(
     if not kind.size:
         return {EDGE_TYPE: (index, tables)}
     return {
-        f"{NODE_TYPE}__r{r}__{NODE_TYPE}": (index[:, kind == r], {name: t[kind == r] for name, t in tables.items()})
+        join_edge_type(NODE_TYPE, f"r{r}", NODE_TYPE): (
+            index[:, kind == r],
+            {name: t[kind == r] for name, t in tables.items()},
+        )
         for r in np.unique(kind)
     }
 
@@ -187,14 +194,22 @@ def _node_types(relations: dict[str, Any]) -> list[str]:
     return sorted({t for e in relations for t in (split_edge_type(e)[0], split_edge_type(e)[2])})
 
 
-def _suffixes(node_type: str) -> tuple[str, ...]:
-    """The endings of the names of a node type's files."""
-    return ("", f"__{node_type}") if node_type == NODE_TYPE else (f"__{node_type}",)
+def edge_array(edge_type: str) -> str:
+    """The name of an edge type's array, as the exporter writes it."""
+    return file_name(edge_type, ".npy", prefix=_PREFIX).removesuffix(".npy")
+
+
+def _files(node_type: str, stem: str, ending: str) -> list[str]:
+    """The names that a file of a node type may have."""
+    names = [file_name(node_type, ending, prefix=f"{stem}__")]
+    if "/" not in node_type:
+        names.append(f"{stem}__{node_type}{ending}")
+    return [f"{stem}{ending}", *names] if node_type == NODE_TYPE else list(dict.fromkeys(names))
 
 
 def _ids(folder: Path, node_type: str, count: int) -> Array | None:
-    for suffix in _suffixes(node_type):
-        if (path := folder / f"ids{suffix}.npy").exists():
+    for name in _files(node_type, "ids", ".npy"):
+        if (path := folder / name).exists():
             return distinct_ids(path, "ids", load_array(path), count)
     return None
 
@@ -203,9 +218,8 @@ def _features(folder: Path, node_type: str) -> Any:
     """Return the dense or sparse features of a node type, None when there are none."""
     found = [
         path
-        for suffix in _suffixes(node_type)
-        for path in (folder / f"x{suffix}.npy", folder / f"x_sparse{suffix}.npz")
-        if path.exists()
+        for name in [*_files(node_type, "x", ".npy"), *_files(node_type, "x_sparse", ".npz")]
+        if (path := folder / name).exists()
     ]
     if len(found) > 1:
         raise DataError(folder, f"features of {node_type!r} are in {' and in '.join(p.name for p in found)}: leave one")

@@ -1,66 +1,77 @@
-"""A file with a PyG ``Data`` or ``HeteroData`` object written by ``torch.save``.
+"""A file with a PyG ``Data``, ``HeteroData``, ``TemporalData`` or ``Batch`` object written by ``torch.save``.
 
-It is read with ``weights_only=True``: only tensors and PyG's own data classes are admitted. torch and PyG are imported
-only here, when such a file is read. Tensors with a row for every vertex or edge become tables. ``n_id`` has the user
-ids if its numbers are distinct. Everything else is refused by its name.
+PyG itself decides which attributes belong to vertices and which to edges, and how many vertices there are. Values with
+a row for every vertex or edge become tables. ``n_id`` has the user ids if its numbers are distinct. Everything else is
+refused by its name. torch and PyG are imported only here, when such a file is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
-from atta.errors import ConfigError, DataError
-from atta.observe.extras import load
+from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.common import add_features, first_line
+from atta.partition.importers.pyg_objects import as_array, is_matrix, kind_of, load_graph, sparse_ends, whole_number
+from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
-from atta.partition.schema import is_table_name
+from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
 
 __all__ = ["edge_table", "node_table", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
 _SCALARS = {*_EDGE_TABLES, "weight"}
+_COUNTS = {"num_nodes", "num_edges", "num_classes"}
+_OF_NODES = {"x", "n_id", "batch", "ptr", *_COUNTS}
+_OF_EDGES = {"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"}
 _WHY = {
     "e_id": "edges are identified by their positions, and it says something else",
-    "batch": "it tells several graphs apart",
+    "batch": "it tells several graphs apart; without it they are one graph of several components",
     "ptr": "it tells several graphs apart",
-    "edge_label_index": "edges that are seeds belong to a LinkNeighborLoader",
 }
-_OTHER = {"edge_index", "edge_label_index", "n_id", "e_id", "num_nodes", "num_classes", "batch", "ptr"}
+_NO_TABLES = {"edge_index", "edge_label_index", "n_id", "e_id", "batch", "ptr", *_COUNTS}
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import one object; the tuple that PyG's in-memory data sets save is accepted when it holds a single graph."""
-    data = _load(source)
-    stores = data.to_dict() if hasattr(data, "to_dict") else data
-    if not isinstance(stores, Mapping):
-        raise DataError(source, f"holds a {type(data).__name__} instead of Data or HeteroData")
+    """Import the only graph of a file. Raises DataError if it holds none, or several."""
+    data = load_graph(source, options)
     whole = _Source(source, options)
-    nodes, edges, rest = _split_stores(source, dict(stores))
-    indices = {e: whole.index(e, store) for e, store in edges.items()}
-    counts = {t: _num_nodes(source, t, store, indices) for t, store in nodes.items()}
-    shared = list(edges) == [EDGE_TYPE] and nodes.get(NODE_TYPE) is edges[EDGE_TYPE]
+    shared = not hasattr(data, "edge_items")  # Data has one store
+    nodes, edges, rest = _stores(data, shared=shared)
+    indices = {e: whole.index(e, store, shared=shared) for e, store in edges.items()}
     for node_type, store in nodes.items():
-        whole.add_nodes(out, node_type, counts[node_type], store, shared=shared)
-    stated = (nodes[NODE_TYPE] if shared else rest).get("num_classes")
-    state_classes(out, source, stated if isinstance(stated, int) else None)
+        least = max((_needed(node_type, e, edges[e], index) for e, index in indices.items()), default=0)
+        store.num_nodes = _num_nodes(source, node_type, store, least)
+        of_nodes = {name: v for name, v in store.items() if not (shared and _belongs_to_edges(store, name))}
+        whole.add_nodes(out, node_type, of_nodes, edges=indices[EDGE_TYPE].shape[1] if shared else None)
+    state_classes(out, source, whole_number(rest.get("num_classes")))
     for name, value in rest.items():
-        if name != "num_classes" or not _says_nothing(name, value):
+        if not shared and (name != "num_classes" or whole_number(value) is None):
             options.refuse(source, name, "it belongs to no node type and no edge type")
     for edge_type, store in edges.items():
-        index = indices[edge_type]
-        add_edges(
-            out, edge_type, (index[0], index[1]), options, whole.edge_tables(index.shape[1], store, shared=shared)
-        )
+        src, dst = indices[edge_type]
+        of_edges = {name: v for name, v in store.items() if not shared or _belongs_to_edges(store, name)}
+        add_edges(out, edge_type, (src, dst), options, whole.edge_tables(len(src), of_edges, shared=shared))
+
+
+def _stores(data: Any, *, shared: bool) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The stores by node type, the stores by edge type, and that of the whole graph. In ``Data`` all are one."""
+    whole = data.stores[0]
+    if shared:
+        return {NODE_TYPE: whole}, {EDGE_TYPE: whole}, whole
+    edges = {join_edge_type(*t): store for t, store in data.edge_items()}
+    ends = {end for t in data.edge_types for end in (t[0], t[2])}
+    return {t: data.get_node_store(t) for t in sorted(ends | set(data.node_types))}, edges, whole
 
 
 def recognises(path: Path, head: bytes) -> bool:
@@ -76,11 +87,15 @@ class _Source:
     path: Path
     options: ImportOptions
 
-    def index(self, edge_type: str, store: Mapping[str, Any]) -> Array:
-        """The edge index [2, E] of an edge type."""
+    def index(self, edge_type: str, store: Mapping[str, Any], *, shared: bool) -> Array:
+        """The edge index [2, E] of an edge type. ``Data`` without one has no edges."""
         if "edge_index" not in store:
+            if shared:
+                return np.empty((2, 0), np.int64)
             raise DataError(self.path, f"edge type {edge_type!r} has no edge_index")
-        index = _numpy(store["edge_index"])
+        index: Array | None = as_array(store["edge_index"])
+        if index is None:
+            raise DataError(self.path, f"edge_index of {edge_type!r} is {kind_of(store['edge_index'])}, no [2, E]")
         if index.ndim != 2 or len(index) != 2:
             raise DataError(
                 self.path, f"edge_index of {edge_type!r} has the shape {list(index.shape)} instead of [2, E]"
@@ -89,25 +104,24 @@ class _Source:
             check_numbers(self.path, f"edge_index of {edge_type!r}, {side}", rows)
         return index
 
-    def add_nodes(
-        self, out: GraphWriter, node_type: str, count: int, store: Mapping[str, Any], *, shared: bool
-    ) -> None:
-        """Write a node type with its tables and splits."""
-        rows = {
-            str(name): values
-            for name, value in store.items()
-            if not (_says_nothing(name, value) or (shared and _of_edges(name, value)))
-            and (values := self._rows(name, value, count, "vertex")) is not None
-        }
-        out.add_nodes(node_type, count, ids=offered_ids(self.path, "n_id", rows.pop("n_id", None), count, self.options))
-        for name, values in rows.items():
+    def add_nodes(self, out: GraphWriter, node_type: str, store: Mapping[str, Any], *, edges: int | None) -> None:
+        """Write a node type with its tables and splits. ``edges``: their number if they share the store."""
+        count = int(store["num_nodes"])
+        other = "" if edges is None else f", nor for each edge ({edges})"
+        found = dict(self._found(store, count, f"each vertex ({count}){other}"))
+        out.add_nodes(
+            node_type, count, ids=offered_ids(self.path, "n_id", found.pop("n_id", None), count, self.options)
+        )
+        for name, values in found.items():
             if name == "x":
                 add_features(out, values, node_type, self.options)
             elif name == "y":
                 out.add_labels(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, node_type)
             elif name.endswith("_mask"):
                 self._add_splits(out, node_type, name, values)
-            elif (table := node_table(name, shared=shared)) is not None:
+            elif (
+                table := name if name in self.options.rename else node_table(name, shared=edges is not None)
+            ) is not None:
                 out.add_table(table, values, node_type)
             else:
                 self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
@@ -115,56 +129,74 @@ class _Source:
     def edge_tables(self, count: int, store: Mapping[str, Any], *, shared: bool) -> dict[str, Array]:
         """The tables of an edge type."""
         found: dict[str, Array] = {}
-        for name, value in store.items():
-            if _says_nothing(name, value) or (shared and not _of_edges(name, value)):
-                continue
-            rows = self._rows(name, value, count, "edge", scalar=name in _SCALARS)
-            if rows is None or (name == "e_id" and np.array_equal(rows, np.arange(count))):
+        for name, rows in self._found(store, count, f"each edge ({count})"):
+            if name == "e_id" and np.array_equal(rows, np.arange(count)):
                 continue  # the positions are these numbers already
-            table = edge_table(name, shared=shared)
+            table = str(name) if name in self.options.rename else edge_table(name, shared=shared)
             if table is None:
-                self.options.refuse(self.path, name, _WHY.get(str(name), "tables cannot have this name"))
+                self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
             elif table in found:
                 self.options.refuse(self.path, name, f"there is another tensor for the table {table!r}")
+            elif table in ("weight", "time") and rows.size != count:
+                self.options.refuse(self.path, name, f"{list(rows.shape)} is not one number for each edge")
             else:
-                found[table] = rows
+                found[table] = rows.reshape(-1) if table in ("weight", "time") else rows
         return found
 
-    def _rows(self, name: object, value: Any, count: int, what: str, *, scalar: bool = False) -> Array | None:
-        """A tensor with a row per vertex or edge of the store; None: it is refused, and the user said to drop it."""
-        rows = _plain(value)
-        if rows is None:
-            self.options.refuse(self.path, name, f"it is {_kind(value)}, no dense tensor of numbers")
-        elif scalar and rows.size == count:
-            return rows.reshape(-1)
-        elif rows.shape[:1] != (count,):
-            self.options.refuse(self.path, name, f"{list(rows.shape)} is not one row for each {what} ({count})")
-        elif scalar:
-            self.options.refuse(self.path, name, f"{list(rows.shape)} is not one number for each edge")
-        else:
-            return rows
-        return None
+    def _found(self, store: Mapping[str, Any], count: int, of: str) -> Iterator[tuple[str, Any]]:
+        """The attributes that have ``count`` rows, one ``of`` each. Refuse the others, unless they say nothing."""
+        for name, value in store.items():
+            if _says_nothing(name, value, store):
+                continue
+            if why := _of_seeds(name, store):
+                self.options.refuse(self.path, name, why)
+            elif name == "x" and is_matrix(value) and value.ndim == 2 and len(value) == count:
+                yield name, _csr(value)
+            elif (rows := as_array(value)) is None or (isinstance(value, list | tuple) and len(value) != count):
+                self.options.refuse(self.path, name, f"it is {kind_of(value)}, no dense tensor of numbers")
+            elif rows.shape[:1] != (count,):
+                self.options.refuse(self.path, name, _WHY.get(name) or f"{list(rows.shape)} is not one row for {of}")
+            else:
+                yield name, rows
 
     def _add_splits(self, out: GraphWriter, node_type: str, name: str, values: Array) -> None:
         for split, mask in as_masks(self.path, name, name.removesuffix("_mask"), values).items():
             out.add_split(split, mask, node_type)
 
 
-def _says_nothing(name: object, value: Any) -> bool:
-    """Whether a value of a store is absent, or is read elsewhere."""
-    return value is None or (name in ("num_nodes", "num_classes") and isinstance(value, int)) or name == "edge_index"
+def _says_nothing(name: str, value: Any, store: Mapping[str, Any]) -> bool:
+    """Whether an attribute is read elsewhere, or says nothing new: where the only graph of a batch begins."""
+    if name in ("batch", "ptr") and (rows := as_array(value)) is not None and "num_nodes" in store:
+        alone = [0, store["num_nodes"]]
+        return not rows.any() if name == "batch" else "batch" in store or np.array_equal(rows, alone)
+    return name == "edge_index" or (name in _COUNTS and whole_number(value) is not None)
 
 
-def _of_edges(name: object, value: Any) -> bool:
-    """Whether a value of ``Data``, where vertices and edges share a store, is about edges."""
-    return name in _EDGE_TABLES or name == "e_id" or str(name).startswith("edge_")
+def _of_seeds(name: str, store: Mapping[str, Any]) -> str | None:
+    """Why an attribute is refused that says which edges are seeds, as PyG's ``RandomLinkSplit`` adds them."""
+    if name.endswith("label_index"):
+        return "edges that are seeds belong to a LinkNeighborLoader"
+    if name.endswith("label") and f"{name}_index" in store:
+        return f"it belongs to the seeds {name}_index, which belong to a LinkNeighborLoader"
+    return None
+
+
+def _belongs_to_edges(store: Any, name: str) -> bool:
+    """Whether an attribute of ``Data``, where vertices and edges share a store, is about edges: PyG's own rule. Where
+    PyG calls it neither, the first dimension decides."""
+    if name in _OF_NODES or name in _OF_EDGES or _of_seeds(name, store):
+        return name not in _OF_NODES
+    if store.is_node_attr(name) or store.is_edge_attr(name):
+        return bool(store.is_edge_attr(name))
+    rows = getattr(store[name], "shape", ())[:1]
+    return rows == (store.num_edges,) and (rows != (store.num_nodes,) or "edge" in name)
 
 
 def node_table(name: object, *, shared: bool) -> str | None:
     """Return the name of the node table for the tensor ``name``. ``shared``: whether edges are in the same store, as
     in ``Data``."""
-    of_edges = shared and (name in _EDGE_TABLES or str(name).startswith("edge_"))
-    if of_edges or name in _OTHER or str(name).endswith("_mask") or not is_table_name(name):
+    elsewhere = name in _NO_TABLES or (shared and name in _OF_EDGES)
+    if elsewhere or str(name).endswith(("_mask", "label_index")) or not is_table_name(name):
         return None
     return str(name)
 
@@ -173,85 +205,42 @@ def edge_table(name: object, *, shared: bool) -> str | None:
     """Return the name of the edge table for the tensor ``name``. In ``Data`` its prefix is ``edge_``."""
     if name in _EDGE_TABLES:
         return _EDGE_TABLES[str(name)]
-    if name in _OTHER or (shared and not str(name).startswith("edge_")):
+    if name in _NO_TABLES or str(name).endswith("label_index"):
         return None
     table = str(name).removeprefix("edge_") if shared and name != "edge_attr" else str(name)
     return table if is_table_name(table) else None
 
 
-def _load(source: Path) -> Any:
-    torch = load("importing PyG files", "torch", "torch_geometric.data")
-    import torch_geometric.data as pyg_data
-    from torch_geometric.data import storage
-
-    admitted: list[Any] = [
-        pyg_data.Data, pyg_data.HeteroData, storage.BaseStorage, storage.NodeStorage, storage.EdgeStorage,
-        storage.GlobalStorage, *(getattr(pyg_data.data, name) for name in ("DataEdgeAttr", "DataTensorAttr")),
-    ]  # fmt: skip
-    try:
-        with torch.serialization.safe_globals(admitted):
-            value = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen types for damaged or refused files
-        raise DataError(source, f"refused by torch.load(weights_only=True): {first_line(error)}") from None
-    if not isinstance(value, tuple):
-        return value
-    if len(value) > 1 and value[1] is not None:
-        lengths = {len(s) for s in value[1].values()} if isinstance(value[1], Mapping) else set()
-        if lengths and lengths != {2}:
-            raise DataError(source, "holds several graphs; only single graphs are imported")
-    return value[0]
+def _needed(node_type: str, edge_type: str, store: Any, index: Array) -> int:
+    """The number of vertices of a type that the edges of a type have, as far as they tell."""
+    ends = split_edge_type(edge_type)
+    sizes = getattr(store.get("edge_index"), "sparse_size", lambda: (None, None))()
+    of_type = [
+        size or (int(rows.max()) + 1 if rows.size else 0)
+        for end, size, rows in zip((ends[0], ends[-1]), sizes, index, strict=True)
+        if end == node_type
+    ]
+    return max(of_type, default=0)
 
 
-def _split_stores(source: Path, stores: dict[Any, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the stores by node type, the stores by edge type, and all other values."""
-    edges = {"__".join(t): s for t, s in stores.items() if isinstance(t, tuple)}
-    if not edges:
-        if "edge_index" not in stores:
-            raise DataError(source, "has no edge_index")
-        return {NODE_TYPE: stores}, {EDGE_TYPE: stores}, {}
-    rest = dict(stores.pop("_global_store", None) or {})
-    nodes = {t: s for t, s in stores.items() if isinstance(t, str) and isinstance(s, Mapping)}
-    rest |= {t: s for t, s in stores.items() if not isinstance(t, tuple) and t not in nodes}
-    ends = {end for t in stores if isinstance(t, tuple) for end in (t[0], t[2])}
-    return {t: nodes.get(t, {}) for t in sorted(ends | nodes.keys())}, edges, rest
-
-
-def _num_nodes(source: Path, node_type: str, store: Mapping[str, Any], indices: Mapping[str, Array]) -> int:
-    if isinstance(store.get("num_nodes"), int):
-        return int(store["num_nodes"])
-    for name in ("x", "y", "train_mask"):
-        if name in store and hasattr(store[name], "shape"):
-            return int(store[name].shape[0])
-    largest = -1
-    for edge_type, index in indices.items():
-        ends = edge_type.split("__")
-        for side, end in ((0, ends[0]), (1, ends[-1])):
-            if end == node_type:
-                largest = max(largest, int(index[side].max()) if index.size else -1)
-    if largest < 0:
+def _num_nodes(source: Path, node_type: str, store: Any, least: int) -> int:
+    """The number of vertices by PyG's rule. Where PyG warns that it guesses, labels and masks tell it, and then the
+    edges (``least``)."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        count = store.num_nodes
+    if count is not None and not said:
+        return int(count)
+    for name in ("y", "train_mask"):
+        rows = (*getattr(store.get(name), "shape", ()), 0)[0]
+        if rows >= max(least, 1):
+            return int(rows)
+    if least == 0:
         raise DataError(source, f"the number of vertices of type {node_type!r} is nowhere stated")
-    return largest + 1
+    return least
 
 
-def _kind(value: Any) -> str:
-    """The kind of a value, for people."""
-    if getattr(value, "is_sparse", False) or "sparse" in str(getattr(value, "layout", "")):
-        return "a sparse tensor"
-    return f"a tensor of {value.dtype}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
-
-
-def _plain(value: Any) -> Array | None:
-    """Return a tensor as a numpy array, None for every value that numpy cannot hold."""
-    if getattr(value, "is_sparse", False) or not hasattr(value, "numpy"):
-        return None
-    try:
-        rows = np.asarray(value.detach().numpy())
-    except (TypeError, RuntimeError):  # other layouts, bfloat16
-        return None
-    return rows if rows.dtype.kind in "biuf" else None
-
-
-def _numpy(tensor: Any) -> Array:
-    if (rows := _plain(tensor)) is None:
-        raise ConfigError("sparse tensors are not imported; store edge_index and dense x")
-    return rows
+def _csr(matrix: Any) -> csr_array:
+    """A sparse matrix of torch as one of scipy."""
+    row, col, values = sparse_ends(matrix.detach())
+    return csr_array((np.asarray(values), (np.asarray(row), np.asarray(col))), shape=tuple(matrix.shape))

@@ -8,9 +8,7 @@ PyG's own folders have neither labels nor splits. Folders that ``atta export pyg
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,18 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.edges import add_edges
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_masks
+from atta.partition.importers.reading.torch_files import load_torch
+from atta.partition.schema import join_edge_type
 
-__all__ = ["read", "recognises"]
+__all__ = ["map_file", "read", "recognises"]
 
 Array = npt.NDArray[Any]
-_DEFAULTDICT = b"ccollections\ndefaultdict\n"
+_LONGEST = 255 - len(".pt")
 _Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs
 
 
@@ -40,10 +40,10 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     folder = source.parent if source.is_file() else source
     meta = _meta(folder / "META.json")
     nodes: dict[_Key, str] = {t: t for t in meta["node_types"] or ()} or {None: NODE_TYPE}
-    edges: dict[_Key, str] = {tuple(e): "__".join(e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
+    edges: dict[_Key, str] = {tuple(e): join_edge_type(*e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
     counts = {}
     for key, node_type in nodes.items():
-        parts = _tensor(folder / ("node_map.pt" if key is None else f"node_map/{key}.pt"))
+        parts = _tensor(folder / map_file("node_map", key))
         counts[node_type] = len(parts)
         out.add_nodes(node_type, len(parts))
         out.add_table("part", parts.astype(np.int32), node_type)
@@ -51,7 +51,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         _add_tables(folder, meta["num_parts"], key, out, options)
     offset = 0  # PyG numbers the edges of all types together
     for key, edge_type in edges.items():
-        total = len(_tensor(folder / ("edge_map.pt" if key is None else f"edge_map/{'__'.join(key)}.pt")))
+        total = len(_tensor(folder / map_file("edge_map", key)))
         ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
         add_edges(out, edge_type, ends, options, tables)
         offset += total
@@ -61,6 +61,19 @@ def recognises(path: Path, head: bytes) -> bool:
     """Whether this is a folder with ``META.json`` and ``part_0``, or that file."""
     folder = path.parent if head else path
     return (not head or path.name == "META.json") and (folder / "META.json").is_file() and (folder / "part_0").is_dir()
+
+
+def map_file(kind: str, key: _Key) -> str:
+    """Where PyG keeps the partition of each vertex or edge of a type, within the folder: its name is part of the path.
+
+    Raises ConfigError for a name that leads elsewhere.
+    """
+    if key is None:
+        return f"{kind}.pt"
+    name = key if isinstance(key, str) else "__".join(key)
+    if any(word in {"", ".", ".."} or len(word.encode()) > _LONGEST for word in name.split("/")):
+        raise ConfigError(f"the type {name!r}, which PyG makes a path, and it is none")
+    return f"{kind}/{name}.pt"
 
 
 def _meta(path: Path) -> dict[str, Any]:
@@ -130,7 +143,7 @@ def _edges(
 def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping[str, Any]]:
     """The content of a part's file for one type, and the file."""
     path = folder / f"part_{part}" / name
-    value = _load(path)
+    value = load_torch(path)
     found = value if key is None else value.get(key, {}) if isinstance(value, Mapping) else None
     if not isinstance(found, Mapping):
         raise DataError(path, f"says nothing about {key or 'the graph'}")
@@ -171,42 +184,10 @@ def _scatter(path: Path, out: Array, rows: Array, values: Array) -> None:
 
 
 def _tensor(path: Path) -> Array:
-    return _array(path, _load(path))
+    return _array(path, load_torch(path))
 
 
 def _array(path: Path, value: Any) -> Array:
     if value is None or not hasattr(value, "numpy"):
         raise DataError(path, "a tensor is missing")
     return np.asarray(value.detach().numpy())
-
-
-def _load(path: Path) -> Any:
-    import torch
-
-    try:
-        with torch.serialization.safe_globals([(_plain, "atta.defaultdict"), dict]):
-            return torch.load(_without_defaultdict(path), weights_only=True)
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
-    except Exception as error:  # torch.load raises many unrelated types
-        raise DataError(path, f"not readable: {error}") from None
-
-
-def _plain(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
-def _without_defaultdict(path: Path) -> Path | io.BytesIO:
-    """Replace each ``defaultdict`` by a plain dict. PyG saves edge tables in one, and torch's safe reader refuses to
-    fill it."""
-    with zipfile.ZipFile(path) as archive:
-        name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
-        if _DEFAULTDICT not in archive.read(name):
-            return path
-        copy = io.BytesIO()
-        with zipfile.ZipFile(copy, "w") as out:
-            for entry in archive.namelist():
-                value = archive.read(entry)
-                out.writestr(entry, value.replace(_DEFAULTDICT, b"catta\ndefaultdict\n") if entry == name else value)
-    copy.seek(0)
-    return copy

@@ -14,6 +14,7 @@ from atta.errors import ConfigError, DataError
 from atta.observe.progress import Progress
 from atta.partition.disk.files import map_array
 from atta.partition.graph import Graph
+from atta.partition.names import file_name
 
 __all__ = ["Given"]
 
@@ -23,7 +24,8 @@ class Given:
     """Reads the partition of each vertex from a file or from the graph itself.
 
     Attributes:
-        path: an npy file of integers, one per vertex, or a folder with ``TYPE.npy`` for every node type.
+        path: an npy file of integers, one per vertex, or a folder with ``TYPE.npy``, or
+            ``file_name`` of TYPE, for every node type.
         table: instead of a path, the name of a table that every node type has.
     """
 
@@ -51,7 +53,7 @@ class Given:
             return {t: _checked(graph.path, values, counts[t], parts) for t, values in tables.items()}
         if not path.is_dir() and len(counts) > 1:
             raise ConfigError(f"{path}: with several node types, a folder with TYPE.npy for each is needed")
-        files = {t: path / f"{t}.npy" if path.is_dir() else path for t in counts}
+        files = {t: _file_of(path, t) if path.is_dir() else path for t in counts}
         return {t: _read(file, counts[t], parts) for t, file in files.items()}
 
 
@@ -65,3 +67,8 @@ def _checked(path: Path, values: npt.NDArray[Any], count: int, parts: int) -> np
     if count and not (values.min() >= 0 and values.max() < parts):
         raise DataError(path, f"names partitions {values.min()} to {values.max()}, there are {parts} from 0 on")
     return values.astype(np.int32)
+
+
+def _file_of(folder: Path, node_type: str) -> Path:
+    path = folder / file_name(node_type, ".npy")
+    return path if path.exists() or "/" in node_type else folder / f"{node_type}.npy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atta.partition.dataset import Dataset, part_folder
+from atta.partition.names import node_folder
 
 __all__ = ["Needs", "needs_of"]
 
@@ -71,4 +72,4 @@ def _halo_edges(dataset: Dataset, part: int) -> int:
 
 
 def _halo(dataset: Dataset, part: int, node_type: str) -> int:
-    return dataset.files[f"{part_folder(part)}/nodes/{node_type}/halo.npy"].shape[0]
+    return dataset.files[f"{part_folder(part)}/{node_folder(node_type)}/halo.npy"].shape[0]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError, UnknownNameError
+from atta.partition.names import edge_folder, node_folder
 from atta.partition.schema import Schema
 
 __all__ = ["CSC", "Part", "part_folder"]
@@ -67,7 +68,7 @@ class Part:
         return self._csc[edge_type]
 
     def _open_csc(self, edge_type: str) -> CSC:
-        folder = self.path / "edges" / self._schema.check_edge_type(edge_type)
+        folder = self.path / edge_folder(self._schema.check_edge_type(edge_type))
         indptr, indices = self._map(folder / "indptr.npy"), self._map(folder / "indices.npy")
         if indptr[0] != 0 or indptr[-1] != len(indices):
             raise DataError(folder / "indptr.npy", f"does not end at the {len(indices)} edges of this partition")
@@ -80,7 +81,7 @@ class Part:
         key = node_type, name
         if key not in self._tables:
             self._schema.table(node_type, name)
-            self._tables[key] = self._map(self.path / "nodes" / node_type / f"{name}.npy")
+            self._tables[key] = self._map(self.path / node_folder(node_type) / f"{name}.npy")
         return self._tables[key]
 
     def edge_table(self, edge_type: str, name: str) -> Array:
@@ -89,8 +90,8 @@ class Part:
         tables = self._schema.edge_tables[self._schema.check_edge_type(edge_type)]
         if name not in tables:
             raise UnknownNameError.of(f"table of edge type {edge_type!r}:", name, tables)
-        return self._map(self.path / "edges" / edge_type / f"{name}.npy")
+        return self._map(self.path / edge_folder(edge_type) / f"{name}.npy")
 
     def halo(self, node_type: str) -> Array:
         """Return the ascending internal ids (int64) of in-neighbours that other partitions own."""
-        return self._map(self.path / "nodes" / self._schema.check_node_type(node_type) / "halo.npy")
+        return self._map(self.path / node_folder(self._schema.check_node_type(node_type)) / "halo.npy")

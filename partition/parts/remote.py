@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,7 @@ def written_graph(
     *,
     overwrite: bool = False,
     provenance: dict[str, Any] | None = None,
+    rename: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Iterator[GraphWriter]:
     """A writer of the graph folder ``dst``, which may be a URL of object storage: it is then sent when it is complete.
@@ -115,12 +116,12 @@ def written_graph(
         ConfigError: ``dst`` may not be written. DataError: storage does not take it.
     """
     if not is_url(dst):
-        with GraphWriter(dst, overwrite=overwrite, provenance=provenance) as out:
+        with GraphWriter(dst, overwrite=overwrite, provenance=provenance, rename=rename) as out:
             yield out
         return
     with (
         sent(str(dst), GRAPH_MANIFEST, overwrite=overwrite, progress=progress) as made,
-        GraphWriter(made, provenance=provenance) as out,
+        GraphWriter(made, provenance=provenance, rename=rename) as out,
     ):
         yield out
 

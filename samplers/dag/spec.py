@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import join_edge_type
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
@@ -293,6 +294,6 @@ def _by_hop(schema: SchemaLike, num_neighbors: FanOuts) -> list[dict[str, int]]:
 def _edge_type_name(edge_type: EdgeType) -> str:
     """The name ``"src__rel__dst"`` of an edge type that is given by name or as a triple."""
     try:
-        return edge_type if isinstance(edge_type, str) else "__".join(edge_type)
+        return edge_type if isinstance(edge_type, str) else join_edge_type(*edge_type)
     except TypeError:
         raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names") from None

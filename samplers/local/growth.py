@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.partition.schema import split_edge_type
 from atta.samplers import kernels
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import hash_string
@@ -88,7 +89,7 @@ class EdgeType:
     """One edge type, ready to be sampled."""
 
     def __init__(self, name: str, graph: LocalGraph, method: Method, threads: int) -> None:
-        source, _, target = name.split("__") if name.count("__") == 2 else ("node", "to", "node")
+        source, _, target = split_edge_type(name) if name.count("__") == 2 else ("node", "to", "node")
         self.source, self.target = source, target
         self.graph, self.hash = graph, hash_string(name)
         self.keys = Keys(graph.keys)

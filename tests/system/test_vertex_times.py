@@ -26,7 +26,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.deploy import deploy
 from atta.partition.graph import GraphWriter
 from atta.samplers import LocalGraph, LocalSampler
-from tests.system.conftest import free_port
+from tests.addresses import held_addresses
 from tests.system.running import Running, daemons
 
 CITES, WRITES, REVIEWS = "paper__cites__paper", "author__writes__paper", "venue__prints__paper"
@@ -229,7 +229,7 @@ def test_deployed_folders_have_the_times_of_all_vertices(papers: Papers, tmp_pat
     assert sorted((tmp_path / "machine-0/part-0001").rglob("*.npy")) == [
         tmp_path / f"machine-0/part-0001/nodes/{t}/time.npy" for t in ("author", "paper")
     ]
-    peers = {part: f"127.0.0.1:{free_port()}" for part in (0, 1)}
+    peers = dict(enumerate(held_addresses(2)))
     with daemons() as running:
         for part, address in peers.items():
             running.start(tmp_path / f"machine-{part}", part, address, peers)
@@ -257,7 +257,7 @@ class Live:
 
     def __init__(self, papers: Papers) -> None:
         self.running, self.data = Running(), papers.cut(3, "random")
-        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self.addresses = held_addresses(2)
         self.peers = {0: self.addresses[0], 1: self.addresses[1], 2: self.addresses[1]}
         for number in (0, 1):
             self.start(number)

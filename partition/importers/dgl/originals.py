@@ -21,6 +21,7 @@ from atta.partition.importers.dgl.tensors import TypeNames, require_dgl
 from atta.partition.importers.reading.common import first_line, load_array, load_npz
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.stated import as_ids, distinct_ids
+from atta.partition.importers.reading.torch_files import load_torch
 
 __all__ = ["original_edges", "original_nodes"]
 
@@ -49,6 +50,10 @@ class Folder(Protocol):
 
     def part_folder(self, part: int) -> Path:
         """The folder of a part's files."""
+
+    @property
+    def of_graphbolt(self) -> bool:
+        """Whether the parts' graphs are GraphBolt's, which keep no original numbers."""
 
     def graph(self, part: int) -> tuple[Any, Any]:
         """A part's graph and partition book."""
@@ -102,6 +107,8 @@ def _find(
             raise DataError(folder.path.parent, f"{in_parts} is missing in some parts")
         pieces = [_by_type(path, _load(path), known) for path in parts]
         return parts[0], {key: np.concatenate([piece[key] for piece in pieces]) for key in known}
+    if folder.of_graphbolt:
+        return folder.path, None
     return folder.path, _in_graphs(folder, known, of_nodes="nid" in name)
 
 
@@ -110,11 +117,9 @@ def _load(path: Path) -> Any:
         return load_array(path)
     if path.suffix == ".npz":
         return load_npz(path)
+    if path.suffix == ".pt":
+        return load_torch(path)
     try:
-        if path.suffix == ".pt":
-            import torch
-
-            return torch.load(path, map_location="cpu", weights_only=True)
         return require_dgl("importing DistDGL's partitions").data.utils.load_tensors(str(path))
     except ConfigError:
         raise
@@ -133,7 +138,7 @@ def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
     for key, tensor in value.items():
         name = ":".join(key) if isinstance(key, tuple) else str(key)
         if name not in types:  # a relation alone
-            name = next((t for t in types if t.split(":")[1:2] == [name]), name)
+            name = next((t for t in types if f":{name}:" in t), name)
         found[name] = np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
     if set(found) != set(types):
         raise DataError(path, f"holds numbers of {', '.join(found) or 'no type'}; the graph has {', '.join(types)}")

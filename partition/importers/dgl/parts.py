@@ -4,6 +4,8 @@ DistDGL renumbers vertices and edges. Their original numbers are the users' ids;
 return to their original order, because their positions are the users' edge ids. If no file has the original numbers,
 the import takes DistDGL's numbers (per type) and tells the user.
 
+A part's graph is DGL's own (``part_graph``) or, where there is no such file, GraphBolt's (``part_graph_graphbolt``).
+
 The partition of each vertex becomes the node table ``part``: ``atta partition --method given --option table=part``
 makes a dataset with the same partitions.
 """
@@ -23,6 +25,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.importers.dgl.originals import original_edges, original_nodes
 from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, arrays, edge_tensor, require_dgl, table_names
+from atta.partition.importers.dgl.topology import part_edges
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec
@@ -32,6 +35,7 @@ __all__ = ["PART", "read_parts"]
 Array = npt.NDArray[Any]
 PART = "part"
 """The node table that has the partition of each vertex."""
+_GRAPHBOLT = "part_graph_graphbolt"
 _KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
 
 
@@ -108,10 +112,20 @@ class _Folder:
             raise DataError(self.path, f"the ranges of {key!r} are not those of {self.num_parts} parts") from None
         return np.concatenate([[0], np.cumsum(table[:, 1] - table[:, 0])])
 
+    @property
+    def of_graphbolt(self) -> bool:
+        """Whether the parts' graphs are GraphBolt's alone."""
+        part = self.config.get("part-0")
+        return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
+
     def part_folder(self, part: int) -> Path:
         """The folder of a part's files."""
+        return self._graph_file(part).parent
+
+    def _graph_file(self, part: int) -> Path:
         try:
-            return (self.path.parent / str(self.config[f"part-{part}"]["part_graph"])).parent
+            name = self.config[f"part-{part}"][_GRAPHBOLT if self.of_graphbolt else "part_graph"]
+            return self.path.parent / str(name)
         except (KeyError, TypeError):
             raise DataError(self.path, f"part {part} is not readable: the configuration lacks its part_graph") from None
 
@@ -123,6 +137,52 @@ class _Folder:
         except Exception as error:  # DGL's own errors have no common base
             raise self._unreadable(part, error) from None
         return graph, book
+
+    def owned_edges(self, part: int, options: ImportOptions) -> tuple[Array, Array, Array, Array]:
+        """The edges that a part owns: numbers of their types, and their own, their sources' and their destinations'
+        numbers within the types."""
+        if self.of_graphbolt:
+            source, target, edges = part_edges(self._graph_file(part))
+            kind, numbers = self._within("edge_map", edges)
+            inner = self._owned("edge_map", part, edges)
+            source, target = (self._within("node_map", rows[inner])[1] for rows in (source, target))
+            return kind[inner], numbers[inner], source, target
+        graph, book = self.graph(part)
+        for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):
+            options.refuse(
+                self.part_folder(part) / "graph.dgl", name, "it is a tensor of the part's graph, HALO included"
+            )
+        inner = graph.edata["inner_edge"].bool()
+        source, target = (ends[inner] for ends in graph.edges(order="eid"))
+        kind, numbers = book.map_to_per_etype(graph.edata["_ID"][inner])
+        _, source = book.map_to_per_ntype(graph.ndata["_ID"][source])
+        _, target = book.map_to_per_ntype(graph.ndata["_ID"][target])
+        return kind.numpy(), numbers.numpy(), source.numpy(), target.numpy()
+
+    def _ranges(self, name: str) -> Array:
+        """The ranges of numbers that are not empty: rows of first, end, part, number of the type, and the first number
+        within the type; ascending."""
+        keys = self.names.nodes if name == "node_map" else self.names.edges
+        rows = [
+            (int(lo), int(hi), part, kind, int(self.starts(key)[part]))
+            for kind, key in enumerate(keys)
+            for part, (lo, hi) in enumerate(self.config[name][key])
+        ]
+        return np.array(sorted(row for row in rows if row[0] < row[1]), np.int64).reshape(-1, 5)
+
+    def _within(self, name: str, numbers: Array) -> tuple[Array, Array]:
+        """The numbers of the types, and the numbers within them, of vertices or edges; raises DataError."""
+        ranges = self._ranges(name)
+        places = np.searchsorted(ranges[:, 0], numbers, side="right") - 1
+        if len(numbers) and (places.min() < 0 or (numbers >= ranges[places, 1]).any()):
+            raise DataError(self.path, f"{name} has no range for a number of a part")
+        found = ranges[places]
+        return found[:, 3], numbers - found[:, 0] + found[:, 4]
+
+    def _owned(self, name: str, part: int, numbers: Array) -> Array:
+        """Mark the numbers that are a part's own."""
+        ranges = self._ranges(name)
+        return np.asarray(ranges[np.searchsorted(ranges[:, 0], numbers, side="right") - 1, 2] == part)
 
     def features(self, part: int, options: ImportOptions) -> tuple[dict[tuple[str, str], Array], ...]:
         """A part's node and edge tensors by (type, name)."""
@@ -136,11 +196,11 @@ class _Folder:
         for frame, known in zip(frames, (self.names.nodes, self.names.edges), strict=True):
             found.append({})
             for key, rows in arrays(self.part_folder(part), frame or {}, options).items():
-                of_type, _, name = key.partition("/")
-                if of_type in known:
-                    found[-1][of_type, name] = rows
+                of_type = max((t for t in known if key.startswith(f"{t}/")), key=len, default=None)
+                if of_type is not None:
+                    found[-1][of_type, key.removeprefix(f"{of_type}/")] = rows
                 else:
-                    options.refuse(self.part_folder(part), key, f"the graph has no type {of_type!r}")
+                    options.refuse(self.part_folder(part), key, f"the graph has no type {key.partition('/')[0]!r}")
         return tuple(found)
 
     def _unreadable(self, part: int, error: Exception) -> DataError:
@@ -238,20 +298,13 @@ def _add_edges(
     options: ImportOptions,
 ) -> None:
     """Pass the edges that a part owns to the sinks of their types."""
-    graph, book = folder.graph(part)
     where = folder.part_folder(part)
-    for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):
-        options.refuse(where / "graph.dgl", name, "it is a tensor of the part's graph, HALO included")
-    inner = graph.edata["inner_edge"].bool()
-    source, target = (ends[inner] for ends in graph.edges(order="eid"))
-    kind, numbers = book.map_to_per_etype(graph.edata["_ID"][inner])
-    _, source = book.map_to_per_ntype(graph.ndata["_ID"][source])
-    _, target = book.map_to_per_ntype(graph.ndata["_ID"][target])
+    kind, numbers, source, target = folder.owned_edges(part, options)
     for number, (key, sink) in enumerate(sinks.items()):
-        mine = (kind == number).numpy()
+        mine = kind == number
         rows_of = {}
         for (of_type, name), rows in tables.items():
             if of_type == key and (values := edge_tensor(where, name, rows, options)) is not None:
                 rows_of[name] = values
-        columns = {"src": source.numpy()[mine], "dst": target.numpy()[mine]}
-        sink.add(part, numbers.numpy()[mine], columns, rows_of)
+        columns = {"src": source[mine], "dst": target[mine]}
+        sink.add(part, numbers[mine], columns, rows_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,27 @@ from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.common import add_features
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.rows import FileRows
 from atta.partition.importers.reading.stated import as_mask
-from atta.partition.schema import is_table_name
+from atta.partition.importers.reading.written import add_node_rows
+from atta.partition.schema import join_edge_type
 
-__all__ = ["TypeNames", "add_tensor", "arrays", "edge_tensor", "require_dgl", "table_names"]
+__all__ = [
+    "TypeNames",
+    "add_node_tables",
+    "add_tensor",
+    "arrays",
+    "edge_ends",
+    "edge_table",
+    "edge_tensor",
+    "require_dgl",
+    "table_names",
+]
 
 Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
+_ONLY = ("_N", "_V")
+"""DGL's names of the only node type: of graphs, and of its CSV files."""
 _SCALARS = ("weight", "time")
 _NO_NAME = "tables cannot have this name"
 
@@ -52,13 +66,22 @@ class TypeNames:
     def _name(self, node_types: Mapping[str, int], edge_types: Mapping[str, int]) -> None:
         single = len(node_types) == 1
         self.nodes = {
-            t: NODE_TYPE if single and t == "_N" else t for t in sorted(node_types, key=lambda t: node_types[t])
+            t: NODE_TYPE if single and t in _ONLY else t for t in sorted(node_types, key=lambda t: node_types[t])
         }
         self.edges = {}
         for key in sorted(edge_types, key=lambda e: edge_types[e]):
-            source, relation, target = key.split(":")
-            plain = single and relation == "_E"
-            self.edges[key] = EDGE_TYPE if plain else f"{self.nodes[source]}__{relation}__{self.nodes[target]}"
+            source, relation, target = edge_ends(key, self.nodes)
+            plain = single and source in _ONLY and relation == "_E"
+            self.edges[key] = EDGE_TYPE if plain else join_edge_type(self.nodes[source], relation, self.nodes[target])
+
+
+def edge_ends(key: str, node_types: Container[str]) -> tuple[str, str, str]:
+    """The three names in DGL's ``"a:r:b"``; raises ValueError unless these are told apart by the node types."""
+    words = key.split(":")
+    cuts = [(i, j) for j in range(2, len(words)) for i in range(1, j)]
+    split = [(":".join(words[:i]), ":".join(words[i:j]), ":".join(words[j:])) for i, j in cuts]
+    (found,) = [ends for ends in split if ends[0] in node_types and ends[2] in node_types]
+    return found
 
 
 def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> dict[str, Array]:
@@ -70,6 +93,21 @@ def arrays(source: Path, frame: Mapping[str, Any], options: ImportOptions) -> di
         except (TypeError, RuntimeError):
             options.refuse(source, name, f"there are no tables of {rows.dtype}")
     return found
+
+
+def add_node_tables(
+    where: Path, out: GraphWriter, node_type: str, tables: Mapping[str, FileRows], options: ImportOptions
+) -> bool:
+    """Write the tensors of a node type that are read block by block; returns whether labels are among them. Refuse those
+    whose name no table can have."""
+    named = table_names({name: rows.dtype for name, rows in tables.items()})
+    for name, rows in tables.items():
+        table = named.get(name, name)
+        if options.is_table_name(table):
+            add_node_rows(out, node_type, name, rows, table, options)
+        else:
+            options.refuse(where, name, _NO_NAME)
+    return "y" in named.values()
 
 
 def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
@@ -85,17 +123,24 @@ def add_tensor(  # noqa: PLR0917 - the tensor, and where it goes
         add_features(out, rows, node_type, options)
     elif table == "y":
         out.add_labels(rows, node_type)
-    elif table is not None and is_table_name(table):
+    elif table is not None and options.is_table_name(table):
         out.add_table(table, rows, node_type)
     else:
         options.refuse(where, name, _NO_NAME)
 
 
+def edge_table(where: Path, name: str, options: ImportOptions) -> bool:
+    """Whether the tensor ``name`` of edges becomes a table of this name. Refuse it if it cannot."""
+    if not options.is_table_name(name):
+        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
+        return False
+    return True
+
+
 def edge_tensor(where: Path, name: str, rows: Array, options: ImportOptions) -> Array | None:
     """Return the rows of an edge table, None for a tensor that is left out. A weight or time in a column becomes a
     vector."""
-    if not is_table_name(name):
-        options.refuse(where, name, _NO_NAME if name != "_ID" else "edges are identified by their positions")
+    if not edge_table(where, name, options):
         return None
     return rows.reshape(-1) if name in _SCALARS and rows.size == len(rows) else rows
 

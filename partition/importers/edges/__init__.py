@@ -30,6 +30,7 @@ from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.graph import NODE_TYPE, GraphWriter
 from atta.partition.importers.edges.dialect import (
+    DATE,
     INTEGER,
     UNWEIGHTED,
     Dialect,
@@ -43,11 +44,12 @@ from atta.partition.importers.edges.staged import StagedEdges
 from atta.partition.importers.edges.vertices import FoundVertices, IntegerVertices, StringVertices
 from atta.partition.importers.reading.edges import EdgeStream
 from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.schema import join_edge_type
 
 __all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
-_STAGED = {"integer": np.int32, "text": np.int32, "int64": np.int64, "float64": np.float64}
+_STAGED = {"integer": np.int32, "text": np.int32, "int64": np.int64, "float64": np.float64, "date": np.int64}
 _ONE_TYPE, _TWO_TYPES = (NODE_TYPE, "to", NODE_TYPE), ("left", "to", "right")
 
 
@@ -72,7 +74,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         try:
             with StagedEdges(folder, {name: _STAGED[kind] for name, kind in kinds.items()}) as edges:
                 found = _stage(files, kinds, edges, options)
-                _note(files, found, options)
+                _note(files, found, kinds, options)
                 _write(files, edges, found, out, options)
                 return
         except FractionError as error:
@@ -126,6 +128,8 @@ def _kinds(files: Sequence[_EdgeFile], *, string_ids: bool) -> dict[str, str]:
 
     ids = "integer" if not string_ids and all_match(INTEGER, ["src", "dst"]) else "text"
     tables = {name: "int64" if all_match(whole, [name]) else "float64" for name in files[0].roles.tables}
+    if "time" in tables and all_match(DATE, ["time"]):
+        tables["time"] = "date"
     relation = {} if files[0].roles.relation is None else {"relation": "text"}
     return {"src": ids, "dst": ids, **relation, **tables}
 
@@ -180,10 +184,12 @@ def _numbered(where: Path, columns: Mapping[str, Any], found: _FoundTypes) -> di
     return {"src": src, "dst": dst, **rows}
 
 
-def _note(files: Sequence[_EdgeFile], found: _FoundTypes, options: ImportOptions) -> None:
+def _note(files: Sequence[_EdgeFile], found: _FoundTypes, kinds: Mapping[str, str], options: ImportOptions) -> None:
     """Note what the user may want otherwise, and where comments say something else than the lines."""
     for file in files:
         _note_doubts(file, options)
+    if kinds.get("time") == "date":
+        options.notes.append("times are dates: the edge table time has seconds since 1970 (UTC)")
     counts = [("edges", file, lines) for file, lines in zip(files, found.lines, strict=True)]
     if len(files) == 1 and found.ends[0] is found.ends[1]:
         counts.append(("nodes", files[0], len(found.ends[0])))
@@ -218,7 +224,7 @@ def _write(
     both = konect is not None and konect[0] == "sym"
     for name, positions in _by_relation(edges, found.relations) if several else [(relation, None)]:
         total = len(edges) if positions is None else len(positions)
-        edge_type = f"{source}__{name}__{target}"
+        edge_type = join_edge_type(source, name, target)
         with EdgeStream(out, edge_type, options, specs, total=total, both=both) as stream:
             for piece in edges.pieces(rows, positions):
                 stream.append(piece["src"], piece["dst"], **{table: piece[table] for table in specs})

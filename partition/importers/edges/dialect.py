@@ -20,12 +20,14 @@ from atta.partition.schema import is_table_name
 
 __all__ = [
     "BLANKS",
+    "DATE",
     "INTEGER",
     "UNWEIGHTED",
     "Dialect",
     "Roles",
     "dialect_of",
     "fields_of",
+    "known_role",
     "roles_of",
     "splits_into_columns",
 ]
@@ -36,6 +38,8 @@ INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 """How an integer is written. ``007`` is a string, because the number 7 would not give it back."""
 UNWEIGHTED = "unweighted"
 """KONECT's files of this kind have ones for weights where times follow."""
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?")
+"""How a date is written in a column of times."""
 _SEPARATORS = ("\t", ",", ";", "|", BLANKS)
 _SAMPLE = 100
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+(\w+)")
@@ -140,6 +144,11 @@ def fields_of(line: str, separator: str) -> list[str]:
     if separator == "\t":
         return [field.strip() for field in line.split("\t")]
     return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
+
+
+def known_role(name: str) -> str | None:
+    """What a column of this name is without ``--columns``; None: its name does not say."""
+    return _ROLE_OF.get(name.lower())
 
 
 def roles_of(path: Path, dialect: Dialect, said: Mapping[str, str]) -> Roles:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from atta import _native
 from atta.errors import DataError
 from atta.observe.machine.threads import in_order
-from atta.partition.importers.edges.dialect import BLANKS, INTEGER, Dialect, fields_of
+from atta.partition.importers.edges.dialect import BLANKS, DATE, INTEGER, Dialect, fields_of
 from atta.partition.importers.reading.common import first_line
 from atta.partition.importers.reading.head import open_content
 
@@ -41,7 +41,8 @@ class LineLayout:
     Attributes:
         dialect: how the lines are written.
         places: what is read -> the position of its column.
-        kinds: what is read -> ``"integer"`` (an id), ``"text"``, ``"int64"`` or ``"float64"``.
+        kinds: what is read -> ``"integer"`` (an id), ``"text"``, ``"int64"``, ``"float64"`` or ``"date"``, which becomes
+            seconds since 1970.
     """
 
     dialect: Dialect
@@ -136,6 +137,8 @@ def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
         _check_padding(plain, layout, ids)
     columns = {name: table.column(name).chunk(0) for name in layout.kinds}  # the block is one chunk
     for name, kind in layout.kinds.items():
+        if kind == "date":
+            columns[name] = columns[name].cast(pa.int64())
         if kind == "text":
             columns[name] = pc.utf8_trim_whitespace(columns[name])
             if pc.min(pc.binary_length(columns[name])).as_py() == 0:
@@ -159,7 +162,13 @@ def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
     import pyarrow as pa
     import pyarrow.csv as pc
 
-    arrow = {"integer": pa.int64(), "text": pa.string(), "int64": pa.int64(), "float64": pa.float64()}
+    arrow = {
+        "integer": pa.int64(),
+        "text": pa.string(),
+        "int64": pa.int64(),
+        "float64": pa.float64(),
+        "date": pa.timestamp("s"),
+    }
     wanted = {name: arrow[kind] for name, kind in {**layout.kinds, **kinds}.items()}
     separator, names = layout.dialect.separator, [f"#{place}" for place in range(len(layout.dialect.columns))]
     for name, place in layout.places.items():
@@ -213,6 +222,8 @@ def _fault(field: str, kind: str, name: str) -> str:
         return "" if field else "is empty"
     if kind == "integer" and not INTEGER.fullmatch(field):
         return "is no integer, as the ids before are (--string-ids takes all ids as strings)"
+    if kind == "date":
+        return "" if DATE.fullmatch(field) else "is no date YYYY-MM-DD, with or without HH:MM:SS"
     try:
         number = float(field)
     except ValueError:

@@ -16,7 +16,17 @@ from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.options import ImportOptions
 
-__all__ = ["add_features", "as_csr", "first_line", "load_array", "load_npz", "name_bytes"]
+__all__ = [
+    "add_features",
+    "as_csr",
+    "as_float32",
+    "first_line",
+    "inexact",
+    "load_array",
+    "load_npz",
+    "name_bytes",
+    "write_features",
+]
 
 Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
@@ -70,21 +80,37 @@ def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
 def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportOptions, name: str = "x") -> None:
     """Write a dense array or a CSR matrix [n, d] as float32 rows, chunk by chunk.
 
-    Raises ConfigError naming the table if its values are no real numbers, or too large for float32.
+    Raises ConfigError naming the table if its values are no real numbers, too large for float32, or whole numbers that
+    float32 rounds.
     """
     what = f"table {name!r} of {node_type!r}"
     if matrix.dtype.kind not in "biuf":
         raise ConfigError(f"{what}: holds {matrix.dtype}, wanted are numbers")
-    rows, columns = matrix.shape[0], int(np.prod(matrix.shape[1:], dtype=np.int64))
-    table = out.open_table(name, np.float32, matrix.shape[1:], node_type)
-    options.progress.stage(f"features {node_type}", rows)
-    dense: Callable[[int, int], Array] = (
-        (lambda lo, hi: _float32(what, matrix[lo:hi]))
-        if isinstance(matrix, np.ndarray)
-        else (lambda lo, hi: _float32(what, matrix[lo:hi].toarray()))
-    )
-    for lo, hi in chunks(rows, max(1, _CHUNK_VALUES // max(1, columns))):
-        values = dense(lo, hi)
+    write_features(out, matrix, node_type, options, name=name, converted=lambda values: as_float32(what, values))
+
+
+def write_features(
+    out: GraphWriter,
+    matrix: Any,
+    node_type: str,
+    options: ImportOptions,
+    *,
+    name: str = "x",
+    converted: Callable[[Array], Array] = np.asarray,
+) -> None:
+    """Write a dense array or a CSR matrix [n, d] of floats, or of what ``converted`` makes floats, chunk by chunk.
+
+    Rows are normalised if the options say so.
+    """
+
+    def rows(lo: int, hi: int) -> Array:
+        return converted(matrix[lo:hi] if isinstance(matrix, np.ndarray) else matrix[lo:hi].toarray())
+
+    count, columns = matrix.shape[0], int(np.prod(matrix.shape[1:], dtype=np.int64))
+    table = out.open_table(name, rows(0, 0).dtype, matrix.shape[1:], node_type)
+    options.progress.stage(f"features {node_type}", count)
+    for lo, hi in chunks(count, max(1, _CHUNK_VALUES // max(1, columns))):
+        values = rows(lo, hi)
         if options.normalize_features and values.ndim == 2:
             total = np.abs(values).sum(axis=1, keepdims=True)
             values = values / np.where(total == 0, np.float32(1), total)
@@ -92,13 +118,65 @@ def add_features(out: GraphWriter, matrix: Any, node_type: str, options: ImportO
         options.progress.advance(hi - lo)
 
 
-def _float32(what: str, values: Array) -> npt.NDArray[np.float32]:
-    """``values`` as float32; raises ConfigError if a finite one would become an infinity."""
+def as_float32(what: str, values: Array) -> npt.NDArray[np.float32]:
+    """``values`` as float32; raises ConfigError if a finite one would become an infinity, or a whole one another."""
+    if (bad := inexact(values, np.dtype(np.float32))).any():
+        lost = values[bad][0]
+        raise ConfigError(f"{what}: holds the whole number {lost:.0f}, which float32 rounds to {np.float32(lost):.0f}")
     try:
         with np.errstate(over="raise"):
             return np.asarray(values, dtype=np.float32)
     except FloatingPointError:
         raise ConfigError(f"{what}: holds numbers beyond float32, whose largest is 3.4e38") from None
+
+
+def inexact(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Mark the numbers that ``dtype`` cannot hold: whole ones that it rounds, and for an integer ``dtype`` fractions.
+
+    Fractions may be rounded to another float. Doubles from 2**53 on count as fractions: they have no more digits.
+    """
+    if dtype.kind in "iu" and not np.can_cast(values.dtype, dtype):
+        return _outside(values, np.iinfo(dtype))
+    if dtype.kind == "f" and values.dtype.kind in "iu":
+        return _rounded_integers(values, dtype)
+    if dtype.kind == "f" and values.dtype.kind == "f" and not np.can_cast(values.dtype, dtype):
+        return _rounded_floats(values, dtype)
+    return np.zeros(values.shape, np.bool_)
+
+
+def _outside(values: Array, limits: np.iinfo[Any]) -> npt.NDArray[np.bool_]:
+    """Mark the numbers that are no whole ones from the least to the largest of an integer dtype."""
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):  # the largest number of int64 is no double, but one more is
+            inside = (values >= float(limits.min)) & (values < float(limits.max) + 1) & (values % 1 == 0)
+        return np.asarray(~inside)
+    return np.asarray((values < limits.min) | (values > limits.max))
+
+
+def _rounded_floats(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Mark the whole numbers that a narrower float dtype rounds."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.abs(values)
+        large = np.asarray((size > _largest_exact(dtype)) & (size < 2.0**53))
+        if not large.any():
+            return large
+        return np.asarray(large & (values % 1 == 0) & (values.astype(dtype) != values))
+
+
+def _rounded_integers(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Mark the integers that a float dtype rounds."""
+    exact, limits = _largest_exact(dtype), np.iinfo(values.dtype)
+    if not values.size or (-exact <= int(values.min()) and int(values.max()) <= exact):
+        return np.zeros(values.shape, np.bool_)
+    with np.errstate(over="ignore"):
+        found = values.astype(dtype).astype(np.float64)
+    inside = (found >= float(limits.min)) & (found < float(limits.max) + 1)
+    return np.asarray(~inside | (np.where(inside, found, 0).astype(values.dtype) != values))
+
+
+def _largest_exact(dtype: np.dtype[Any]) -> int:
+    """The integer up to which a float dtype holds all integers."""
+    return 1 << int(np.finfo(dtype).nmant) + 1
 
 
 def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:

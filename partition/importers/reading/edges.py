@@ -14,7 +14,7 @@ from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.schema import TableSpec, split_edge_type
 
-__all__ = ["EdgeStream", "add_edges", "missing_reverses", "reverse_relation", "reverses_to_add"]
+__all__ = ["EdgeStream", "add_edges", "missing_reverses", "reverses_to_add"]
 
 Array = npt.NDArray[Any]
 _CHUNK = 4 << 20
@@ -51,7 +51,7 @@ class EdgeStream:
         self._forward = out.open_edges(edge_type, tables)
         self._backward: EdgeAppender | None = None
         if options.reverse or (options.undirected and source != target):
-            self._backward = out.open_edges(reverse_relation(edge_type), tables)
+            self._backward = out.open_reverses(edge_type, tables)
         options.progress.stage(f"edges {edge_type}", total)
 
     def append(self, src: Array, dst: Array, **tables: Array) -> None:
@@ -111,12 +111,6 @@ def add_edges(
     with EdgeStream(out, edge_type, options, specs, total=len(src), both=both) as stream:
         for lo, hi in chunks(len(src), _CHUNK):
             stream.append(src[lo:hi], dst[lo:hi], **{name: rows[lo:hi] for name, rows in tables.items()})
-
-
-def reverse_relation(edge_type: str) -> str:
-    """Return the edge type that holds the reverses of ``edge_type``."""
-    source, relation, target = split_edge_type(edge_type)
-    return f"{target}__rev_{relation}__{source}"
 
 
 def missing_reverses(

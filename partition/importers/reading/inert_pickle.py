@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
-from atta.partition.importers.reading.common import as_csr
+from atta.partition.importers.reading.common import as_csr, first_line
 
-__all__ = ["load_inert"]
+__all__ = ["NUMPY", "load_inert", "load_inert_torch", "real_numbers"]
 
 
 class _Dtype:
@@ -154,6 +155,18 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
+NUMPY = {f"{module}.{name}": call for (module, name), call in _ALLOWED.items() if module.startswith("numpy")}
+"""The stand-ins for what pickles of numpy's arrays and numbers name, by its full name."""
+
+
+def real_numbers(value: Any) -> Any:
+    """Return the array or number that a stand-in of ``NUMPY`` stands for, every other value as it is.
+
+    Raises ValueError for arrays of other things than numbers, and for damaged ones.
+    """
+    return value.real() if isinstance(value, _Array | _Scalar) else value
+
+
 class _InertUnpickler(pickle.Unpickler):
     """Looks up names only in ``_ALLOWED``. Refuses persistent ids and extension codes, too."""
 
@@ -175,6 +188,35 @@ def load_inert(path: Path) -> Any:
         raise
     except Exception as error:  # a damaged pickle makes the reader raise nearly any type
         raise DataError(path, f"refused: {error}") from None
+
+
+def load_inert_torch(path: Path) -> Any:
+    """Return the dictionary of arrays, numbers and strings, in dictionaries and lists of any depth, that ``torch.save``
+    wrote; raises DataError for anything else, tensors included."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
+            content = archive.read(name)
+        return _plain(_InertUnpickler(io.BytesIO(content), encoding="latin1").load())
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except StopIteration:
+        raise DataError(path, "refused: it is no file of torch.save") from None
+    except Exception as error:  # a damaged pickle makes the reader raise nearly any type
+        raise DataError(path, f"refused: {first_line(error)}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Put real arrays and numbers in the places of their stand-ins."""
+    if isinstance(value, _Array | _Scalar):
+        return value.real()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError(f"it holds a {type(value).__name__.strip('_')}")
 
 
 def _real(value: Any, path: Path) -> Any:

@@ -19,6 +19,7 @@ from atta.observe.printable import printable
 __all__ = ["cli", "main"]
 
 _MODULES = {
+    "schema": "graphs.schema",
     "import": "graphs.data",
     "export": "graphs.export",
     "generate": "graphs.data",
@@ -46,6 +47,7 @@ _MODULES = {
     "simulate": "simulate",
 }
 _SUMMARIES = {
+    "schema": "Guess the schema of a folder of tables.",
     "import": "Turn a dataset in another format into a graph folder.",
     "export": "Turn a graph folder into another format.",
     "generate": "Generate a graph that a GNN can learn from.",

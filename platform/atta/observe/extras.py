@@ -14,6 +14,7 @@ EXTRAS = {
     "torch": "train",
     "torch_geometric": "train",
     "dgl": "dgl",
+    "yaml": "dgl",
     "matplotlib": "bench",
     "pyarrow": "table",
     "lightning": "lightning",

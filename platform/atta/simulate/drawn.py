@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.client.loaders.minibatch import MiniBatch
+from atta.partition.schema import split_edge_type
 from atta.simulate.profile import Draw, Side
 
 __all__ = ["MOST_EDGES", "Expanded", "added", "draws_of", "expanded_by_hop", "together"]
@@ -68,7 +69,7 @@ def expanded_by_hop(batch: MiniBatch, mine: Mapping[str, np.ndarray]) -> list[Ex
             own = mine[t][end[hop - 1] if hop else 0 : end[hop]].sum()
             expanded.vertices[:] += end[hop] - (end[hop - 1] if hop else 0) - own, own
     for edge_type in batch.edge_types:
-        source, _, target = edge_type.split("__")
+        source, _, target = split_edge_type(edge_type)
         row, col = batch.edge_index(edge_type)
         edges = np.bincount(col, minlength=len(mine[target]))
         home = np.bincount(col, mine[source][row], minlength=len(mine[target]))

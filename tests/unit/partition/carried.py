@@ -75,16 +75,22 @@ def _csv(path: Path, rows: np.ndarray, heading: str = "") -> None:
 
 def ogb(folder: Path, things: set[str]) -> Path:
     files = {
-        "features": ("node-feat", X), "labels": ("node-label", Y), "other node tables": ("node_species", AGE),
-        "edge features": ("edge-feat", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("edge_year", TIME),
-        "types": ("num-node-dict", np.array([N])),
+        "features": ("node-feat", X), "labels": ("node-label", Y), "other node tables": ("node_age", AGE),
+        "edge features": ("edge-feat", ATTR), "weights": ("edge_weight", WEIGHT), "times": ("edge_time", TIME),
     }  # fmt: skip
+    nodes = edges = folder / "raw"
+    if "types" in things:
+        nodes, edges = folder / "raw/node-feat/node", folder / "raw/relations/node___to___node"
+        _csv(folder / "raw/num-node-dict.csv.gz", np.array([[N, 4]]), "node,item\n")
+        _csv(folder / "raw/triplet-type-list.csv.gz", np.array([["node", "to", "node"], ["node", "buys", "item"]]))
+        _csv(folder / "raw/relations/node___buys___item/edge.csv.gz", BUYS.T)
+    else:
+        _csv(folder / "raw/num-node-list.csv.gz", np.array([N]))
     for thing, (name, rows) in files.items():
         if thing in things:
-            _csv(folder / f"raw/{name}.csv.gz", rows)
-    _csv(folder / "raw/num-node-list.csv.gz", np.array([N]))
-    _csv(folder / "raw/num-edge-list.csv.gz", np.array([M]))
-    _csv(folder / "raw/edge.csv.gz", np.stack([SRC, DST], axis=1))
+            _csv((edges if "edge" in name else nodes) / f"{name}.csv.gz", rows)
+    _csv(edges / "num-edge-list.csv.gz", np.array([M]))
+    _csv(edges / "edge.csv.gz", np.stack([SRC, DST], axis=1))
     if "splits" in things:
         _csv(folder / "split/time/train.csv.gz", np.flatnonzero(TRAIN))
         _csv(folder / "split/time/valid.csv.gz", np.flatnonzero(VAL))
@@ -323,6 +329,106 @@ def edges(folder: Path, things: set[str]) -> Path:
     return folder / "edges.csv"
 
 
+def _npy(folder: Path, name: str, rows: np.ndarray) -> str:
+    np.save(folder / f"{name}.npy", rows)
+    return f"{name}.npy"
+
+
+def _of(things: set[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Tables of vertices and of edges by DGL's names."""
+    nodes = {"features": {"feat": X}, "labels": {"label": Y}, "splits": MASKS, "other node tables": {"age": AGE}}
+    edges = {"edge features": ("edge_attr", ATTR), "weights": ("weight", WEIGHT), "times": ("time", TIME)}
+    found = {name: rows for thing, tables in nodes.items() if thing in things for name, rows in tables.items()}
+    return found, {name: rows for thing, (name, rows) in edges.items() if thing in things}
+
+
+def dgl_chunks(folder: Path, things: set[str]) -> Path:
+    nodes, edges = _of(things)
+    to, types = ("node:to:node", ["node", "item"]) if "types" in things else ("_N:_E:_N", ["_N"])
+    ends = {to: np.stack([SRC, DST], axis=1)} | ({"node:buys:item": BUYS.T} if "types" in things else {})
+
+    def spec(name: str, rows: np.ndarray) -> dict[str, Any]:
+        return {"format": {"name": "numpy"}, "data": [_npy(folder, name.replace(":", "-"), rows)]}
+
+    said = {
+        "node_type": types, "num_nodes_per_type": [N, 4][: len(types)],
+        "edge_type": list(ends), "num_edges_per_type": [len(rows) for rows in ends.values()],
+        "edges": {key: spec(key, rows) for key, rows in ends.items()},
+        "node_data": {types[0]: {name: spec(name, rows) for name, rows in nodes.items()}},
+        "edge_data": {to: {name: spec(name, rows) for name, rows in edges.items()}},
+    }  # fmt: skip
+    (folder / "metadata.json").write_text(json.dumps(said))
+    return folder
+
+
+def dgl_csv(folder: Path, things: set[str]) -> Path:
+    nodes, edges = _of(things)
+    ids = IDS if "user ids" in things else np.arange(N)
+
+    def write(name: str, columns: dict[str, np.ndarray]) -> str:
+        cells = [[f'"{value}"' for value in rows.tolist()] for rows in columns.values()]
+        lines = [",".join(columns), *map(",".join, zip(*cells, strict=True))]
+        (folder / name).write_text("\n".join(lines))
+        return name
+
+    said = {
+        "node_data": [{"file_name": write("node.csv", {"node_id": ids, **nodes})}],
+        "edge_data": [{"file_name": write("edge.csv", {"src_id": ids[SRC], "dst_id": ids[DST], **edges})}],
+    }
+    if "types" in things:
+        buys = {"src_id": ids[BUYS[0]], "dst_id": BUYS[1]}
+        said["node_data"] = [
+            {**said["node_data"][0], "ntype": "node"},
+            {"file_name": write("item.csv", {"node_id": np.arange(4)}), "ntype": "item"},
+        ]
+        said["edge_data"] = [
+            {**said["edge_data"][0], "etype": ["node", "to", "node"]},
+            {"file_name": write("buys.csv", buys), "etype": ["node", "buys", "item"]},
+        ]
+    (folder / "meta.yaml").write_text(json.dumps({"dataset_name": "tiny", **said}))  # JSON is YAML
+    return folder
+
+
+def dgl_graphbolt(folder: Path, things: set[str]) -> Path:
+    nodes, edges = _of(things - {"splits"})
+    typed = "types" in things
+
+    def file(name: str, rows: np.ndarray, of_type: str) -> dict[str, str]:
+        return {"format": "numpy", "path": _npy(folder, name, rows), "name": name} | (
+            {"type": of_type} if typed else {}
+        )
+
+    features = [{"domain": "node", **file(name, rows, "node")} for name, rows in nodes.items()]
+    features += [{"domain": "edge", **file(name, rows, "node:to:node")} for name, rows in edges.items()]
+    graph = {"nodes": [{"num": N, "type": "node"}], "edges": [file("to", np.stack([SRC, DST]), "node:to:node")]}
+    if typed:
+        graph["nodes"].append({"num": 4, "type": "item"})
+        graph["edges"].append(file("buys", BUYS, "node:buys:item"))
+    else:
+        del graph["nodes"][0]["type"]
+    sets = {"train_set": TRAIN, "validation_set": VAL} if "splits" in things else {}
+    task = {
+        key: [
+            {"data": [{**file(key, np.flatnonzero(rows), "node"), "name": "seeds"}]}
+            | ({"type": "node"} if typed else {})
+        ]
+        for key, rows in sets.items()
+    }
+    said = {"graph": graph, "feature_data": features, "tasks": [task] if task else []}
+    (folder / "metadata.yaml").write_text(json.dumps(said))
+    return folder
+
+
+def tgb(folder: Path, things: set[str]) -> Path:
+    ends = IDS[np.stack([SRC, DST])] if "user ids" in things else np.stack([SRC, DST])
+    attr = ATTR if "edge features" in things else ATTR[:, :0]
+    rows = zip(*ends.tolist(), TIME.tolist(), attr.tolist(), strict=True)
+    lines = [",".join(map(str, (u, v, float(t), 0, *values))) for u, v, t, values in rows]
+    heading = "source,destination,timestamp,state_label,comma_separated_list_of_features"
+    (folder / "tiny.csv").write_text("\n".join([heading, *lines]))
+    return folder / "tiny.csv"
+
+
 FORMATS: dict[
     str, tuple[str, Write, str]
 ] = {  # the row of the document: the format, its writer, and the package that it needs
@@ -333,9 +439,13 @@ FORMATS: dict[
     "`pyg-parts`": ("pyg-parts", pyg_parts, "torch"),
     "`dgl`: file": ("dgl", dgl_file, "dgl"),
     "`dgl`: partitions": ("dgl", dgl_parts, "dgl"),
+    "`dgl`: chunks": ("dgl", dgl_chunks, ""),
+    "`dgl`: `CSVDataset`": ("dgl", dgl_csv, "yaml"),
+    "`dgl`: GraphBolt": ("dgl", dgl_graphbolt, "yaml"),
     "`dorylus`": ("dorylus", dorylus, ""),
     "`table`": ("table", table, "pyarrow"),
     "`networkx`": ("networkx", networkx, ""),
     "`matrix`": ("matrix", matrix, ""),
     "`edges`": ("edges", edges, "pyarrow"),
+    "`tgb`": ("tgb", tgb, ""),
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from atta.partition import Dataset, Graph, GraphWriter
+from atta.partition.importers import import_graph
 
 
 def user_ids(graph: Graph, node_type: str) -> list[int]:
@@ -132,3 +134,25 @@ def edge_pairs(graph: Graph, edge_type: str = "node__to__node") -> list[tuple[in
     """The stored edges as (source row, destination row), in order."""
     edges = graph.edges(edge_type)
     return list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
+
+
+def came_in(value: Any, folder: Path, **options: Any) -> Graph:
+    """The graph that a file of ``torch.save`` becomes."""
+    import torch
+
+    torch.save(value, folder / "g.pt")
+    import_graph("pyg", folder / "g.pt", folder / "g", **options)
+    return Graph.open(folder / "g")
+
+
+def content(graph: Graph) -> dict[Any, Any]:
+    """Everything in a graph folder, by type and name."""
+    schema = graph.schema
+    found: dict[Any, Any] = dict(schema.node_counts)
+    found |= {(t, name): graph.table(t, name)[:].tolist() for t in schema.node_types for name in schema.node_tables[t]}
+    found |= {(t, "split", s): graph.split(t, s)[:].tolist() for t in schema.node_types for s in schema.splits[t]}
+    for t in schema.edge_types:
+        edges = graph.edges(t)
+        found[t] = list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
+        found |= {(t, name): rows[:].tolist() for name, rows in edges.tables.items()}
+    return found

@@ -145,6 +145,44 @@ def test_the_original_graph_comes_back(made: Path, tmp_path: Path, name: str, st
     assert_is_the_original(Graph.open(tmp_path / "g"), truth)
 
 
+def as_graphbolt(folder: Path, *, numbered: bool = True) -> None:
+    """Partitions of ``partition_graph(use_graphbolt=True)``: sorted by destination, HALO vertices behind the others."""
+    from tests.unit.partition.test_graphbolt import Fused, save_under_names
+
+    config = json.loads((folder / "g.json").read_text())
+    for part in range(config["num_parts"]):
+        path = folder / config[f"part-{part}"].pop("part_graph")
+        ((graph,), _) = dgl.load_graphs(str(path))
+        indptr, indices, order = graph.adj_tensors("csc") if hasattr(graph, "adj_tensors") else graph.adj_sparse("csc")
+        plain = {"indptr": indptr, "indices": indices.int()}
+        state = {"independent_tensors": plain, "node_attributes": {"_ID": graph.ndata["_ID"]}}
+        state["edge_attributes"] = {"_ID": graph.edata["_ID"][order]} if numbered else {}
+        save_under_names(path.with_name("fused_csc_sampling_graph.pt"), Fused(state))
+        path.unlink()
+        config[f"part-{part}"]["part_graph_graphbolt"] = f"part{part}/fused_csc_sampling_graph.pt"
+    (folder / "g.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", ["plain-1-coo", "plain-3-csc", "typed-3-coo", "typed-2-coo"])
+def test_the_original_graph_comes_back_from_graphbolt(made: Path, tmp_path: Path, name: str) -> None:
+    folder = copied(made, name, tmp_path)
+    as_graphbolt(folder)
+    truth = torch.load(made / "truth.pt", weights_only=True)[name.split("-", maxsplit=1)[0]]
+    assert len(import_graph("dgl", folder / "g.json", tmp_path / "g")) == 2  # it does not know the original numbers
+    ids = {"node" if t == "_N" else t: rows.numpy() for t, rows in mapping(made / name, "nodes").items()}
+    assert_is_the_original(Graph.open(tmp_path / "g"), truth, ids=ids)
+    as_pt(folder)
+    assert import_graph("dgl", folder / "g.json", tmp_path / "h") == []
+    assert_is_the_original(Graph.open(tmp_path / "h"), truth)
+
+
+def test_parts_of_graphbolt_without_numbers_of_edges(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, "plain-3-csc", tmp_path)
+    as_graphbolt(folder, numbered=False)
+    with pytest.raises(DataError, match=r"fused_csc_sampling_graph\.pt: the edges of this part have no numbers"):
+        import_graph("dgl", folder / "g.json", tmp_path / "g")
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_without_the_original_numbers_the_user_is_told(made: Path, tmp_path: Path, name: str) -> None:
     notes = import_graph("dgl", made / name / "g.json", tmp_path / "g")
@@ -271,7 +309,7 @@ def test_what_is_refused_can_be_left_out(made: Path, tmp_path: Path) -> None:
 def test_a_hostile_mapping_is_not_run(made: Path, tmp_path: Path) -> None:
     folder, mark = copied(made, "plain-3-coo", tmp_path), tmp_path / "mark"
     torch.save(Runs(os.system, f"touch {mark}"), folder / "nid_map.pt")
-    with pytest.raises(DataError, match=r"nid_map\.pt: not readable"):
+    with pytest.raises(DataError, match=r"nid_map\.pt: refused"):
         import_graph("dgl", folder / "g.json", tmp_path / "g")
     np.save(folder / "nid_map.npy", np.array([Runs(os.system, f"touch {mark}")], dtype=object))
     (folder / "nid_map.pt").unlink()

@@ -206,11 +206,9 @@ def test_a_mask_of_no_or_three_dimensions(tmp_path: Path) -> None:
         ("raw/edge", [[0, 1.5]], r"edge\.csv\.gz"),
         ("raw/edge", [[0, "nan"]], r"edge\.csv\.gz"),
         ("raw/edge", [[0, -1]], "destination -1"),
-        ("raw/node-label", [0, 1, 1.5, 2, 0, 0], "labels are whole numbers"),
         ("raw/edge-feat", [[1, 2]], r"edge-feat\.csv\.gz: ends before the edges: 1 rows"),
         ("raw/edge-feat", [[1, 2]] * 10, r"edge-feat\.csv\.gz: "),
         ("raw/num-edge-list", [8], r"states 8 edges, edge\.csv\.gz has 9"),
-        ("raw/node_year", [[1, 2]] * 6, "2 columns instead of 1"),
         ("split/time/holdout", [1], r"'holdout\.csv\.gz' is not imported"),
     ],
 )
@@ -245,11 +243,11 @@ def test_a_damaged_file_of_ogb(tmp_path: Path) -> None:
         (lambda d, t: d.update({"adj": t.eye(6).to_sparse()}), "'adj' is not imported: it is a sparse tensor"),
         (lambda d, t: d.update({"adj": t.eye(6).to_sparse_csr()}), "'adj' is not imported: it is a sparse tensor"),
         (lambda d, t: d.update({"half": t.zeros(6, dtype=t.bfloat16)}), "'half' is not imported: it is a tensor of torch.bfloat16"),
-        (lambda d, t: d.update({"prices": t.zeros(9)}), r"'prices' is not imported: \[9\] is not one row for each vertex \(6\)"),
-        (lambda d, t: d.update({"edge_x": t.zeros(6)}), r"'edge_x' is not imported: \[6\] is not one row for each edge \(9\)"),
+        (lambda d, t: d.update({"prices": t.zeros(7)}), r"'prices' is not imported: \[7\] is not one row .*vertex \(6\),"),
+        (lambda d, t: d.update({"edge_attr": t.zeros(6)}), r"'edge_attr' is not imported: \[6\] is not one row .*edge \(9\)"),
         (lambda d, t: d.update({"edge_weight": t.zeros(9, 2)}), r"'edge_weight' is not imported: \[9, 2\] is not one number"),
         (lambda d, t: d.update(edge_time=t.zeros(9), time=t.zeros(9)), "'edge_time' is not imported: there is another tensor"),
-        (lambda d, t: d.update({"batch": t.zeros(6)}), "'batch' is not imported: it tells several graphs apart"),
+        (lambda d, t: d.update({"batch": t.arange(6) // 3}), "'batch' is not imported: it tells several graphs apart"),
         (lambda d, t: d.update({"split_x": t.zeros(6)}), "'split_x' is not imported: tables cannot have this name"),
         (lambda d, t: d.update({"edge_label_index": t.zeros(9)}), "'edge_label_index' is not imported: edges that are seeds"),
         (lambda d, t: d.update({"train_mask": t.arange(6)}), "train_mask: a mask holds truth values"),
@@ -331,7 +329,7 @@ def test_dgl(tmp_path: Path, ids: list, says: str) -> None:
         ),
         ("nodes", "id", [1, 1, 2, 3, 4, 5], "the id 1 occurs twice"),
         ("edges", "a", np.array([*c.SRC[:-1], BIG], np.uint64), f"the column 'a': {BIG} at position 8 is too large"),
-        ("edges", "a", c.SRC + 0.0, "the column 'a' holds double, the ids of vertices are int64"),
+        ("edges", "a", c.SRC + 0.5, "the column 'a' holds double, the ids of vertices are int64"),
         ("edges", "b", [*c.DST[:-1].tolist(), None], "empty ids"),
         ("edges", "b", [*map(str, c.DST)], "the column 'b' holds string, the ids of vertices are int64"),
         ("edges", "b", [*c.DST[:-1].tolist(), -1], "names the vertex -1, which is in no node file"),
@@ -360,7 +358,7 @@ def test_a_narrow_id_column_knows_larger_numbers_as_strangers(tmp_path: Path) ->
     source = c.table(tmp_path / "s", set())
     parquet.write_table(pa.table({"id": np.arange(6, dtype=np.int8)}), source / "nodes.parquet")
     parquet.write_table(pa.table({"a": [300], "b": [0]}), source / "edges.parquet")
-    with pytest.raises(DataError, match=r"the column 'a' names a vertex which is in no node file: .*300"):
+    with pytest.raises(DataError, match="the column 'a' names the vertex 300, which is in no node file"):
         import_graph("table", source, tmp_path / "g")
 
 

@@ -85,7 +85,7 @@ def test_a_named_format_is_not_guessed(tmp_path: Path) -> None:
     path = c.npz(tmp_path, {"features"})
     for given in (["npz", path, tmp_path / "a"], [path, tmp_path / "b", "--format", "npz"]):
         assert "taken for" not in atta(*given)
-    with pytest.raises(DataError, match=r"num-node-list\.csv\.gz: the file is missing"):
+    with pytest.raises(DataError, match=r"wanted is one of the files data\.npz"):
         atta("--format", "ogb", path, tmp_path / "c")
 
 
@@ -151,7 +151,7 @@ def test_exports_name_the_extra_as_well(fmt: str, tmp_path: Path, monkeypatch: p
 
 
 def test_formats_that_need_nothing_more() -> None:
-    assert set(IMPORTERS) - NEEDS.keys() == {"dorylus", "matrix", "networkx", "npz", "ogb", "planetoid"}
+    assert set(IMPORTERS) - NEEDS.keys() == {"dorylus", "matrix", "networkx", "npz", "ogb", "planetoid", "tgb"}
 
 
 def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:

@@ -128,7 +128,11 @@ def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) ->
         ("knows.parquet", {"a": [5, 6], "b": [42, 700]}, "names the vertex 6"),
         ("knows.parquet", {"a": [5, None], "b": [42, 700]}, "empty ids"),
         ("users.parquet", {"user_id": [1, 1]}, "no column 'age'"),
-        ("knows.parquet", {"a": [5.0], "b": [42]}, "holds double, the ids"),
+        (
+            "knows.parquet",
+            {"a": [5.5], "b": [42]},
+            "holds double, the ids of vertices are int64: 5.5 is no whole number",
+        ),
         ("buys-1.csv", {"user": [7], "item": ["pear"], "amount": [1], "colour": [3]}, r"buys-1\.csv: 'colour' is not"),
         ("buys-1.csv", {"user": [7], "item": ["pear"]}, r"buys-1\.csv: has no column 'amount'"),
         ("items.csv", {"sku": ["a", "a"]}, "'a' occurs twice"),

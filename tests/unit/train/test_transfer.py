@@ -32,7 +32,7 @@ class Fake:
 
     arrays: ClassVar[dict[str, Any]] = {}
 
-    def to_pyg(self) -> Any:
+    def to_pyg(self, *, plain: bool) -> Any:
         from torch_geometric.data import Data
 
         return Data(x=torch.full((1000, 100), float(self.number)), batch_size=self.number)
@@ -101,7 +101,7 @@ class InSlot:
     def __init__(self, array: np.ndarray) -> None:
         self.arrays = {"table/node/x": array}
 
-    def to_pyg(self) -> Any:
+    def to_pyg(self, *, plain: bool) -> Any:
         from torch_geometric.data import Data
 
         return Data(x=torch.from_numpy(self.arrays["table/node/x"]), edge_index=self.edges())

@@ -202,7 +202,7 @@ def _with_small_rows(dataset: Dataset) -> Dataset:
     one = {"row": TableSpec("|u1")}
     tables = {t: one if _row_bytes(dataset, t) else {} for t in dataset.schema.node_types}
     small = copy.copy(dataset)
-    small.schema = replace(dataset.schema, node_tables=tables)
+    small.schema = replace(dataset.schema, node_tables=tables, classes={})
     return small
 
 

@@ -105,7 +105,7 @@ def edges(
     to, known = resolve_target(target), credentials_for(target)
     done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)
     _warn(done.untold)
-    name = done.table.partition("/")[0]
+    name = done.table.rpartition("/")[0]
     removed = {"removed": done.removed, "untold": done.untold}
     counts = {"added": done.rows, "gone": done.gone, "replaced": replace}
     write_json(json_file, {"schema": 1, "version": done.number, "edge_type": name, **counts, **removed})

@@ -30,8 +30,27 @@ _MAIN_SPLITS = ("train", "val", "test")
 _MOST_TYPES = 20
 """Number of types that the end of an import shows; a set of facts may have thousands of relations."""
 _BALANCED = ("nodes", "edges", *_MAIN_SPLITS)
+_SHOWN_CLASSES = 8
 _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
+
+def _read_renames(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """New names by old ones."""
+    found: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.rpartition("=")
+        if not (old and equals and new) or found.setdefault(old, new) != new:
+            raise click.BadParameter(f"{text!r}: give OLD=NEW, each OLD once", param=option)
+    return found
+
+
+rename_option = click.option(
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=_read_renames,
+    help="Call the node types, relations and tables OLD NEW. SRC__REL__DST=NEW and TYPE/TABLE=NEW rename one.",
+)
 
 _FORMATS = textwrap.fill(", ".join(sorted(IMPORTERS)), 72, break_on_hyphens=False)
 _IMPORT_HELP = f"""Turn the dataset at SRC into the graph folder DST.
@@ -65,6 +84,7 @@ refused by name. An edge list may have several files SRC, which are read in this
     metavar="NAME",
     help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
 )
+@rename_option
 @overwrite_option
 @quiet_option
 def import_(
@@ -77,6 +97,7 @@ def import_(
     columns: dict[str, str],
     string_ids: bool,
     drop: tuple[str, ...],
+    rename: dict[str, str],
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -93,6 +114,7 @@ def import_(
             columns=columns,
             string_ids=string_ids,
             drop=drop,
+            rename=rename,
             overwrite=overwrite,
             progress=progress,
             contents=written.append,
@@ -292,12 +314,19 @@ def _types_table(report: dict[str, Any], most: int | None = None) -> Table:
     for kind in ("node_types", "edge_types"):
         shown = dict(list(report[kind].items())[:most])
         for name, entry in shown.items():
-            specs = (f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items())
+            specs = [f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items()]
+            specs += [f"{t}: {_listed(names)}" for t, names in report.get("classes", {}).get(name, {}).items()]
             splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
             table.add_row(name, f"{entry['count']:,}", "\n".join(specs), ", ".join(splits))
         if rest := [entry["count"] for name, entry in report[kind].items() if name not in shown]:
             table.add_row(f"{len(rest):,} more {kind.replace('_', ' ')}", f"{sum(rest):,}")
     return table
+
+
+def _listed(names: list[str]) -> str:
+    """The first names of classes with their numbers."""
+    shown = [f"{number} {name}" for number, name in enumerate(names[:_SHOWN_CLASSES])]
+    return ", ".join(shown + (["..."] if len(names) > len(shown) else []))
 
 
 def _parts_table(report: dict[str, Any]) -> Table:

@@ -76,8 +76,8 @@ def sample_tree(path: str | Path, vertex: str, num_neighbors: Sequence[int], see
 
 def _named(dataset: Dataset, vertex: str) -> tuple[str, int | str]:
     types = dataset.schema.node_types
-    before, colon, after = vertex.partition(":")
-    node_type, text = (before, after) if colon and before in types else (types[0], vertex)
+    named = max((t for t in types if vertex.startswith(f"{t}:")), key=len, default=None)  # names may have colons
+    node_type, text = (types[0], vertex) if named is None else (named, vertex.removeprefix(f"{named}:"))
     if len(types) > 1 and text == vertex:
         raise ConfigError(
             f"--sample {vertex}: name the node type, as in {types[0]}:{vertex}; there are {', '.join(types)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,8 @@ class FileSink:
     def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
         """Begin, or go on in, ``folder``.
 
-        form: one of ``FORMATS``. column: name of the values. about: JSON values on which the files depend.
+        form: one of ``FORMATS``. column: name of the values. about: JSON values on which the files depend; ``classes``
+        among them are the names of the values, which Parquet files have in the column ``name``.
 
         Raises:
             ConfigError: the folder holds something else, or cannot be written; Parquet without pyarrow.
@@ -75,6 +76,7 @@ class FileSink:
         if form == "parquet":
             need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
         self._form, self._column = form, column
+        self._names_of_classes = about.get("classes")
         self._names = [f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
         self._place = Mirror(folder)
         self.paths: list[str | Path] = [
@@ -110,7 +112,12 @@ class FileSink:
         path = self._place.path / self._names[share]
         remove_partial_file(path)
         with StagedFile(path, overwrite=self._place.remote) as partial:
-            writer = _NpyRows(partial, self._column) if self._form == "npy" else _ParquetRows(partial, self._column)
+            parquet = self._form == "parquet"
+            writer = (
+                _ParquetRows(partial, self._column, self._names_of_classes)
+                if parquet
+                else _NpyRows(partial, self._column)
+            )
             try:
                 yield writer
             finally:
@@ -159,10 +166,10 @@ class _NpyRows:
 
 
 class _ParquetRows:
-    """The same columns; rows of numbers are lists of a fixed size."""
+    """The same columns; rows of numbers are lists of a fixed size. Beside classes are their names, if they have some."""
 
-    def __init__(self, path: Path, column: str) -> None:
-        self._path, self._column = path, column
+    def __init__(self, path: Path, column: str, names: Sequence[str] | None) -> None:
+        self._path, self._column, self._names = path, column, names
         self._parquet = load("writing Parquet", "pyarrow.parquet")
         self._out: Any = None
 
@@ -173,6 +180,10 @@ class _ParquetRows:
         for name, array in _columns(ids, values, self._column).items():
             flat = pa.array(np.ascontiguousarray(array).reshape(-1))
             columns[name] = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        if self._names is not None:
+            # there may be more classes than names: num_classes can be stated
+            codes = np.minimum(values.reshape(-1), len(self._names))
+            columns["name"] = pa.array([*self._names, None], pa.string()).take(pa.array(codes))
         batch = pa.record_batch(columns)
         if self._out is None:
             self._out = self._parquet.ParquetWriter(self._path, batch.schema)

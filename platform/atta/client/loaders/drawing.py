@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atta.partition.schema import split_edge_type
+
 if TYPE_CHECKING:
     import networkx as nx
 
@@ -34,7 +36,7 @@ def to_networkx(batch: SampledBatch, tables: Iterable[str] = ()) -> nx.MultiDiGr
             values = {name: rows[row].tolist() for name, rows in columns.items() if row < len(rows)}
             graph.add_node(label, node_type=node_type, hop=hops[row], **values)
     for edge_type in batch.edge_types:
-        source, _, target = edge_type.split("__")
+        source, _, target = split_edge_type(edge_type)
         ids, columns = batch.e_id(edge_type), batch.edge_tables(edge_type)
         for position, (u, v) in enumerate(batch.edge_index(edge_type).T.tolist()):
             values = {name: rows[position].tolist() for name, rows in columns.items()}

@@ -19,8 +19,9 @@ class MiniBatch(SampledBatch):
     arrays lie in memory shared with the daemon and stay valid as long as any of them is referenced.
     """
 
-    def to_pyg(self) -> Any:
-        """The batch as PyG's NeighborLoader delivers it: ``Data``, or ``HeteroData`` for several node or edge types.
+    def to_pyg(self, *, plain: bool = False) -> Any:
+        """The batch as PyG's NeighborLoader delivers it: ``HeteroData``, or ``Data`` if the graph's only types are those
+        of ``Data``, ``node`` and ``node__to__node``. ``plain``: ``Data`` for any graph with one node and one edge type.
 
         It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
         ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, and ``seed_time`` if there was an ``input_time``. Table
@@ -38,7 +39,7 @@ class MiniBatch(SampledBatch):
             need("to_pyg", "torch", "torch_geometric")
             raise
 
-        return to_pyg(self)
+        return to_pyg(self, plain=plain)
 
     def to_dgl(self) -> list[Any]:
         """The batch as DGL blocks, input side first (extra ``atta[dgl]``; homogeneous graphs).

@@ -85,10 +85,13 @@ def copied_ahead(
     batches: Iterable[MiniBatch],
     device: torch.device,
     copying: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    *,
+    plain: bool = False,
 ) -> Iterator[tuple[MiniBatch, Any]]:
     """Yield batches with their PyG data on a GPU. The next one is pinned, and copied on a stream of its own, meanwhile.
 
-    ``copying``: makes a context in which each copy is queued, with its stream as the current one.
+    ``copying``: makes a context in which each copy is queued, with its stream as the current one. ``plain``: as for
+    ``MiniBatch.to_pyg``.
     """
     side, slots = torch.cuda.Stream(device), pinned_slots()
     under_way: deque[tuple[torch.cuda.Event, MiniBatch]] = deque()  # the GPU may still read these batches' slots
@@ -98,7 +101,7 @@ def copied_ahead(
             slots.pin(batch.arrays.values())
             with torch.cuda.stream(side):
                 with copying():
-                    coming = batch, batch.to_pyg().apply(functools.partial(_copied, device=device))
+                    coming = batch, batch.to_pyg(plain=plain).apply(functools.partial(_copied, device=device))
                 copied = torch.cuda.Event()
                 copied.record(side)
             under_way.append((copied, batch))

@@ -27,6 +27,7 @@ from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.loaders.seeds import as_ids
 from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
+from atta.partition.schema import split_edge_type
 
 __all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
 
@@ -100,7 +101,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         schema = self._cluster.schema
         return [
             EdgeAttr(
-                tuple(name.split("__")),
+                split_edge_type(name),
                 EdgeLayout.COO,
                 size=tuple(schema.node_counts[t] for t in schema.endpoints(name)),
             )
@@ -109,7 +110,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[torch.Tensor, torch.Tensor] | None:
         schema = self._cluster.schema
-        name = schema.check_edge_type("__".join(edge_attr.edge_type))
+        name = schema.find_edge_type(edge_attr.edge_type)
         if edge_attr.layout != EdgeLayout.COO:
             return None
         _, target = schema.endpoints(name)
@@ -220,7 +221,7 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         n_id = {t: torch.from_numpy(batch.n_id(t)) for t in schema.node_types}
         if self._features is not None:
             self._features.remember(batch, n_id)
-        edges = {name: tuple(name.split("__")) for name in schema.edge_types}
+        edges = {name: split_edge_type(name) for name in schema.edge_types}
         ends = {name: torch.from_numpy(batch.edge_index(name)) for name in edges}
         ids = {name: _tensor(batch.e_id(name)) for name in edges}
         trees = {t: torch.from_numpy(found) for t in n_id if (found := batch.tree_of_seed(t)) is not None}

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE
+from atta.partition.schema import split_edge_type
+
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
 __all__ = ["to_pyg"]
 
+warnings.filterwarnings("ignore", "There exist type names in the 'HeteroData' object", UserWarning)
+"""Names of types are the users' own: PyG warns of "__" in them at every batch."""
 _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}
 """Ends of triplets. PyG keeps them with the node types of the seed edges; these are the places in the edge type."""
 
 
-def to_pyg(batch: SampledBatch) -> Any:
+def to_pyg(batch: SampledBatch, *, plain: bool) -> Any:
     """See ``MiniBatch.to_pyg``."""
-    schema = batch.schema
-    if len(schema.node_types) == len(schema.edge_types) == 1:
-        return _homogeneous(batch)
-    return _typed(batch)
+    types = batch.schema.node_types, batch.schema.edge_types
+    single = len(types[0]) == len(types[1]) == 1 if plain else types == ((NODE_TYPE,), (EDGE_TYPE,))
+    return _homogeneous(batch) if single else _typed(batch)
 
 
 def _homogeneous(batch: SampledBatch) -> Data:
@@ -43,16 +48,16 @@ def _typed(batch: SampledBatch) -> HeteroData:
     for node_type in schema.node_types:
         _fill_nodes(data[node_type], batch, node_type)
     for edge_type in schema.edge_types:
-        _fill_edges(data[_triple(edge_type)], batch, edge_type)
+        _fill_edges(data[split_edge_type(edge_type)], batch, edge_type)
     labels = batch.origin.labels
-    seeds = data[_triple(labels.edge_type) if labels else batch.origin.seed_type]
+    seeds = data[split_edge_type(labels.edge_type) if labels else batch.origin.seed_type]
     _fill_seeds(seeds, batch)
     for name, array in _links(batch).items():
         assert labels is not None
-        store = data[_triple(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
+        store = data[split_edge_type(labels.edge_type)[_PLACES[name]]] if name in _PLACES else seeds
         store[name] = _tensor(array)
     data.num_sampled_nodes = {t: batch.num_sampled_nodes(t) for t in schema.node_types}
-    data.num_sampled_edges = {_triple(e): batch.num_sampled_edges(e) for e in schema.edge_types}
+    data.num_sampled_edges = {split_edge_type(e): batch.num_sampled_edges(e) for e in schema.edge_types}
     for name, tensor in _of_operators(batch, set()).items():
         setattr(data, name, tensor)
     return data
@@ -94,10 +99,6 @@ def _of_operators(batch: SampledBatch, taken: set[str]) -> dict[str, torch.Tenso
         for name, array in arrays.items():
             found[f"{kind}_{name}" if name in taken else name] = _tensor(array)
     return found
-
-
-def _triple(edge_type: str) -> tuple[str, ...]:
-    return tuple(edge_type.split("__"))
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -201,7 +201,7 @@ class SampledBatch:
         found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
         for key, array in self._raw.arrays.items():
             if key.startswith("table/"):
-                _, node_type, name = key.split("/", 2)
+                node_type, _, name = key.removeprefix("table/").rpartition("/")  # no table has a "/"
                 found[node_type][name] = array
         for node_type in set(self._schema.node_types) - set(self.node_types):
             specs, wanted = self._schema.node_tables[node_type], self.origin.tables
@@ -222,8 +222,8 @@ class SampledBatch:
         if name not in self.edge_types:
             specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
             return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
-        prefix = f"edge/{name}/"
-        return {key.removeprefix(prefix): a for key, a in self._raw.arrays.items() if key.startswith(prefix)}
+        owners = {key: key.rpartition("/") for key in self._raw.arrays}  # no table has a "/"
+        return {table: self._raw.arrays[key] for key, (of, _, table) in owners.items() if of == f"edge/{name}"}
 
     def tree(self, node_type: str | None = None) -> np.ndarray:
         """int32 [nodes]: position of the seed whose tree a vertex belongs to; only if trees are disjoint.
@@ -311,9 +311,7 @@ class SampledBatch:
 
     def _hops(self) -> int:
         """Number of hops: steps that added vertices, except those of seeds and of positive and negative samples."""
-        steps = next(
-            (len(a) for name, a in self._raw.arrays.items() if name.startswith("hops/") and "__" not in name), 1
-        )
+        steps = next((len(self._raw.arrays[f"hops/{t}"]) for t in self.node_types), 1)
         return steps - 1 - len(self.pairs) - ("link/neg_src" in self._raw.arrays)
 
     # -- helpers -------------------------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def edge_type_name(schema: Schema, edge_type: Any) -> str:
         return schema.edge_types[0]
     if not isinstance(edge_type, str | tuple | list) or not all(isinstance(part, str) for part in edge_type):
         raise ConfigError(f"edge type {edge_type!r}: must be 'src__rel__dst' or a triple of names")
-    return schema.check_edge_type(edge_type if isinstance(edge_type, str) else "__".join(edge_type))
+    return schema.find_edge_type(edge_type)
 
 
 def as_ids(what: str, source: Any) -> np.ndarray:

@@ -85,7 +85,7 @@ class ServerLoader(DagLoader):
 
     def _made(self, raw: RawBatch) -> Any:
         arrays = raw.arrays
-        prefix = f"table/{self.node_type}/"
+        owners = {key: key.rpartition("/") for key in arrays}
         e_id = arrays.get(f"e_id/{self.edge_type}")
         made = ServerGraph(
             arrays[f"n_id/{self.node_type}"],
@@ -94,7 +94,7 @@ class ServerLoader(DagLoader):
             arrays[f"col/{self.edge_type}"],
             None if e_id is None else e_id.astype(np.int64, copy=False),
             arrays["extra/degree"],
-            {key.removeprefix(prefix): table for key, table in arrays.items() if key.startswith(prefix)},
+            {name: arrays[key] for key, (of, _, name) in owners.items() if of == f"table/{self.node_type}"},
         )
         transform: Any = self._transform  # takes what this loader makes, a ServerGraph
         return made if transform is None else transform(made)

@@ -13,6 +13,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
 from atta.partition.disk.files import map_array, write_array
 from atta.partition.graph.reading import index_dtype
+from atta.partition.names import edge_folder
 from atta.samplers.batch.items import EDGES
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def find_edges(dataset: Dataset, edge_type: str | None) -> TableName:
     types = dataset.schema.edge_types
     if edge_type is None and len(types) != 1:
         raise ConfigError(f"the dataset has edge types {', '.join(types)}: say which one")
-    return dataset.schema.check_edge_type(types[0] if edge_type is None else edge_type), EDGES
+    return dataset.schema.find_edge_type(types[0] if edge_type is None else edge_type), EDGES
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class EdgeWriter:
         merged = {name: np.insert(array, at, added[name].astype(array.dtype), axis=0) for name, array in old.items()}
         degrees = np.bincount(rows, minlength=high - low)
         merged["indptr"] = (indptr + np.concatenate([[0], np.cumsum(degrees)])).astype(np.int64)
-        folder = f"{part_folder(part)}/edges/{self.edge_type}"
+        folder = f"{part_folder(part)}/{edge_folder(self.edge_type)}"
         (to / folder).mkdir(parents=True, exist_ok=True)
         for name, array in merged.items():
             write_array(to / folder / f"{name}.npy", array)

@@ -30,6 +30,7 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.names import edge_folder, node_folder
 from atta.partition.parts.joined import JoinedPart
 from atta.partition.parts.part import Part
 from atta.samplers.batch.items import EDGES, TIME
@@ -43,7 +44,7 @@ _NUMBER = re.compile(r"[0-9]{4,9}")
 
 def table_file(part: int, node_type: str, name: str) -> str:
     """The file of a table's rows of one partition, within the folder of a version."""
-    return f"{part_folder(part)}/nodes/{node_type}/{name}.npy"
+    return f"{part_folder(part)}/{node_folder(node_type)}/{name}.npy"
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ class VersionFolder:
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
         version = self._read.get(source) or self.read(source)
-        folders = tuple(f"{part_folder(part)}/edges/{edge_type}/" for part in dataset.groups[owner])
+        folders = tuple(f"{part_folder(part)}/{edge_folder(edge_type)}/" for part in dataset.groups[owner])
         return sum(record.size for name, record in version.files.items() if name.startswith(folders))
 
     def edge_ids(self, edge_type: str, source: int) -> int:
@@ -245,7 +246,7 @@ def _checked(version: VersionFiles, path: Path) -> np.ndarray:
 
 
 def _table_name(name: str) -> TableName:
-    node_type, _, table = name.partition("/")
+    node_type, _, table = name.rpartition("/")  # no table has a "/"
     if not node_type or not table:
         raise ValueError(name)
     return node_type, table

@@ -16,6 +16,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.spec import MutableSpec
 from atta.partition.dataset import Dataset, part_folder
+from atta.partition.names import edge_folder
 
 __all__ = ["EdgeIndex", "span_of"]
 
@@ -48,7 +49,7 @@ def node_offsets(dataset: Dataset, node_type: str) -> np.ndarray:
 def edge_offsets(dataset: Dataset, edge_type: str) -> np.ndarray:
     """int64 [parts + 1]: where the edges of each part begin; from the lengths of their files."""
     dataset.schema.check_edge_type(edge_type)
-    names = [f"{part_folder(p)}/edges/{edge_type}/indices.npy" for p in range(dataset.partitions.num_parts)]
+    names = [f"{part_folder(p)}/{edge_folder(edge_type)}/indices.npy" for p in range(dataset.partitions.num_parts)]
     counts = [dataset.files[name].shape[0] for name in names]
     firsts = [group.start for group in dataset.groups] + [len(counts)]
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)[firsts]

@@ -156,7 +156,7 @@ def _around(cluster: atta.Cluster, node_type: str, vertex: int, depth: int) -> A
     loader = atta.NeighborLoader(
         cluster, [-1] * (depth + 1), (node_type, np.array([vertex])), rank=0, world_size=1, tables=["x"]
     )
-    data = next(iter(loader)).to_pyg()
+    data = next(iter(loader)).to_pyg(plain=True)
     if data.num_nodes > MOST_VERTICES:
         raise ConfigError(f"{data.num_nodes} vertices lie within {depth + 1} hops: explanations take {MOST_VERTICES}")
     data.x = data.x.float().clone()

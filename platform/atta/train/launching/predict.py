@@ -192,6 +192,9 @@ class PredictJob:
             about["ids"] = "strings"
         if top is not None:
             about |= {"top": top.count, "relation": top.edge_type, "sources": _digest_of_nodes({"sources": asked})}
+        names = self.cluster.schema.classes.get(self.types[0], {}).get("y")
+        if names and self.what == "classes" and not self._scores_pairs:
+            about["classes"] = names
         column = "score" if self._scores_pairs and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import torch
 import torch.nn.functional as F
 from torch_geometric.nn import GATConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 from torch_geometric.nn.module_dict import ModuleDict
 
-from atta.errors import ConfigError
+from atta.partition.names import module_name
 from atta.train.settings import TrainSettings
 from atta.train.tasks.reach import EdgeTriple, TypeReach
 
@@ -24,6 +25,25 @@ __all__ = ["TypedLayers", "TypedLinkModel", "TypedModel"]
 
 Rows = Mapping[str, torch.Tensor]
 Edges = Mapping[EdgeTriple, torch.Tensor]
+
+
+class LayersByType(ModuleDict):  # type: ignore[misc]
+    """A layer per node type, whatever its name."""
+
+    def __init__(self, layers: Mapping[str, torch.nn.Module]) -> None:
+        super().__init__()
+        for node_type, layer in layers.items():  # PyG's constructor would take a key twice for an external one
+            self[node_type] = layer
+
+    @classmethod
+    def to_internal_key(cls, key: str) -> str:
+        """The name that torch knows the layer by."""
+        return str(super().to_internal_key(module_name(key)))
+
+    @classmethod
+    def to_external_key(cls, key: str) -> str:
+        """The node type of such a name."""
+        return unquote(str(super().to_external_key(key)))
 
 
 class TypedLayers(torch.nn.Module):
@@ -37,11 +57,10 @@ class TypedLayers(torch.nn.Module):
     """
 
     def __init__(self, config: TrainSettings, reach: TypeReach) -> None:
-        """Raises ConfigError for a node type whose name PyG's layers do not take."""
         super().__init__()
         self.reach, self.dropout, self.hidden_width = reach, config.dropout, config.hidden
         widths = {t: width for t in reach.read(0) if (width := reach.widths[t]) is not None}
-        self.encoders: Any = ModuleDict({t: torch.nn.Linear(width, config.hidden) for t, width in widths.items()})
+        self.encoders: Any = LayersByType({t: torch.nn.Linear(width, config.hidden) for t, width in widths.items()})
         self.layers = torch.nn.ModuleList(_layer(config, reach, number) for number in range(reach.depth))
 
     def hidden(
@@ -106,7 +125,7 @@ class TypedLinkModel(TypedLayers):
         """See ``TypedLayers``."""
         super().__init__(config, reach)
         self.ends, self.link_decoder = ends, decoder
-        self.outputs: Any = ModuleDict({t: torch.nn.Linear(config.hidden, config.hidden) for t in sorted(set(ends))})
+        self.outputs: Any = LayersByType({t: torch.nn.Linear(config.hidden, config.hidden) for t in sorted(set(ends))})
 
     def forward(
         self,
@@ -149,12 +168,13 @@ class _PerEdgeType(torch.nn.Module):
         super().__init__()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # types that no edge ends at have their own row, so they are updated too
-            self.conv = HeteroConv(dict(convs), aggr="sum")
-        self.own: Any = ModuleDict({t: torch.nn.Linear(width, width) for t in computed})
+            self.conv = HeteroConv({_coded(e): conv for e, conv in convs.items()}, aggr="sum")
+        self.own: Any = LayersByType({t: torch.nn.Linear(width, width) for t in computed})
 
     def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
-        ends = {e: (x[e[0]], x[e[2]][: computed[e[2]]]) for e in edges}
-        seen = self.conv(ends, edges)
+        ends = {_coded(e): (x[e[0]], x[e[2]][: computed[e[2]]]) for e in edges}
+        found = self.conv(ends, {_coded(e): index for e, index in edges.items()})
+        seen = {unquote(t): rows for t, rows in found.items()}
         own = {t: self.own[t](x[t][:rows]) for t, rows in computed.items()}
         return {t: F.relu(own[t] + seen[t] if t in seen else own[t]) for t in computed}
 
@@ -182,18 +202,33 @@ class _Transformer(torch.nn.Module):
 
     def __init__(self, width: int, heads: int, read: Sequence[str], edge_types: Sequence[EdgeTriple]) -> None:
         super().__init__()
-        try:
-            self.conv = HGTConv(width, width, (list(read), list(edge_types)), heads)
-        except KeyError as error:  # torch refuses names of modules such as "a.b"
-            raise ConfigError(f"--model hgt: PyG's layer takes no node type of this name: {error.args[0]}") from None
+        self.conv = HGTConv(width, width, (list(map(_dotless, read)), [_undotted(e) for e in edge_types]), heads)
         ends = {e[2] for e in edge_types}
-        for node_type in set(read) - ends:  # PyG makes these weights and does not use them; DDP would wait for them
-            self.conv.out_lin.lins[node_type].requires_grad_(False)
-            self.conv.skip[node_type].requires_grad_(False)
+        for name in map(_dotless, set(read) - ends):  # PyG makes these weights, and uses none: DDP would wait for them
+            self.conv.out_lin.lins[name].requires_grad_(False)
+            self.conv.skip[name].requires_grad_(False)
 
     def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
-        seen = self.conv(dict(x), dict(edges))
-        return {t: (x[t] if seen.get(t) is None else seen[t])[:rows] for t, rows in computed.items()}
+        seen = self.conv({_dotless(t): rows for t, rows in x.items()}, {_undotted(e): i for e, i in edges.items()})
+        found = {t: seen.get(_dotless(t)) for t in computed}
+        return {t: (x[t] if found[t] is None else found[t])[:rows] for t, rows in computed.items()}
+
+
+def _coded(edge_type: EdgeTriple) -> EdgeTriple:
+    source, relation, target = map(module_name, edge_type)
+    return source, relation, target
+
+
+def _dotless(name: str) -> str:
+    """A name for torch, which refuses "." and names of its own: PyG's ``ModuleDict`` takes them, which ``HGTConv`` does not
+    use everywhere."""
+    coded = module_name(name).replace(".", "%2E")
+    return f"%{ord(coded[0]):X}{coded[1:]}" if hasattr(torch.nn.ModuleDict, coded) else coded
+
+
+def _undotted(edge_type: EdgeTriple) -> EdgeTriple:
+    source, relation, target = map(_dotless, edge_type)
+    return source, relation, target
 
 
 def _offsets(counts: Mapping[str, int]) -> dict[str, int]:

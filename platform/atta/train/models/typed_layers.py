@@ -14,7 +14,7 @@ from atta.client.inference.block import Floats, TypedBlock
 from atta.client.inference.stages import Stage, Targets, TypedLayer, sampled_typed_stages, typed_stages
 from atta.client.inference.task import INNER_PRODUCTS, PairScore
 from atta.errors import ConfigError, DataError
-from atta.partition.schema import Schema, split_edge_type
+from atta.partition.schema import Schema, join_edge_type, split_edge_type
 from atta.train.checkpoint import NO_EMBEDDINGS, SavedModel
 from atta.train.models.layers import digest_of
 from atta.train.models.links import saved_decoder, scorer
@@ -151,7 +151,7 @@ class SavedTypedModel:
             raise ConfigError(f"{len(fan_outs)} fan-outs for {depth} layers that are computed: give one for each")
         reach = self.model.reach
         models = [
-            TypedLayer(t, reach.read(0), tuple(map("__".join, reach.edges(0))), partial(self._through, t))
+            TypedLayer(t, reach.read(0), tuple(join_edge_type(*e) for e in reach.edges(0)), partial(self._through, t))
             for t in self.asked
         ]
         widths_of = (self._hidden, self.width)
@@ -177,7 +177,9 @@ class SavedTypedModel:
     def _layer(self, number: int, node_type: str) -> TypedLayer:
         edges = [e for e in self.model.reach.edges(number) if e[2] == node_type]
         reads = tuple(sorted({node_type, *(e[0] for e in edges)}))
-        return TypedLayer(node_type, reads, tuple(map("__".join, edges)), partial(self._compute, number, node_type))
+        return TypedLayer(
+            node_type, reads, tuple(join_edge_type(*e) for e in edges), partial(self._compute, number, node_type)
+        )
 
     @torch.no_grad()
     def _compute(self, number: int, node_type: str, block: TypedBlock) -> Floats:
@@ -195,8 +197,8 @@ class SavedTypedModel:
         """All layers on a sampled neighbourhood."""
         reach = self.model.reach
         x = {t: self._moved(block.x[t]) for t in reach.read(0)}
-        edges = {e: self._moved(block.edges["__".join(e)]) for e in reach.edges(0)}
-        per_hop = {e: block.edges_per_hop["__".join(e)] for e in reach.edges(0)}
+        edges = {e: self._moved(block.edges[join_edge_type(*e)]) for e in reach.edges(0)}
+        per_hop = {e: block.edges_per_hop[join_edge_type(*e)] for e in reach.edges(0)}
         return self._written(node_type, self.model.hidden(x, edges, block.nodes_per_hop, per_hop)[node_type])
 
     def _written(self, node_type: str, rows: torch.Tensor) -> Floats:
@@ -214,7 +216,7 @@ class SavedTypedModel:
     def _edges(self, edge_type: EdgeTriple, block: TypedBlock, node_type: str) -> torch.Tensor:
         if edge_type[2] != node_type:
             return torch.zeros(2, 0, dtype=torch.int64, device=self.device)
-        return self._moved(block.edges["__".join(edge_type)])
+        return self._moved(block.edges[join_edge_type(*edge_type)])
 
 
 def _learnt(rows: Floats, block: TypedBlock) -> Floats:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from atta.errors import ConfigError, UnknownNameError
 
 __all__ = ["fan_outs_by_type", "parse_fan_outs"]
+
+_ENTRY_END = re.compile(r"(?<=[0-9])[\s;]*;|^[\s;]+|[\s;]+$")
+"""";" after a number: a name may have one, too."""
 
 
 def parse_fan_outs(text: str, depth: int) -> dict[str, tuple[int, ...]]:
@@ -16,8 +20,8 @@ def parse_fan_outs(text: str, depth: int) -> dict[str, tuple[int, ...]]:
         ConfigError: the text has another form, or a list has another length than ``depth``.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for entry in filter(None, map(str.strip, text.split(";"))):
-        name, equals, numbers = (part.strip() for part in entry.partition("="))
+    for entry in filter(None, map(str.strip, _ENTRY_END.split(text))):
+        name, equals, numbers = (part.strip() for part in entry.rpartition("="))
         try:
             hops = tuple(int(number) for number in numbers.split(","))
         except ValueError:
@@ -44,9 +48,11 @@ def fan_outs_by_type(
         UnknownNameError: a name is none of the graph's edge types or relations.
         ConfigError: several edge types have that relation, or a type is named twice.
     """
+    from atta.partition.schema import split_edge_type  # settings are read without numpy
+
     found: dict[str, tuple[int, ...]] = {}
     for name, hops in given.items():
-        meant = [e for e in edge_types if name in (e, e.split("__")[1])]
+        meant = [e for e in edge_types if name in (e, "__".join(split_edge_type(e)), split_edge_type(e)[1])]
         if not meant:
             raise UnknownNameError.of("edge type", name, edge_types)
         if len(meant) > 1:

@@ -39,12 +39,12 @@ def on_device(batches: Iterable[MiniBatch], device: torch.device, stopwatch: Sto
         stopwatch.add("copy", start, stopwatch.now())
 
     if device.type == "cuda":
-        for batch, data in copied_ahead(source, device, copying):
+        for batch, data in copied_ahead(source, device, copying, plain=True):
             yield DeviceBatch(batch, data)
         return
     for batch in source:
         with copying():
-            data = batch.to_pyg()
+            data = batch.to_pyg(plain=True)
         yield DeviceBatch(batch, data)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atta.errors import ConfigError
-from atta.partition.schema import Schema
+from atta.partition.schema import Schema, split_edge_type
 from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSettings
 from atta.train.settings.typed import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.reach import TypeReach
@@ -65,14 +65,17 @@ def check_types(schema: Schema, settings: TrainSettings, target: str) -> None:
 
 
 def edge_type_of(schema: Schema, settings: TrainSettings) -> str:
-    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one.
+    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one. Of several that are
+    written so, none is meant.
 
     Raises:
         UnknownNameError: there is no such type. ConfigError: there are several.
     """
     given = getattr(settings, "edge_type", None)
     if given is not None:
-        return schema.check_edge_type("__".join(part.strip() for part in given.split(",")))
+        words = {e: split_edge_type(e) for e in schema.edge_types}
+        listed = [e for e, names in words.items() if _squeezed(given) == _squeezed(",".join(names))]
+        return listed[0] if len(listed) == 1 else schema.find_edge_type(given)
     if len(schema.edge_types) > 1:
         raise ConfigError(f"--edge-type: name the edges to predict, one of {', '.join(schema.edge_types)}")
     return schema.edge_types[0]
@@ -120,3 +123,8 @@ def _with_targets(schema: Schema, name: str) -> str:
         able = [t for t in schema.node_types if "y" in schema.node_tables[t]]
         raise ConfigError(f"--target {name}: has no table y to learn from; {', '.join(able) or 'no type'} has")
     return name
+
+
+def _squeezed(listed: str) -> list[str]:
+    """The words of a list with commas, without the blanks around them."""
+    return [word.strip() for word in listed.split(",")]

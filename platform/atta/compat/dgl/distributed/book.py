@@ -12,6 +12,7 @@ from atta.compat.dgl.distributed.names import TypeBook
 from atta.compat.dgl.job import Job
 from atta.errors import ConfigError
 from atta.kvstore.spec import MutableSpec
+from atta.partition.names import table_word
 from atta.samplers.arguments import integers, whole
 from atta.samplers.seed_plan import home_of
 
@@ -57,7 +58,7 @@ class PartitionPolicy:
             self.type_name = types.node_type(name)
             shown = types.ntype(self.type_name)
         else:
-            self.type_name = types.edge_type(tuple(name.split(":")) if name and ":" in name else name)
+            self.type_name = types.edge_type(name)
             shown = ":".join(types.canonical(self.type_name))
         self.policy_str = f"{kind}:{shown}"
 
@@ -187,5 +188,5 @@ class GraphPartitionBook:
         kind, _, name = policy.partition(":")
         count = self._count(policy)
         # Daemons tell where their rows begin when a table is created. This one has a byte a row, and goes by itself.
-        spec = MutableSpec(f"dgl.book.{kind}.{name.replace('__', '.')}", count, "|b1", policy=policy, lease_s=_LEASE_S)
+        spec = MutableSpec(f"dgl.book.{kind}.{table_word(name)}", count, "|b1", policy=policy, lease_s=_LEASE_S)
         return np.append(self._cluster.tables.create(spec).first_rows, count)

@@ -6,7 +6,7 @@ from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
-from atta.partition.schema import Schema
+from atta.partition.schema import Schema, split_edge_type
 
 __all__ = ["TypeBook"]
 
@@ -36,7 +36,7 @@ class TypeBook:
 
     def canonical(self, edge_type: str) -> tuple[str, str, str]:
         """DGL's triple of an edge type."""
-        source, relation, target = edge_type.split("__")
+        source, relation, target = split_edge_type(edge_type)
         return self.ntype(source), "_E" if self._plain_edges else relation, self.ntype(target)
 
     def node_type(self, ntype: str | None) -> str:
@@ -56,9 +56,9 @@ class TypeBook:
                 raise ConfigError(f"name an edge type: {', '.join(known)}")
             return known[0]
         if isinstance(etype, str):
-            found = [e for e in known if etype in (e, e.split("__")[1])]
+            found = [e for e in known if etype in (e, split_edge_type(e)[1], ":".join(self.canonical(e)))]
         else:
-            found = [e for e in known if tuple(etype) in (self.canonical(e), tuple(e.split("__")))]
+            found = [e for e in known if tuple(etype) in (self.canonical(e), split_edge_type(e))]
         if len(found) > 1:
             raise ConfigError(f"etype {etype!r}: several edge types have this relation: {', '.join(found)}")
         if not found:

@@ -14,6 +14,7 @@ from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy
 from atta.compat.dgl.job import Job, barrier, present
 from atta.errors import AttaError, ConfigError
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
+from atta.partition.names import table_word
 from atta.samplers.arguments import integers
 
 __all__ = ["DistRows", "DistTensor", "MutableRows", "create", "drop", "policy_of", "row_ids", "torch_dtype"]
@@ -186,7 +187,7 @@ def create(
 
 def _prefix(policy: PartitionPolicy) -> str:
     """What the names of the tables of a job's tensors begin with."""
-    return f"dgl.{policy.partition_book.job.group}.{policy.kind}.{policy.type_name.replace('__', '.')}."
+    return f"dgl.{policy.partition_book.job.group}.{policy.kind}.{table_word(policy.type_name)}."
 
 
 def policy_of(shape: tuple[int, ...], given: PartitionPolicy | None) -> PartitionPolicy:

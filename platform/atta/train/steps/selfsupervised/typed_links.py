@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 import atta
 from atta.client.loaders.link import reverse_type_of
-from atta.partition.schema import split_edge_type
+from atta.partition.schema import join_edge_type, split_edge_type
 from atta.train.models.links import decoder_named
 from atta.train.models.typed import TypedLinkModel
 from atta.train.settings import MinibatchSettings
@@ -79,7 +80,7 @@ class TypedLinkTrainer(TypedTrainer):
 
     def loader_options(self, *, train: bool) -> dict[str, Any]:
         """See ``TypedTrainer``."""
-        tables = {key: list(self.held_out.tables) for key in map("__".join, self._both)}
+        tables = {key: list(self.held_out.tables) for key in itertools.starmap(join_edge_type, self._both)}
         return {**super().loader_options(train=train), "edge_tables": tables}
 
     @property

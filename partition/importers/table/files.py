@@ -1,0 +1,299 @@
+"""Reads the files of a type by Arrow: which there are, what types their columns have, and their rows in pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import glob
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.errors import DataError
+from atta.partition.importers.reading.common import first_line
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.table.kinds import plain
+from atta.partition.importers.table.refusals import Refusals, escaped
+from atta.partition.importers.table.rules import TypeEntry
+
+__all__ = ["DELIMITERS", "KINDS", "FilePiece", "TypeFiles", "files_of", "heading", "kind_of", "reading"]
+
+KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".csv.gz": "csv", ".tsv.gz": "tsv"}
+"""The endings of names, and what the files hold. Folders may end so, too: Spark writes such."""
+DELIMITERS = {",": "a comma", "\t": "a tab", ";": "';'", "|": "'|'"}
+"""What may separate the columns of a CSV file of which nobody says it, and how a message calls it."""
+_ROWS = 1 << 18
+_BLOCK = 1 << 20
+"""Bytes of a CSV file from which Arrow guesses the types of its columns."""
+_LONGEST_HEADING = 1 << 20
+_NUMBER = r"^\s*([-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|(?i:nan|inf))?\s*$"
+_LISTED = 20
+"""At most this many columns are named in a message."""
+
+
+def kind_of(path: Path) -> str | None:
+    """``parquet``, ``csv`` or ``tsv`` by the end of the name; None for another."""
+    name = path.name.lower()
+    return next((kind for ending, kind in KINDS.items() if name.endswith(ending)), None)
+
+
+def files_of(folder: Path, pattern: str) -> list[Path]:
+    """The files and folders that ``pattern`` names, in the order in which they are read.
+
+    It is relative to ``folder``, or absolute.
+    """
+    found = glob.glob(pattern, root_dir=folder, recursive=True, include_hidden=True)
+    return sorted(folder / name for name in found)
+
+
+@contextlib.contextmanager
+def reading(where: Path) -> Iterator[None]:
+    """Raise DataError naming ``where`` for Arrow's errors."""
+    try:
+        yield
+    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's errors are ValueErrors
+        raise DataError(where, f"not readable: {first_line(error)}") from None
+
+
+def heading(path: Path) -> str:
+    """The first line of a CSV file, which may be compressed; raises DataError."""
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+            return file.readline(_LONGEST_HEADING).decode("utf-8-sig", "replace").rstrip("\r\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(path, f"not readable: {first_line(error)}") from None
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """Rows of a file.
+
+    Attributes:
+        path: of the file.
+        first: position of the first row in the file, from 1.
+        rows: the wanted columns, an Arrow batch.
+    """
+
+    path: Path
+    first: int
+    rows: Any
+
+
+class TypeFiles:
+    """The wanted columns of the files of one type.
+
+    Attributes:
+        entry: what the schema says of the type.
+        texts: columns of CSV files that are read as they are written.
+        guessed: by path, the Arrow type that each column seems to have.
+    """
+
+    def __init__(self, entry: TypeEntry, texts: Sequence[str], options: ImportOptions, refusals: Refusals) -> None:
+        """``texts``: columns that are to be read as they are written if the files are CSV."""
+        self.entry = entry
+        self.is_csv = kind_of(entry.files[0]) != "parquet"
+        self.texts = frozenset(texts) if self.is_csv else frozenset()
+        self._formats: dict[Path, Any] = {}
+        self.guessed: dict[Path, dict[str, Any]] = {}
+        for path in entry.files:
+            with refusals.held():
+                self._formats[path] = self._format(path, options)
+                with reading(path):
+                    self._look(path, options, refusals)
+        self.kinds: dict[Path, dict[str, Any]] = {}
+        """By path, the Arrow type that each column is read as."""
+
+    def settle(self) -> None:
+        """Find the types that fit all rows. Raises DataError for a file that cannot be read."""
+        for path, found in self.guessed.items():
+            self.kinds[path] = self._fitting(path, found) if self.is_csv else dict(found)
+        if self.is_csv:
+            self._as_text_where_some_is()
+
+    def of(self, column: str) -> list[Any]:
+        """The Arrow types that a column has in the files, without those of files that have no value in it.
+
+        Of ids in CSV they are what they seem to be.
+        """
+        import pyarrow as pa
+
+        found = [kinds[column] for kinds in (self.guessed if column in self.texts else self.kinds).values()]
+        return [kind for kind in found if not pa.types.is_null(kind)] or found[:1]
+
+    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[FilePiece]:
+        """The rows of all files, of some ``columns`` or all, in at least one piece; raises DataError."""
+        import pyarrow as pa
+
+        names = self.entry.columns if columns is None else list(columns)
+        piece = None
+        for path in self.entry.files:
+            first = 1
+            with reading(path):
+                for batch in self._batches(path, {name: self.kinds[path][name] for name in names}):
+                    piece = FilePiece(path, first, batch)
+                    yield piece
+                    first += batch.num_rows
+        if piece is None:
+            kinds = self.kinds[self.entry.files[0]]
+            yield FilePiece(
+                self.entry.files[0], 1, pa.RecordBatch.from_pylist([], pa.schema([(n, kinds[n]) for n in names]))
+            )
+
+    def _batches(self, path: Path, kinds: Mapping[str, Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        schema = pa.schema(list(kinds.items()))
+        found = ds.dataset(str(path), schema=schema, format=self._formats[path])
+        return (batch for batch in found.to_batches(batch_size=_ROWS) if batch.num_rows)
+
+    def _format(self, path: Path, options: ImportOptions) -> Any:
+        import pyarrow.csv
+        import pyarrow.dataset as ds
+
+        if not self.is_csv:
+            return "parquet"
+        return ds.CsvFileFormat(
+            parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(path, options)),
+            convert_options=pyarrow.csv.ConvertOptions(
+                decimal_point=self.entry.decimal,
+                null_values=[*pyarrow.csv.ConvertOptions().null_values, *self.entry.empty],
+            ),
+        )
+
+    def _delimiter(self, path: Path, options: ImportOptions) -> str:
+        """What separates columns: under it, the heading has most of the wanted columns."""
+        if self.entry.delimiter is not None:
+            return self.entry.delimiter
+        usual = "\t" if kind_of(path) == "tsv" else ","
+        line, wanted = heading(path), set(self.entry.columns)
+        found = {
+            mark: len(wanted & set(next(csv.reader([line], delimiter=mark), [])))
+            for mark in (usual, *(m for m in DELIMITERS if m != usual))
+        }
+        best = max(found, key=lambda mark: found[mark])
+        if best != usual:
+            options.notes.append(f"{path.name}: columns are separated by {DELIMITERS[best]}")
+        return best
+
+    def _look(self, path: Path, options: ImportOptions, refusals: Refusals) -> None:
+        """Note the types of the wanted columns. Refuse columns that are missing, or that nobody wants."""
+        import pyarrow.dataset as ds
+
+        found = ds.dataset(str(path), format=self._formats[path]).schema
+        names = found.names
+        self.guessed[path] = {name: found.types[names.index(name)] for name in self.entry.columns if name in names}
+        for name in self.entry.columns:
+            if name not in names:
+                refusals.add(path, escaped(f"has no column {name!r}; there are: {', '.join(names)}"))
+            elif names.count(name) > 1:
+                refusals.add(path, escaped(f"has {names.count(name)} columns {name!r}"))
+        others = [name for name in names if name not in self.entry.columns and name not in self.entry.ignore]
+        kept = [name for name in others if name not in options.drop]
+        for name in others if len(kept) < 2 else set(others) - set(kept):
+            with refusals.held():
+                options.refuse(path, name, 'schema.json does not name the column, and "ignore" there leaves it out')
+        if len(kept) > 1:
+            listed = ", ".join(map(repr, kept[:_LISTED])) + (", ..." if len(kept) > _LISTED else "")
+            what = f"{len(kept)} columns are not imported: {listed}: schema.json does not name them"
+            refusals.add(path, escaped(what), accept='"ignore" there leaves them out')
+
+    def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
+        """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""
+        import pyarrow as pa
+
+        kinds = {name: pa.string() if name in self.texts else kind for name, kind in guessed.items()}
+        numbers = {name: kind for name, kind in kinds.items() if not pa.types.is_string(kind)}
+        whole_file = path.stat().st_size < _BLOCK and not path.name.lower().endswith(".gz")
+        if whole_file or not numbers or self._fits(path, numbers):
+            return kinds
+        for name, kind in numbers.items():
+            if not self._fits(path, {name: kind}):
+                kinds[name] = self._wider(path, name, kind)
+        return kinds
+
+    def _wider(self, path: Path, name: str, kind: Any) -> Any:
+        """The first type that fits all values of a column, of those that are wider than ``kind``."""
+        import pyarrow as pa
+
+        if pa.types.is_int64(kind) and not self.has_fractions(path, name):
+            # Text tells whether the column holds words, or a number that double would round.
+            return kind if self._whole(path, name) else pa.string()
+        return next((one for one in _wider_kinds(kind) if self._fits(path, {name: one})), pa.string())
+
+    def _fits(self, path: Path, kinds: Mapping[str, Any]) -> bool:
+        """Whether all values of columns are of these types."""
+        import pyarrow as pa
+
+        with reading(path):
+            try:
+                for _ in self._batches(path, kinds):
+                    pass
+            except pa.ArrowInvalid:  # of other faults, whoever reads the values will say what they are
+                return False
+        return True
+
+    def has_fractions(self, path: Path, name: str) -> bool:
+        """Whether a column of a CSV file has numbers that are written as fractions, with an exponent, or as NaN or
+        infinite.
+
+        Without them its numbers are whole ones, of which some are beyond int64: as double they would be rounded.
+        """
+        return self._any_matches(path, name, r"^\s*[-+]?([0-9]*\.|[0-9]+[eE]|(?i:nan|inf))")
+
+    def words(self, name: str) -> str:
+        """The first cell of a column of text that is no number, for a message, if most cells are numbers."""
+        import pyarrow.compute as pc
+
+        cells, words, first = 0, 0, ""
+        for piece in self.pieces([name]):
+            strange = pc.invert(pc.match_substring_regex(plain(name, piece.rows.column(0)), _NUMBER)).fill_null(False)
+            places = np.flatnonzero(strange.to_numpy(zero_copy_only=False))
+            if len(places) and not first:
+                value = piece.rows.column(0)[int(places[0])].as_py()
+                first = f" ({value!r} in row {piece.first + int(places[0])})"
+            cells, words = cells + piece.rows.num_rows, words + len(places)
+        return first if words * 2 < cells else ""
+
+    def _whole(self, path: Path, name: str) -> bool:
+        """Whether all values of a column are empty or digits."""
+        return not self._any_matches(path, name, r"[^-+0-9\s]")
+
+    def _any_matches(self, path: Path, name: str, pattern: str) -> bool:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        with reading(path):
+            return any(
+                pc.any(pc.match_substring_regex(batch.column(0), pattern)).as_py()
+                for batch in self._batches(path, {name: pa.string()})
+            )
+
+    def _as_text_where_some_is(self) -> None:
+        """Read a column as text from all files if it is text in one of them."""
+        import pyarrow as pa
+
+        for name in self.entry.columns:
+            if any(pa.types.is_string(kinds[name]) for kinds in self.kinds.values()):
+                for kinds in self.kinds.values():
+                    kinds[name] = pa.string()
+
+
+def _wider_kinds(kind: Any) -> list[Any]:
+    """The Arrow types that may fit a column whose beginning fits ``kind``, the narrowest first."""
+    import pyarrow as pa
+
+    utc = pa.timestamp("ns", "UTC")
+    times = [pa.date32(), pa.timestamp("s"), pa.timestamp("ns")]
+    if pa.types.is_null(kind):
+        return [pa.int64(), pa.float64(), pa.bool_(), *times, utc]
+    if pa.types.is_int64(kind):
+        return [pa.float64()]
+    if pa.types.is_timestamp(kind):
+        return [times[2] if kind.tz is None else utc]
+    return times[1:] if pa.types.is_date32(kind) else []

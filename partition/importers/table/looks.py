@@ -1,0 +1,242 @@
+"""What the columns of a folder's files look like: the facts from which a schema is guessed."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.partition.importers.reading.common import inexact
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.table.files import DELIMITERS, KINDS, TypeFiles, heading, kind_of, reading
+from atta.partition.importers.table.kinds import NUMBERS, TEXT, TIMES, category, plain
+from atta.partition.importers.table.refusals import Refusals
+from atta.partition.importers.table.rules import SCHEMA, UNITS, ColumnRule, TableRule, TypeEntry
+from atta.partition.names import check_type_name
+
+__all__ = ["ColumnLook", "FileLook", "look_at"]
+
+_MOST_ROWS = 5_000_000
+"""At most this many rows of a file are looked at."""
+_SHOWN = 100
+"""A category has at most this many different values; those of text are kept."""
+
+
+@dataclass(frozen=True)
+class ColumnLook:
+    """Facts about a column.
+
+    Attributes:
+        sort: ``numbers``, ``times``, ``text``, ``lists`` or ``others``.
+        is_whole: whether it holds whole numbers or truth values; has_empty: whether some cells are empty.
+        distinct: number of different values, without empty cells; count: number of rows.
+        values: of text, the different values if they are few.
+        keys: the different values if they may be ids, as int64 or large_string; otherwise None.
+        is_mask: whether it holds truth values, or zeros and ones.
+        fits_float32: whether float32 holds its whole numbers.
+        time_unit: ``{"time_unit": ...}`` if times are no whole seconds.
+    """
+
+    sort: str
+    is_whole: bool
+    has_empty: bool
+    distinct: int
+    count: int
+    values: tuple[str, ...] = ()
+    keys: Any = None
+    is_mask: bool = False
+    fits_float32: bool = True
+    time_unit: Mapping[str, str] | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds text."""
+        return self.sort == TEXT
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it holds numbers or truth values."""
+        return self.sort == NUMBERS
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it differs in all rows and can be ids."""
+        return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
+
+    @property
+    def is_category(self) -> bool:
+        """Whether it holds whole numbers or text, and few different ones."""
+        return (self.is_whole or self.is_text) and self.distinct <= min(_SHOWN, self.count // 2)
+
+    @property
+    def has_type_names(self) -> bool:
+        """Whether its values can be names of relations."""
+        try:
+            return bool(self.values) and all(check_type_name("relation", value) for value in self.values)
+        except ConfigError:
+            return False
+
+    def share_within(self, other: ColumnLook) -> float:
+        """The share of its different values that are values of ``other``."""
+        import pyarrow.compute as pc
+
+        if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
+            return 0.0
+        return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
+
+
+@dataclass(frozen=True)
+class FileLook:
+    """Facts about files with the same columns whose names differ in numbers only.
+
+    Attributes:
+        name: a name for the type that they hold.
+        pattern: that names the files.
+        columns: by name, in order.
+        count: number of rows that were looked at; is_cut: whether there are more.
+        options: what the schema must say to read them.
+    """
+
+    name: str
+    pattern: str
+    columns: Mapping[str, ColumnLook]
+    count: int
+    is_cut: bool
+    options: Mapping[str, str]
+
+
+def look_at(folder: Path) -> list[FileLook]:
+    """Look at all Parquet and CSV files directly in ``folder``, by name; raises DataError."""
+    found: dict[tuple[str, tuple[str, ...]], list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if kind_of(path) is not None and path.name[0] not in "._":
+            pattern = re.sub(r"\d+", "*", path.name)
+            found.setdefault((pattern, _names(path)), []).append(path)
+    looks: list[FileLook] = []
+    for (pattern, names), paths in found.items():
+        looks.append(_look(paths, pattern if len(paths) > 1 else paths[0].name, names, {one.name for one in looks}))
+    return looks
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files of a path, which may be a folder that Spark wrote."""
+    if not path.is_dir():
+        return [path]
+    return sorted(one for one in path.iterdir() if kind_of(one) and one.name[0] not in "._" and one.stat().st_size)
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    """The columns of a file; raises DataError."""
+    from pyarrow import parquet
+
+    first = _parts(path)[0] if _parts(path) else path
+    if kind_of(first) == "parquet":
+        with reading(first):
+            return tuple(parquet.read_schema(first).names)
+    return tuple(next(csv.reader([heading(first)], delimiter=_delimiter(first)), []))
+
+
+def _delimiter(path: Path) -> str:
+    """What separates columns: what gives the heading most of them."""
+    usual = "\t" if kind_of(path) == "tsv" else ","
+    line = heading(path)
+    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
+    return max(marks, key=lambda mark: len(next(csv.reader([line], delimiter=mark), [])))
+
+
+def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[str]) -> FileLook:
+    import pyarrow as pa
+
+    files = [part for path in paths for part in _parts(path)]
+    is_csv = kind_of(files[0]) != "parquet"
+    mark = _delimiter(files[0]) if is_csv else None
+    rule = TableRule(tuple(ColumnRule(name) for name in names), wide=True)
+    entry = TypeEntry("", tuple(files), (), {"all": rule}, {}, frozenset(), None, mark)
+    refusals = Refusals(paths[0].parent / SCHEMA)
+    reader = TypeFiles(entry, (), ImportOptions(), refusals)
+    refusals.check()
+    reader.settle()
+    batches, count = [], 0
+    for piece in reader.pieces():
+        batches.append(piece.rows)
+        count += piece.rows.num_rows
+        if count >= _MOST_ROWS:
+            break
+    columns = {name: _column(name, pa.chunked_array([batch.column(name) for batch in batches])) for name in names}
+    usual = "\t" if kind_of(files[0]) == "tsv" else ","
+    options = {"delimiter": mark} if mark is not None and mark != usual else {}
+    return FileLook(_type_name(pattern, taken), pattern, columns, count, count >= _MOST_ROWS, options)
+
+
+def _type_name(pattern: str, taken: set[str]) -> str:
+    """A name of a type for files: their own without the ending and numbers."""
+    stem = next(pattern[: -len(end)] for end in sorted(KINDS, key=len, reverse=True) if pattern.lower().endswith(end))
+    plain = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", stem.replace("*", ""))).strip("_.-")[:80] or "table"
+    number = 2
+    name = plain
+    while name in taken:
+        name, number = f"{plain}-{number}", number + 1
+    return name
+
+
+def _column(name: str, column: Any) -> ColumnLook:
+    """The facts about a column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sort, whole = category(column.type), column.combine_chunks()
+    if sort not in (NUMBERS, TEXT, TIMES):
+        return ColumnLook(sort, False, column.null_count > 0, 0, len(column))
+    times = whole if sort == TIMES else None
+    values = plain(name, whole)
+    if sort == TEXT:
+        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+    known = values.drop_null()
+    unique = pc.unique(known)
+    is_whole = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
+    numbers = unique.to_numpy(zero_copy_only=False) if sort == NUMBERS and len(unique) else np.zeros(0)
+    look = {
+        "sort": sort,
+        "is_whole": is_whole,
+        "has_empty": len(known) < len(values),
+        "distinct": len(unique),
+        "count": len(values),
+        "fits_float32": not inexact(numbers, np.dtype(np.float32)).any(),
+    }
+    if sort == TEXT and len(unique) <= _SHOWN:
+        look["values"] = tuple(unique.to_pylist())
+    if sort == TIMES:
+        look["time_unit"] = _unit(times)
+    look["is_mask"] = sort == NUMBERS and len(unique) > 0 and bool(np.isin(numbers, (0, 1)).all())
+    return ColumnLook(**look, keys=_keys(unique, numbers))
+
+
+def _keys(unique: Any, numbers: Any) -> Any:
+    """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
+    import pyarrow as pa
+
+    if pa.types.is_large_string(unique.type):
+        return unique
+    fits = pa.types.is_integer(unique.type) or pa.types.is_floating(unique.type)
+    if not fits or not len(unique) or inexact(numbers, np.dtype(np.int64)).any():
+        return None
+    return pa.array(numbers.astype(np.int64))
+
+
+def _unit(times: Any) -> dict[str, str]:
+    """The key of the schema without which times would be refused; nothing if they are whole seconds."""
+    import pyarrow as pa
+
+    kind = times.type
+    length = UNITS["d"] if pa.types.is_date32(kind) else UNITS["ms" if pa.types.is_date64(kind) else str(kind.unit)]
+    values = plain("", times).drop_null().to_numpy(zero_copy_only=False)
+    for unit in ("s", "ms", "us"):
+        if length >= UNITS[unit] or not (values % (UNITS[unit] // length)).any():
+            return {} if unit == "s" else {"time_unit": unit}
+    return {"time_unit": "ns"}

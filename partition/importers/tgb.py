@@ -1,0 +1,203 @@
+"""Interactions with times as CSV: JODIE's files, what TGN and its successors make of them, and TGB's edge lists.
+
+NAME.csv           JODIE's: ``user_id,item_id,timestamp,state_label,comma_separated_list_of_features``; there are more
+                   columns than the heading names. Users and items are numbered apart: the node types ``user`` and
+                   ``item``. Headings with ``source`` or ``src`` are of one node type.
+ml_NAME.csv        ``,u,i,ts,label,idx`` with the features of edges in ``ml_NAME.npy`` (row ``idx``) and of vertices in
+                   ``ml_NAME_node.npy`` (row ``u`` or ``i``) beside it. If all sources have smaller numbers than all
+                   destinations, they are users and items
+*_edgelist*.csv    TGB's: read as ``edges`` are; its names of columns are known
+
+Edges keep the order of lines. Times become the edge table ``time``, states ``state_label``, features ``edge_attr``:
+times and states are whole numbers if all are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import ConfigError, DataError
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.importers import edges
+from atta.partition.importers.edges.dialect import dialect_of, known_role
+from atta.partition.importers.reading.common import add_features, load_array
+from atta.partition.importers.reading.edges import EdgeStream
+from atta.partition.importers.reading.head import head_of
+from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.rows import FileRows, csv_rows
+from atta.partition.schema import TableSpec
+
+__all__ = ["read", "recognises"]
+
+Array = npt.NDArray[Any]
+_JODIE = ("user_id", "item_id", "timestamp", "state_label")
+_PROCESSED = ("u", "i", "ts", "label", "idx")
+_ONE_TYPE = {"source", "src", "u"}
+"""Names of the first column of JODIE's layout where vertices are of one type."""
+_LARGEST = 2**53
+"""Up to here float64 has all whole numbers."""
+_TGB = {
+    "src": {"user_id", "user", "nation"},
+    "dst": {"item_id", "item", "genre", "subreddit", "trading nation"},
+    "relation": {"relation_type", "edge_type"},
+    "time": {"day", "year", "date"},
+}
+"""TGB's names of columns, beside those that ``edges`` knows."""
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is a file of JODIE, TGN or TGB."""
+    names = _heading(head)
+    if names[3:4] == ["state_label"] or names[1:6] == list(_PROCESSED):
+        return True
+    return "_edgelist" in path.name and path.name.endswith((".csv", ".csv.gz")) and len(names) > 2
+
+
+def _heading(head: bytes) -> list[str]:
+    """The names of columns in the first line."""
+    return [name.strip() for name in head.split(b"\n", 1)[0].decode("utf-8", "replace").split(",")]
+
+
+def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the file ``source``."""
+    names = _heading(head_of(source))
+    lists = names[3:4] != ["state_label"] and names[1:6] != list(_PROCESSED)
+    if not lists and (options.columns or options.string_ids or options.more):
+        raise ConfigError(f"{source}: its columns are known; only edge lists take several files and other columns")
+    if names[3:4] == ["state_label"]:
+        _add(_jodie(source, names), out, options)
+    elif names[1:6] == list(_PROCESSED):
+        _add(_processed(source), out, options)
+    else:
+        _read_edge_list(source, names, out, options)
+
+
+def _read_edge_list(source: Path, names: list[str], out: GraphWriter, options: ImportOptions) -> None:
+    """Import an edge list of TGB. The user's ``--columns`` come before TGB's names, and numbers become edge tables."""
+    stem = source.name.split("_edgelist")[0]
+    for path in sorted(source.parent.glob(f"{stem}_nodetype*.csv")):
+        options.refuse(source.parent, path.name, "vertices of an edge list are of one type")
+    said, rows = dict(options.columns), dialect_of(source, options.columns.values()).rows
+    roles = {known_role(name) for name in names} | set(said)
+    for place, name in enumerate(names):
+        if known_role(name) is not None or name in said.values():
+            continue
+        role = next((role for role, known in _TGB.items() if role not in roles and name.lower() in known), None)
+        if role is None and all(_is_number(row[place]) for row in rows):
+            role = name
+        if role is not None:
+            said[role] = name
+    edges.read(source, out, dataclasses.replace(options, columns=said))
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).lstrip("-").isdecimal()
+
+
+@dataclass(frozen=True)
+class _Interactions:
+    """Edges with times.
+
+    Attributes:
+        rows: the numbers of the file.
+        places: the columns of source, destination, time and state.
+        one_type: whether all vertices are of one type; None: if the numbers of sources and destinations overlap.
+        width: number of features of an edge.
+        features: those of the edges [k, columns], [k, width].
+        of_vertices: file and features of vertices by their numbers; None: there are none.
+    """
+
+    rows: FileRows
+    places: tuple[int, int, int, int]
+    one_type: bool | None
+    width: int
+    features: Callable[[Array], Array]
+    of_vertices: tuple[Path, Array] | None = None
+
+    def columns(self) -> Iterator[tuple[Array, list[Array]]]:
+        """Pieces of the file, each with its columns source, destination, time and state."""
+        for piece in self.rows.pieces():
+            yield piece, [piece[:, place] for place in self.places]
+
+
+def _jodie(source: Path, names: list[str]) -> _Interactions:
+    rows = csv_rows(source, np.float64, skip=1)
+    if rows.row_shape[0] < len(_JODIE):
+        raise DataError(source, f"{rows.row_shape[0]} columns; wanted are {', '.join(_JODIE)} and features")
+    width = rows.row_shape[0] - len(_JODIE)
+    return _Interactions(rows, (0, 1, 2, 3), names[0] in _ONE_TYPE, width, lambda piece: piece[:, len(_JODIE) :])
+
+
+def _processed(source: Path) -> _Interactions:
+    rows = csv_rows(source, np.float64, skip=1)
+    if rows.row_shape != (1 + len(_PROCESSED),):
+        raise DataError(source, f"{rows.row_shape[0]} columns; wanted are a number, {', '.join(_PROCESSED)}")
+    stem = source.name.split(".")[0]
+    beside, vertices = source.with_name(f"{stem}.npy"), source.with_name(f"{stem}_node.npy")
+    found = (vertices, load_array(vertices)) if vertices.exists() else None
+    if not beside.exists():
+        return _Interactions(rows, (1, 2, 3, 4), None, 0, lambda piece: piece[:, :0], found)
+    table = load_array(beside)
+    if table.ndim != 2:
+        raise DataError(beside, f"{list(table.shape)} is not a row for each edge")
+    return _Interactions(
+        rows, (1, 2, 3, 4), None, table.shape[1], lambda piece: _rows_at(beside, table, piece[:, 5]), found
+    )
+
+
+def _rows_at(path: Path, table: Array, numbers: Array) -> Array:
+    """The rows of a table with these numbers; raises DataError if there are no such rows."""
+    rows = _integers(path, "rows", numbers)
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(table)):
+        raise DataError(path, f"has {len(table)} rows, and none for the number {rows.max()}")
+    if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+        return table[rows[0] : rows[0] + len(rows)]  # memory-mapped still
+    return table[rows]
+
+
+def _integers(path: Path, what: str, values: Array) -> npt.NDArray[np.int64]:
+    """Whole numbers as int64; raises DataError naming the first other one."""
+    bad = ~((np.abs(values) <= _LARGEST) & (values % 1 == 0))
+    if bad.any():
+        raise DataError(path, f"{what} are whole numbers up to 2**53, not {values[bad][0]}")
+    return values.astype(np.int64)
+
+
+def _add(found: _Interactions, out: GraphWriter, options: ImportOptions) -> None:
+    """Write the graph: its vertices after a first look at all edges."""
+    path, ids = found.rows.path, [np.empty(0, np.int64), np.empty(0, np.int64)]
+    whole = [True, True]  # times and states
+    options.progress.stage(f"vertices in {path.name}", None)
+    for _, columns in found.columns():
+        for side in (0, 1):
+            ids[side] = np.union1d(ids[side], _integers(path, "vertices", columns[side]))
+        for place in (0, 1):
+            whole[place] = whole[place] and bool((columns[2 + place] % 1 == 0).all())
+    one_type = found.one_type
+    if one_type is None:
+        one_type = not (len(ids[0]) and len(ids[1]) and ids[0][-1] < ids[1][0])
+    types = [NODE_TYPE, NODE_TYPE] if one_type else ["user", "item"]
+    ids = [np.union1d(*ids)] * 2 if one_type else ids
+    for node_type, known in dict(zip(types, ids, strict=True)).items():
+        out.add_nodes(node_type, len(known), ids=known)
+        if found.of_vertices is not None:
+            file, table = found.of_vertices
+            add_features(out, _rows_at(file, table, known.astype(np.float64)), node_type, options)
+    dtypes = [np.dtype(np.int64 if each else np.float64) for each in whole]
+    specs = {"time": TableSpec(dtypes[0].str), "state_label": TableSpec(dtypes[1].str)}
+    if found.width:
+        specs["edge_attr"] = TableSpec("<f4", (found.width,))
+    edge_type = EDGE_TYPE if one_type else "user__to__item"
+    with EdgeStream(out, edge_type, options, specs) as stream:
+        for piece, (src, dst, time, state) in found.columns():
+            tables = {"time": time.astype(dtypes[0]), "state_label": state.astype(dtypes[1])}
+            if found.width:
+                tables["edge_attr"] = found.features(piece).astype(np.float32)
+            stream.append(*(np.searchsorted(k, e) for k, e in zip(ids, (src, dst), strict=True)), **tables)

@@ -1,0 +1,481 @@
+"""Everyday columns of tables: what pandas writes comes in as pandas means it, from CSV and Parquet alike."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import gzip
+import json
+import uuid
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atta.errors import ConfigError, DataError
+from atta.partition import Dataset, Graph, partition_graph
+from atta.partition.graph.strings import to_strings
+from atta.partition.importers import import_graph
+from atta.partition.importers.reading.common import inexact
+
+pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
+pd = pytest.importorskip("pandas", reason="needs pandas")
+from pyarrow import parquet  # noqa: E402
+
+WAYS = ("n.parquet", "n.csv", "n.csv.gz", "n.tsv", "n.csv;")
+
+
+def write(frame: Any, folder: Path, way: str) -> str:
+    """Write a frame as pandas does by itself, and return the name of the file."""
+    name = way.rstrip(";")
+    if name.endswith("parquet"):
+        frame.to_parquet(folder / name, index=False)
+    else:
+        mark = ";" if way.endswith(";") else "\t" if "tsv" in name else ","
+        frame.to_csv(folder / name, sep=mark, index=False)
+    return name
+
+
+def graph_of(folder: Path, files: dict[str, str], nodes: dict[str, Any], edges: dict[str, Any], **more: Any) -> Graph:
+    """Import text files with a schema."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "schema.json").write_text(json.dumps({"nodes": nodes, "edges": edges, **more}))
+    import_graph("table", folder, folder / "out" / "g", overwrite=True)
+    return Graph.open(folder / "out" / "g")
+
+
+def node_graph(folder: Path, frame: Any, way: str, tables: Any, **entry: Any) -> Graph:
+    """Import a frame of vertices whose ids are in the column ``id``."""
+    name = write(frame, folder, way)
+    more = {"time_unit": entry.pop("time_unit")} if "time_unit" in entry else {}
+    return graph_of(folder, {}, {"n": {"files": name, "id": "id", "tables": tables, **entry}}, {}, **more)
+
+
+SECONDS = st.integers(-(2**31), 2**32)
+MAYBE = st.none()
+COLUMNS: dict[str, Any] = {
+    "whole": st.integers(-(2**53), 2**53),
+    "fraction": st.floats(allow_nan=False, allow_infinity=False, width=32),
+    "truth": st.booleans(),
+    "price": st.decimals(-1000, 1000, places=2, allow_nan=False),
+    "instant": SECONDS.map(lambda s: pd.Timestamp(s, unit="s")),
+    "abroad": st.integers(0, 2**32).map(lambda s: pd.Timestamp(s, unit="s", tz="UTC").tz_convert("Asia/Kolkata")),
+    "day": st.dates(dt.date(1700, 1, 1), dt.date(2200, 1, 1)),
+    "word": st.text("abc é\"';,\t", min_size=1, max_size=4).filter(lambda s: s == s.strip() and s),
+}
+
+
+def expected(kind: str, values: list[Any]) -> list[Any]:
+    """The numbers of a column, by Python; None where a cell is empty."""
+    if kind == "word":
+        names = sorted({v for v in values if v is not None})
+        return [None if v is None else names.index(v) for v in values]
+    epoch = {"instant": pd.Timestamp(0), "abroad": pd.Timestamp(0, tz="UTC"), "day": dt.date(1970, 1, 1)}
+    if kind in epoch:
+        return [None if v is None else int((v - epoch[kind]).total_seconds()) for v in values]
+    return [None if v is None else float(v) for v in values]
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), way=st.sampled_from(WAYS), kinds=st.sets(st.sampled_from(sorted(COLUMNS)), min_size=1))
+def test_round_trip(data: Any, way: str, kinds: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    n = data.draw(st.integers(1, 5))
+    values = {
+        kind: data.draw(
+            st.lists(COLUMNS[kind] | MAYBE, min_size=n, max_size=n).filter(lambda v: any(x is not None for x in v))
+        )
+        for kind in sorted(kinds)
+    }
+    frame = pd.DataFrame(
+        {"id": range(n), **{k: pd.Series(v, dtype=None if k != "word" else object) for k, v in values.items()}}
+    )
+    rules = {
+        k: {"column": k, "fill": "c" if k == "word" else 7} | ({"classes": True} if k == "word" else {}) for k in kinds
+    }
+    graph = node_graph(tmp_path_factory.mktemp("t"), frame, way, rules)
+    for kind, given_ in values.items():
+        want = expected(kind, given_)
+        if kind == "word":
+            names = sorted({v for v in given_ if v is not None})
+            names += [] if "c" in names else ["c"]
+            assert graph.schema.classes["n"][kind] == names
+            fill: float = names.index("c")
+        else:
+            fill = 7
+        np.testing.assert_array_equal(graph.table("n", kind), [fill if v is None else v for v in want])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_labels_by_name_with_empty_cells(tmp_path: Path, way: str) -> None:
+    frame = pd.DataFrame({"id": range(5), "kind": ["dog", None, "cat", "dog", "NA"], "train": [True] * 3 + [False] * 2})
+    graph = node_graph(tmp_path, frame, way, {"y": "kind"}, splits={"train": "train"})
+    assert graph.table("n", "y").tolist() == [2, -1, 1, 2, 0]
+    assert graph.schema.classes == {"n": {"y": ["NA", "cat", "dog"]}}
+    assert graph.schema.num_classes == 3
+    assert graph.split("n", "train").tolist() == [0, 2]
+    partition_graph(tmp_path / "out" / "g", tmp_path / "d", parts=2, method="random")
+    assert Dataset.open(tmp_path / "d").schema.classes == graph.schema.classes
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("labels", "rule", "want"),
+    [
+        ([1, None, 0], "y", np.array([1, -1, 0])),  # pandas writes 1.0
+        ([True, None, False], "y", np.array([1, -1, 0])),
+        ([0.5, None, 2], "y", np.array([0.5, np.nan, 2])),
+        ([1, None, 0], {"column": "y", "dtype": "float64"}, np.array([1, np.nan, 0])),
+        ([1, None, 0], {"column": "y", "fill": 2}, np.array([1, 2, 0.0])),
+        (["b", None, "a"], {"column": "y", "classes": ["b", "a", "z"]}, np.array([0, -1, 1])),
+        (["b", None, "a"], {"column": "y", "fill": "a"}, np.array([1, 0, 0])),
+        ([30, 10, 20], {"column": "y", "classes": True}, np.array([2, 0, 1])),
+        ([2, 0, 1], {"column": "y", "classes": ["p", "q", "r"]}, np.array([2, 0, 1])),
+    ],
+)
+def test_labels(tmp_path: Path, way: str, labels: list[Any], rule: Any, want: np.ndarray) -> None:
+    graph = node_graph(
+        tmp_path, pd.DataFrame({"id": range(3), "y": labels, "t": [1, 1, 1]}), way, {"y": rule}, splits={"train": "t"}
+    )
+    y = graph.table("n", "y")
+    np.testing.assert_array_equal(y, want)
+    assert y.dtype == want.dtype or rule == {"column": "y", "fill": 2}
+    empty = labels[1] is None and not (isinstance(rule, dict) and "fill" in rule)
+    assert graph.split("n", "train").tolist() == ([0, 2] if empty else [0, 1, 2])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_empty_features(tmp_path: Path, way: str) -> None:
+    frame = pd.DataFrame({"id": range(4), "a": [1, None, 3, 8], "b": [0.5, 1, None, 2]})
+    rule = {"columns": ["a", {"column": "b", "fill": -1}], "fill": "mean", "known": True}
+    x = node_graph(tmp_path, frame, way, {"x": rule}).table("n", "x")
+    assert x.tolist() == [[1, 1, 0.5, 1], [4, 0, 1, 1], [3, 1, -1, 0], [8, 1, 2, 1]]
+    assert x.dtype == np.float32
+
+
+@pytest.mark.parametrize("unit", ["d", "h", "min", "s", "ms", "us", "ns"])
+@pytest.mark.parametrize("way", WAYS)
+def test_units_of_times(tmp_path: Path, way: str, unit: str) -> None:
+    whole = pd.Timestamp("2024-02-29") + pd.to_timedelta([0, 1, 3], unit=unit.upper() if unit == "d" else unit)
+    frame = pd.DataFrame({"id": range(3), "at": whole.tz_localize("UTC").as_unit("ns")})
+    graph = node_graph(tmp_path, frame, way, {"time": "at"}, time_unit=unit)
+    want = (frame["at"] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(1, unit=unit.upper() if unit == "d" else unit)
+    assert graph.table("n", "time").tolist() == want.tolist()
+    if unit == "ms":
+        with pytest.raises(
+            DataError, match=r'no whole s \(row 2, row 3\)|no whole s \(2 rows: 2, 3\); "time_unit": "ms" keeps'
+        ):
+            node_graph(tmp_path, frame, way, {"time": {"column": "at", "time_unit": "s"}})
+
+
+def test_times_in_text(tmp_path: Path) -> None:
+    at = ["2024-02-29", "2024-02-29T01:00:00", "", "2500-01-01 00:00:00.25"]
+    parquet.write_table(pa.table({"id": [1, 2, 3, 4], "at": at}), tmp_path / "n.parquet")
+    rule = {"column": "at", "time_unit": "ms", "fill": 0}
+    graph = graph_of(tmp_path, {}, {"n": {"files": "n.parquet", "id": "id", "tables": {"at": rule}}}, {})
+    want = [0 if not t else int(np.datetime64(t, "ms").astype(np.int64)) for t in at]
+    assert graph.table("n", "at").tolist() == want
+    with pytest.raises(DataError, match=r"holds string, wanted are numbers.*time_unit"):
+        graph_of(tmp_path, {}, {"n": {"files": "n.parquet", "id": "id", "tables": {"at": "at"}}}, {})
+
+
+def arrow_ids(kind: str) -> tuple[Any, list[Any]]:
+    """Ids of three vertices in one of Arrow's types, and what the user means."""
+    names, numbers = ["b", "é", "a"], [7, -3, 5]
+    if kind == "uuid":
+        found = [uuid.UUID(int=i) for i in (1, 2**127, 3)]
+        return pa.array([u.bytes for u in found], pa.uuid()), list(map(str, found))
+    if kind == "decimal":
+        return pa.array(list(map(decimal.Decimal, numbers)), pa.decimal128(20, 0)), numbers
+    if kind == "double":
+        return pa.array(numbers, pa.float64()), numbers
+    if kind == "categorical numbers":
+        return pa.array(numbers).dictionary_encode(), numbers
+    if kind == "categorical":
+        return pa.array(names).dictionary_encode(), names
+    text = names if "binary" not in kind else [name.encode() for name in names]
+    return pa.array(text, getattr(pa, kind)()), names
+
+
+KINDS = [
+    "uuid",
+    "decimal",
+    "double",
+    "categorical numbers",
+    "categorical",
+    "string_view",
+    "large_string",
+    "binary",
+    "binary_view",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_of_every_kind(tmp_path: Path, kind: str) -> None:
+    ids, meant = arrow_ids(kind)
+    parquet.write_table(pa.table({"id": ids}), tmp_path / "n.parquet")
+    parquet.write_table(pa.table({"s": ids, "t": pa.concat_arrays([ids[1:], ids[:1]])}), tmp_path / "e.parquet")
+    nodes = {"n": {"files": "n.parquet", "id": "id"}}
+    graph = graph_of(tmp_path, {}, nodes, {"n__to__n": {"files": "e.parquet", "src": "s", "dst": "t"}})
+    found = graph.user_ids("n")
+    assert (to_strings(graph.table("n", "name")) if found is None else found).tolist() == meant
+    edges = graph.edges("n__to__n")
+    assert (edges.src.tolist(), edges.dst.tolist()) == ([0, 1, 2], [1, 2, 0])
+
+
+def test_categories_are_the_codes_of_pandas(tmp_path: Path) -> None:
+    grade = pd.Categorical(["mid", "low", None, "high", "mid"], categories=["low", "mid", "high", "none"], ordered=True)
+    frame = pd.DataFrame({"id": range(5), "grade": grade})
+    graph = node_graph(tmp_path, frame, "n.parquet", {"x": ["id", {"column": "grade", "fill": "none"}]})
+    assert graph.table("n", "x")[:, 1].tolist() == [1, 0, 3, 2, 1]
+    assert graph.table("n", "x")[[0, 1, 3, 4], 1].tolist() == grade.codes[[0, 1, 3, 4]].tolist()
+    assert graph.schema.classes == {"n": {"x/grade": ["low", "mid", "high", "none"]}}
+
+
+@pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
+def test_whole_ids_that_pandas_wrote_as_floats(tmp_path: Path, way: str) -> None:
+    write(pd.DataFrame({"s": [10.0, 20.0], "t": [20.0, 10.0]}), tmp_path, way)
+    nodes = {"n": {"files": "n.csv", "id": "id"}}
+    edges = {"n__to__n": {"files": way, "src": "s", "dst": "t"}}
+    graph = graph_of(tmp_path, {"n.csv": "id\n10\n20\n"}, nodes, edges)
+    assert graph.edges("n__to__n").src.tolist() == [0, 1]
+    write(pd.DataFrame({"s": [10.5, 20.0, 30, None], "t": [20.0, 10.0, 10, 10]}), tmp_path, way)
+    with pytest.raises(DataError, match=r"'s' .*(10\.5|empty ids)"):
+        graph_of(tmp_path, {}, nodes, edges)
+
+
+@pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
+@pytest.mark.parametrize("ids", [[1, 2, 3], ["a", "b", "c"]])
+def test_edges_without_a_vertex_can_be_dropped(tmp_path: Path, way: str, ids: list[Any]) -> None:
+    stranger = 9 if ids[0] == 1 else "z"
+    frame = pd.DataFrame(
+        {"s": [*ids, None, stranger, ids[0]], "t": [ids[1], stranger, ids[0], ids[0], None, ids[2]], "w": range(6)}
+    )
+    write(frame, tmp_path, way)
+    write(pd.DataFrame({"id": ids}), tmp_path, "n.csv")
+    nodes = {"n": {"files": "n.csv", "id": "id"}}
+    entry = {"files": way, "src": "s", "dst": "t", "tables": {"w": "w"}}
+    with pytest.raises(DataError, match=r'row.*"unknown": "drop" in schema.json leaves such edges out'):
+        graph_of(tmp_path, {}, nodes, {"n__to__n": entry})
+    graph = graph_of(tmp_path, {}, nodes, {"n__to__n": entry | {"unknown": "drop"}})
+    edges = graph.edges("n__to__n")
+    assert (edges.src.tolist(), edges.dst.tolist(), edges.tables["w"].tolist()) == ([0, 2, 0], [1, 0, 2], [0, 2, 5])
+    assert graph.provenance["notes"] == ["n__to__n: 3 edges are left out: an end is empty, or in no node file"]
+
+
+@pytest.mark.parametrize("way", ["e.csv", "e.parquet"])
+def test_a_column_names_the_relation(tmp_path: Path, way: str) -> None:
+    rng = np.random.default_rng(5)
+    names = [f"r{i}" for i in range(300)]  # more than are written at a time
+    frame = pd.DataFrame(
+        {
+            "s": rng.integers(0, 9, 900),
+            "t": rng.integers(0, 9, 900),
+            "w": rng.random(900),
+            "rel": rng.permutation(names * 3),
+        }
+    )
+    write(frame, tmp_path, way)
+    entry = {"files": way, "src": "s", "dst": "t", "type": "rel", "tables": {"weight": "w"}}
+    rows = "id\n" + "".join(f"{i}\n" for i in range(9))
+    graph = graph_of(tmp_path, {"n.csv": rows}, {"n": {"files": "n.csv", "id": "id"}}, {"n__*__n": entry})
+    assert graph.schema.edge_types == tuple(sorted(f"n__{name}__n" for name in names))
+    for name, rows_ in frame.groupby("rel"):
+        edges = graph.edges(f"n__{name}__n")
+        assert edges.src.tolist() == rows_["s"].tolist()
+        assert edges.dst.tolist() == rows_["t"].tolist()
+        assert edges.tables["weight"].tolist() == rows_["w"].tolist()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_folder_of_spark(tmp_path: Path, ending: str) -> None:
+    (folder := tmp_path / f"n.{ending}").mkdir()
+    for part, ids in enumerate([[3, 1], [], [2]]):
+        write(
+            pd.DataFrame({"id": np.array(ids, np.int64), "a": np.array(ids, float)}),
+            folder,
+            f"part-0000{part}.{ending}",
+        )
+    (folder / "_SUCCESS").touch()
+    (folder / f".part-00000.{ending}.crc").write_bytes(b"crc")
+    (folder / f"part-00003.{ending}").touch()
+    graph = graph_of(tmp_path, {}, {"n": {"files": f"n.{ending}", "id": "id", "tables": {"x": ["a"]}}}, {})
+    assert graph.user_ids("n").tolist() == [3, 1, 2]
+    (folder / "year=2024").mkdir()
+    with pytest.raises(DataError, match="year=2024: columns in names of folders are not read"):
+        graph_of(tmp_path, {}, {"n": {"files": f"n.{ending}", "id": "id"}}, {})
+
+
+def test_commas_in_numbers(tmp_path: Path) -> None:
+    pd.DataFrame({"id": [1, 2], "a": [0.5, 2.25]}).to_csv(tmp_path / "n.csv", sep=";", decimal=",")
+    entry = {"files": "n.csv", "id": "id", "tables": {"a": "a"}, "ignore": [""], "decimal": ","}
+    assert graph_of(tmp_path, {}, {"n": entry}, {}).table("n", "a").tolist() == [0.5, 2.25]
+
+
+def test_types_change_behind_the_beginning_of_a_csv_file(tmp_path: Path) -> None:
+    """Arrow guesses types from the first MiB."""
+    n, pad = 4000, "-" * 300
+    values = {
+        "fraction": ["1"] * n + ["0.5"], "late": [""] * n + ["7"], "day": ["2024-01-01"] * n + ["2024-01-01 00:00:01"],
+        "at": ["2024-01-01 00:00:00"] * n + ["2024-01-01 00:00:00.5"], "word": ["1"] * n + ["one"],
+    }  # fmt: skip
+    frame = pd.DataFrame({"id": range(n + 1), **values, "pad": pad})
+    frame.to_csv(tmp_path / "n.csv", index=False)
+    rules = {
+        "fraction": "fraction", "late": {"column": "late", "fill": 0}, "day": "day", "at": {"column": "at", "time_unit": "ms"},
+        "word": {"column": "word", "classes": True},
+    }  # fmt: skip
+    graph = graph_of(tmp_path, {}, {"n": {"files": "n.csv", "id": "id", "tables": rules, "ignore": ["pad"]}}, {})
+    first = int(pd.Timestamp("2024-01-01").timestamp())
+    want = {
+        "fraction": (1, 0.5),
+        "late": (0, 7),
+        "day": (first, first + 1),
+        "at": (first * 1000, first * 1000 + 500),
+        "word": (0, 1),
+    }
+    assert {name: (graph.table("n", name)[0], graph.table("n", name)[-1]) for name in rules} == want
+
+
+def test_words_for_empty_cells(tmp_path: Path) -> None:
+    text = {"n.csv": "id,a,y\n1,5,cat\n2,?,?\n3,6,dog\n"}
+    entry = {"files": "n.csv", "id": "id", "tables": {"x": [{"column": "a", "fill": "mean"}], "y": "y"}}
+    with pytest.raises(DataError, match=r"'a' holds string, wanted are numbers or lists of numbers \('\?' in row 2\)"):
+        graph_of(tmp_path, text, {"n": entry}, {})
+    graph = graph_of(tmp_path, text, {"n": entry | {"empty": ["?"]}}, {})
+    assert (graph.table("n", "x").tolist(), graph.table("n", "y").tolist()) == ([[5], [5.5], [6]], [0, -1, 1])
+    assert graph.provenance["notes"] == [
+        "n: the labels y are 2 classes: 'cat', 'dog'",
+        "n: 1 of 3 vertices have no label, so they are in no split",
+    ]
+
+
+def test_one_column_names_the_split(tmp_path: Path) -> None:
+    text = "id,set\n1,train\n2,test\n3,\n4,train\n"
+    graph = graph_of(tmp_path, {"n.csv": text}, {"n": {"files": "n.csv", "id": "id", "splits": "set"}}, {})
+    assert {name: graph.split("n", name).tolist() for name in graph.schema.splits["n"]} == {
+        "train": [0, 3],
+        "test": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "words"),
+    [
+        ("1\n\n3", "a", r"'a' has empty values \(row 2\); \"fill\" in schema.json accepts them"),
+        (
+            "16777217\n1\n2",
+            ["a"],
+            r"'a' has the number 16777217, which float32 cannot hold \(row 1\); \"dtype\": \"float64\"",
+        ),
+        ("red\n1\n2", ["a"], r"\"classes\": true in schema.json numbers its values"),
+        (
+            "red\nblue\n2",
+            {"column": "a", "classes": ["red", "blue"]},
+            r"has the value '2', which is not in 'classes' \(row 3\)",
+        ),
+        ("300\n1\n2", {"column": "a", "dtype": "int8"}, "has the number 300, which int8 cannot hold"),
+        ("1.5\n1\n2", {"column": "a", "dtype": "int64"}, "has the number 1.5, which int64 cannot hold"),
+        ("1\n2\n3", {"column": "a", "fil": 0}, "unknown key 'fil'; did you mean 'fill'?"),
+        ("1\n2\n3", {"column": "a", "dtype": "float"}, "'dtype' is 'float', wanted is one of float32"),
+        ("1\n2\n3", {"column": "a", "time_unit": "fortnight"}, "'time_unit' is 'fortnight', wanted is one of"),
+        ("1\n2\n3", {"column": "a", "fill": "x"}, "'fill' is 'x', wanted is a number or 'mean'"),
+        ("2024-01-01\n\n2024-01-02", {"column": "a", "fill": "mean"}, "'fill' is 'mean', and only numbers have one"),
+        ("1\n2\n3", {"fill": 0}, "needs either 'column' or 'columns'"),
+        ("1.5\n2\n3", {"column": "a", "classes": True}, "classes are text, whole numbers or truth values"),
+    ],
+)
+@pytest.mark.parametrize("way", ["n.csv", "n.parquet"])
+def test_what_is_refused_says_which_key_accepts_it(
+    tmp_path: Path, way: str, values: str, rule: Any, words: str
+) -> None:
+    (tmp_path / "made.csv").write_text(
+        "\n".join(["id,a", *(f"{i},{v}" for i, v in enumerate(values.split("\n")))]) + "\n"
+    )
+    frame = pd.read_csv(tmp_path / "made.csv", parse_dates=["a"] if "2024" in values else None)
+    (tmp_path / "made.csv").unlink()
+    with pytest.raises((DataError, ConfigError), match=words):
+        node_graph(tmp_path, frame, way, {"x": rule})
+    assert not (tmp_path / "out" / "g").exists()
+
+
+def test_one_run_names_all_that_is_refused(tmp_path: Path) -> None:
+    files = {
+        "n.csv": "id,a,b,c\n1,,red,2024-01-01\n2,4,blue,2024-01-01 00:00:00.5\n",
+        "e.csv": "s,t\n1,9\n8,2\n,1\n",
+    }
+    nodes = {"n": {"files": "n.csv", "id": "id", "tables": {"x": ["a", "b"], "time": "c"}}}
+    edges = {"n__to__n": {"files": "e.csv", "src": "s", "dst": "t"}}
+    with pytest.raises(DataError) as caught:
+        graph_of(tmp_path, files, nodes, edges)
+    text = str(caught.value)
+    for part in (
+        "refused are 5 things", "'a' has empty values (row 1)", "'b' holds string", "'c' has times that are no whole s (row 2)",
+        "'s' has empty ids (row 3)", "'t' names the vertex 9, which is in no node file (row 1)",
+    ):  # fmt: skip
+        assert part in text
+    assert "\n" not in text
+    many = "id," + ",".join(f"c{i}" for i in range(50)) + "\n1" + ",1" * 50 + "\n"
+    with pytest.raises(
+        DataError, match=r"n\.csv: 50 columns are not imported: 'c0', .*'c19', \.\.\.: .*\"ignore\" there"
+    ):
+        graph_of(tmp_path, {"n.csv": many}, nodes | {"n": {"files": "n.csv", "id": "id"}}, edges)
+    one, far = "id,c\n1,1\n", "".join(f"{i},{i}\n" for i in range(100))
+    with pytest.raises(DataError, match=r"n\.csv: 'c' is not imported.*--drop c"):
+        graph_of(tmp_path, {"n.csv": one, "e.csv": f"s,t\n{far}"}, nodes | {"n": {"files": "n.csv", "id": "id"}}, edges)
+    with pytest.raises(
+        DataError, match=r"the vertex 0, which is in no node file \(99 rows: 1: 0, 3: 2, 4: 3, 5: 4, 6: 5, \.\.\.\)"
+    ):
+        graph_of(tmp_path, {"n.csv": "id\n1\n"}, nodes | {"n": {"files": "n.csv", "id": "id"}}, edges)
+
+
+WHOLE = (
+    st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**25), 2**25) | st.sampled_from([2**24 + 1, 2**53 + 1, 2**63 - 1])
+)
+
+
+@given(st.lists(WHOLE, min_size=1, max_size=5), st.sampled_from(["f2", "f4", "f8", "i1", "i4", "u8"]))
+def test_integers_that_a_dtype_cannot_hold(values: list[int], dtype: str) -> None:
+    def held(value: int) -> bool:
+        if dtype[0] == "f":
+            with np.errstate(over="ignore"):
+                near = float(np.array(value).astype(dtype))
+            return np.isfinite(near) and Fraction(near) == value
+        return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+
+    assert inexact(np.array(values, np.int64), np.dtype(dtype)).tolist() == [not held(value) for value in values]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.uint32])
+def test_whole_numbers_in_x_are_never_rounded(tmp_path: Path, dtype: Any) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=np.array([[0], [1]]))
+    np.save(tmp_path / "x.npy", np.array([[1], [2**24]], dtype))
+    import_graph("npz", tmp_path, tmp_path / "out" / "g")
+    np.save(tmp_path / "x.npy", np.array([[1], [2**24 + 1]], dtype))
+    with pytest.raises(ConfigError, match="table 'x' of 'node': holds the whole number 16777217, which float32 rounds"):
+        import_graph("npz", tmp_path, tmp_path / "out" / "h")
+
+
+def test_dtype_keeps_large_numbers(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": [1, 2], "a": [2**53 + 1, 5]})
+    for dtype, want in (("int64", 2**53 + 1), ("uint64", 2**53 + 1)):
+        rule = {"columns": ["a"], "dtype": dtype}
+        assert node_graph(tmp_path, frame, "n.parquet", {"x": rule}).table("n", "x")[0, 0] == want
+    with pytest.raises(DataError, match="9007199254740993, which float64 cannot hold"):
+        node_graph(tmp_path, frame, "n.parquet", {"x": {"columns": ["a"], "dtype": "float64"}})
+
+
+def test_a_semicolon_is_said(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_bytes("\ufeffid;a\n1;2\n".encode())
+    (tmp_path / "more.csv.gz").write_bytes(gzip.compress(b"id|a\n1|2\n"))
+    nodes = {
+        name: {"files": file, "id": "id", "tables": {"a": "a"}} for name, file in (("n", "n.csv"), ("m", "more.csv.gz"))
+    }
+    (tmp_path / "schema.json").write_text(json.dumps({"nodes": nodes}))
+    notes = import_graph("table", tmp_path, tmp_path / "out")
+    assert notes == ["n.csv: columns are separated by ';'", "more.csv.gz: columns are separated by '|'"]
