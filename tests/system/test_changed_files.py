@@ -63,6 +63,7 @@ def epochs(cluster: atta.LocalCluster, graph: SmallGraph) -> None:
         (cut_short, "edges/node__to__node/indices.npy", "truncated"),
         (write_over, "edges/node__to__node/indices.npy", "altered"),
         (cut_short, "../shared/node/ids.npy", "truncated"),
+        (cut_short, "../shared/node/split_train.npy", "truncated"),
     ],
 )
 def test_a_changed_file_ends_sessions_and_not_the_daemon(

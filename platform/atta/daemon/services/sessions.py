@@ -24,7 +24,7 @@ from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
-from atta.errors import ConfigError, DrainingError, QuotaExceededError, UnknownNameError
+from atta.errors import ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.threads import aside
 from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import session_pb2
@@ -106,7 +106,11 @@ class SessionService:
             if not self._openings.under_way(name):
                 self._check_places(len(self._openings))
             check = partial(check_request, request, self._engine.dataset, self._config, self._address)
-            checked = await self._openings.checked(name, digest, check)
+            try:
+                checked = await self._openings.checked(name, digest, check)
+            except DataError:  # a file that is mapped for the session alone may have changed
+                await self._check_files()
+                raise
             await self._check_files()
             await self._start(name, digest, checked, request)
         session = self._sessions[name]
