@@ -155,12 +155,12 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds of a run")
     parser.add_argument("--warm", action="store_true", help="leave the dataset in the page cache")
     given = parser.parse_args()
+    typed = typed_command(parser, Namespace(**{**vars(given), "dataset": None}))
     found = []
     for run in runs(given):
         print({name: value for name, value in run.items() if name != "hashes"}, file=sys.stderr, flush=True)
         found.append(run)
-    typed = typed_command(parser, Namespace(**{**vars(given), "dataset": None}))
-    record(found, given, typed.replace(parser.prog, f"{parser.prog} DATASET"))
+        record(found, given, typed.replace(parser.prog, f"{parser.prog} DATASET"))  # a run may be the last one
 
 
 def limits(text: str) -> list[int]:
