@@ -135,7 +135,7 @@ def runs(given: Namespace) -> Iterator[dict[str, Any]]:
     if given.against is not None:
         settings.insert(0, Setting("before, by hand", given.against.resolve(), given.by_hand))
     for number in range(given.runs):
-        for limit in given.limits:
+        for limit in limits(given.limits):
             for setting in settings:
                 last = number == given.runs - 1 and not limit and setting.name == "defaults"
                 yield run_once(given, setting, limit, kill=last)
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--against", type=Path, help="another checkout with its own .venv")
     parser.add_argument("--by-hand", default="--memory map --cache 256MiB", help="options of atta serve there")
-    parser.add_argument("--limits", type=limits, default=limits("none,24GiB,16GiB,8GiB"), help="of control groups")
+    parser.add_argument("--limits", default="none,24GiB,16GiB,8GiB", help="of control groups")
     parser.add_argument("--seconds", type=float, default=60.0, help="of loading")
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fan-outs", default="15,10,5")
@@ -155,12 +155,13 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds of a run")
     parser.add_argument("--warm", action="store_true", help="leave the dataset in the page cache")
     given = parser.parse_args()
+    against = given.against and Path("../earlier")
+    typed = typed_command(parser, Namespace(**{**vars(given), "dataset": None, "against": against}))
     found = []
     for run in runs(given):
         print({name: value for name, value in run.items() if name != "hashes"}, file=sys.stderr, flush=True)
         found.append(run)
-    typed = typed_command(parser, Namespace(**{**vars(given), "dataset": None}))
-    record(found, given, typed.replace(parser.prog, f"{parser.prog} DATASET"))
+        record(found, given, typed.replace(parser.prog, f"{parser.prog} DATASET"))  # a run may be the last one
 
 
 def limits(text: str) -> list[int]:
