@@ -12,9 +12,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch_geometric.datasets
 import torch_geometric.loader
 import torch_geometric.typing
+from torch_geometric.data import Data
 from torch_geometric.testing import decorators
+from torch_geometric.utils import to_undirected
 
 import atta
 from tests.peers.graphs import Graphs
@@ -33,6 +36,7 @@ def hand_over(graphs: Graphs) -> None:
     _OverAtta.graphs = graphs
     for stand_in in (NeighborLoader, LinkNeighborLoader, HGTLoader):
         setattr(torch_geometric.loader, stand_in.__name__, stand_in)
+    torch_geometric.datasets.Planetoid = _OfCorasSize
 
 
 @contextmanager
@@ -45,6 +49,20 @@ def as_if_installed() -> Iterator[None]:
             for flag in _FLAGS:
                 patch.setattr(module, flag, True, raising=False)
         yield
+
+
+class _OfCorasSize:
+    """A random graph in the place of a data set that PyG would fetch."""
+
+    num_features, num_classes = 16, 7
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Which one makes no difference."""
+
+    def __getitem__(self, _: int) -> Data:
+        rng = torch.Generator().manual_seed(0)
+        ends = to_undirected(torch.randint(0, 2708, (2, 5278), generator=rng), num_nodes=2708)
+        return Data(torch.rand((2708, self.num_features), generator=rng), ends)
 
 
 class _OverAtta:
