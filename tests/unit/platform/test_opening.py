@@ -380,7 +380,8 @@ def test_a_session_ends_with_the_token_that_opened_it(
 
 def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of a few bytes may ask for all vertices of a type."""
-    schema = SimpleNamespace(node_types=["node"], node_counts={"node": 10_000_000})
+    sizes: dict[str, Any] = {"node_counts": {"node": 10_000_000}, "split_size": lambda *_: 10_000_000}
+    schema = SimpleNamespace(node_types=["node"], **sizes)
     dataset: Any = SimpleNamespace(schema=schema, split=lambda *_: range(10_000_000))
     monkeypatch.setattr("atta.daemon.services.seed_ids.available_bytes", lambda: 500 << 20)
     for seeds in (Seeds(node_type="node", all=True), Seeds(node_type="node", split="train")):

@@ -16,8 +16,9 @@ import pytest
 
 from atta.client.next_call import NextCall
 from atta.client.sessions.stream import BatchStream, _checked
-from atta.errors import ConfigError, RemoteError
+from atta.errors import AttaError, ConfigError, RemoteError
 from atta.protos.v1 import session_pb2
+from atta.wire import rpc
 from atta.wire.rpc import Bulk
 from tests.waiting import eventually
 
@@ -47,6 +48,9 @@ class Daemon:
         if name == "SessionService.Open":
             return session_pb2.OpenReply(session="s", batches=BATCHES, lease_s=60.0)
         return session_pb2.CloseReply()
+
+    def error_from(self, failure: grpc.RpcError, timeout: float) -> AttaError:
+        return rpc.error_from(self.address, failure, timeout)
 
     def next_batch(self, request: Any, _timeout: float, before: NextCall | None) -> NextCall:
         return NextCall(Answer(self._chunks(int(request.sequence))), before)
