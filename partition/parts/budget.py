@@ -25,6 +25,8 @@ OWN_BYTES = 192 * MIB
 """What a daemon takes beside its data: interpreter, libraries, threads, requests of its peers."""
 BATCH_BYTES = 512 * MIB
 """Buffers of the daemon that makes batches for one reader. They may grow further while memory is free."""
+IN_FLIGHT = 16
+"""Batches of one reader that may be under way. Each has a row of the graph once, mostly."""
 READER_BYTES = 1 << 30
 """What a process that reads batches takes: libraries, a model, the batches that it holds."""
 DEFAULT_CACHE = 1 << 30
@@ -115,7 +117,8 @@ def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> 
             f"daemons do not fit into memory: they need {_text(least)} ({parts}), and {why}; start fewer, "
             "let --memory map files, or give less to --cache"
         )
-    comfort = min(room.usable - least, _comfort(daemons, wish))
+    whole = max(need.partition + need.remote for need in needs)
+    comfort = min(room.usable - least, _comfort(daemons, wish, IN_FLIGHT * whole))
     left = room.usable - fixed - comfort
     if wish.memory == "auto":
         beside = _caches(needs, DEFAULT_CACHE, wish) if wish.cache is None else 0
@@ -130,9 +133,11 @@ def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> 
     return MemoryPlan(loads, cache, total, short, why)
 
 
-def _comfort(daemons: int, wish: MemoryWish) -> int:
-    """Bytes for batches, for those who read them, and for tables, if there is room."""
+def _comfort(daemons: int, wish: MemoryWish, most: int) -> int:
+    """Bytes for batches, for those who read them, and for tables, if there is room. ``most``: of batches that the graph
+    gives."""
     buffer = BATCH_BYTES if wish.buffer is None else min(BATCH_BYTES, int((1 + TRANSIT) * wish.buffer))
+    buffer = min(buffer, most)
     busy = min(daemons, max(1, wish.readers))
     return daemons * (OWN_BYTES - LEAST_BYTES + (wish.tables or 0)) + busy * buffer + wish.readers * READER_BYTES
 

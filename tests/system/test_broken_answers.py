@@ -246,9 +246,12 @@ def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph) -> None:
         return [batch.n_id().tolist() for batch in loader]
 
     again: list[subprocess.Popen[bytes]] = []
-    with atta.local(small_graph.dataset(2, "random"), threads=1) as cluster:
-        whole, victim = epoch(cluster), cluster.pids[1]
-        command = cluster._children[1].args
+    with (
+        atta.local(small_graph.dataset(2, "random"), threads=1) as started,
+        atta.connect(started.addresses) as cluster,  # a consumer that knows nothing of the processes
+    ):
+        whole, victim = epoch(cluster), started.pids[1]
+        command = started._children[1].args
         os.kill(victim, signal.SIGKILL)
         pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         timer = later(3.0, lambda: again.append(subprocess.Popen(command, **pipes)))  # type: ignore[call-overload]

@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,8 +134,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemons(home: Path) -> Iterator[None]:
-    """Two daemons, with snapshots and a table, and the cluster file that commands name."""
-    with atta.local(home / "data/demo-2p", threads=1, options=("--snapshots", str(home / "snapshots"))) as cluster:
+    """Two daemons, with snapshots and a table, and the cluster file that commands name. They serve a copy, since commands
+    write the dataset anew."""
+    shutil.copytree(home / "data/demo-2p", home / "served")
+    with atta.local(home / "served", threads=1, options=("--snapshots", str(home / "snapshots"))) as cluster:
         (home / "cluster.toml").write_text(cluster.cluster_file.read_text())
         (home / "ip_config.txt").write_text("".join(f"{a.replace(':', ' ')}\n" for a in cluster.addresses))
         atta.DistTensor(cluster, (10, 2), name="kept")

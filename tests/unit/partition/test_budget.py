@@ -100,7 +100,7 @@ def test_a_small_graph_is_loaded_with_all_it_wants() -> None:
     assert (plan.copies, plan.cache, plan.short) == (True, DEFAULT_CACHE, False)
     assert plan.line == (
         "memory: each daemon loads what it serves and keeps up to 1.0 GiB of others, because 2 of them have 7.2 GiB "
-        "(8.0 GiB of 8.0 GiB are free): 3.4 GiB for themselves, batches and readers, 20 MiB for partitions"
+        "(8.0 GiB of 8.0 GiB are free): 3.0 GiB for themselves, batches and readers, 20 MiB for partitions"
     )
 
 

@@ -177,11 +177,7 @@ def test_interrupting_an_import_leaves_nothing(tmp_path: Path) -> None:
         out, err = done.communicate(timeout=60)
     finally:
         done.kill()
-    assert (done.returncode, out, err.split("\n")) == (
-        130,
-        "",
-        ["", "atta: interrupted", ""],
-    )  # ^C gets its own line
+    assert (done.returncode, out, err.split()) == (130, "", ["atta:", "interrupted"])
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 

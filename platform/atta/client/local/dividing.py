@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
 from atta.errors import ConfigError
 from atta.observe.machine.claims import claim, machine_room
+from atta.observe.machine.memory import available_bytes
 from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset
 from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, plan_memory
-from atta.partition.parts.needs import needs_of
+from atta.partition.parts.needs import Needs, needs_of
 from atta.wire.toml import read_toml
 
 __all__ = ["divided_memory", "memory_options"]
@@ -52,13 +54,26 @@ def divided_memory(
         readers=readers,
     )
     with machine_room() as (limit, free):
-        plan = plan_memory(needs_of(dataset, groups), MachineRoom(limit, free), wish)
+        plan = _planned(needs_of(dataset, groups), limit, free, wish)
         claim(plan.total)
     log.log(logging.WARNING if plan.short else logging.INFO, plan.line)
     try:
         yield memory_options(plan, given, joined=joined)
     finally:
         claim(0)
+
+
+def _planned(needs: Sequence[Needs], limit: int, free: int, wish: MemoryWish) -> MemoryPlan:
+    """The plan; where others have been promised all that is free and have not taken it, as little as possible.
+
+    Raises:
+        ConfigError: it does not fit into the memory that is free, whatever is promised.
+    """
+    try:
+        return plan_memory(needs, MachineRoom(limit, free), wish)
+    except ConfigError:
+        little = replace(wish, memory="map" if wish.memory == "auto" else wish.memory, cache=wish.cache or 0)
+        return plan_memory(needs, MachineRoom(limit, available_bytes()), little)
 
 
 def memory_options(plan: MemoryPlan, given: Mapping[str, Any], *, joined: bool) -> list[str]:
