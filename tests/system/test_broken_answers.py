@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from atta.protos.v1 import control_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.methods import Method
 from atta.wire import rpc
+from atta.wire.clusterfile import write_cluster
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
@@ -238,29 +238,35 @@ def test_a_peer_that_comes_back_is_seen_at_once(small_graph: SmallGraph, running
     assert 1.5 < said[1]["away_s"] < 5.0
 
 
-def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph) -> None:
+def test_a_daemon_is_killed_and_started_again(small_graph: SmallGraph, tmp_path: Path) -> None:
     """A separate process is killed by SIGKILL. Its peer waits, and the batches are the same."""
 
     def epoch(cluster: atta.Cluster) -> list[list[int]]:
         loader = atta.NeighborLoader(cluster, [5, 5], "train", batch_size=8, seed=3, rank=0, world_size=1)
         return [batch.n_id().tolist() for batch in loader]
 
-    again: list[subprocess.Popen[bytes]] = []
-    with (
-        atta.local(small_graph.dataset(2, "random"), threads=1) as started,
-        atta.connect(started.addresses) as cluster,  # a consumer that knows nothing of the processes
-    ):
-        whole, victim = epoch(cluster), started.pids[1]
-        command = started._children[1].args
-        os.kill(victim, signal.SIGKILL)
-        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        timer = later(3.0, lambda: again.append(subprocess.Popen(command, **pipes)))  # type: ignore[call-overload]
-        try:
-            assert epoch(cluster) == whole
-        finally:
-            timer.join()
-            again[0].kill()
-            again[0].wait()
+    addresses, file = held_addresses(2), tmp_path / "cluster.toml"
+    write_cluster(file, [(address,) for address in addresses])
+
+    def serve(part: int) -> subprocess.Popen[bytes]:
+        options = {"--data": small_graph.dataset(2, "random"), "--part": part, "--listen": addresses[part]}
+        words = [str(word) for option in {**options, "--peers": file, "--threads": 1}.items() for word in option]
+        return subprocess.Popen([sys.executable, "-m", "atta.cli.main", "serve", *words], stderr=subprocess.DEVNULL)
+
+    running = [serve(part) for part in (0, 1)]
+    try:
+        with atta.connect(addresses, wait=True) as cluster:
+            whole = epoch(cluster)
+            running[1].kill()
+            timer = later(3.0, lambda: running.append(serve(1)))
+            try:
+                assert epoch(cluster) == whole
+            finally:
+                timer.join()
+    finally:
+        for daemon in running:
+            daemon.kill()
+            daemon.wait()
 
 
 def test_a_peer_that_stays_away_fails_all_who_wait_after_the_same_while(

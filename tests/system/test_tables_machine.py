@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 
 import atta
 from atta.client.tables.cluster import RemoteTable
-from atta.kvstore.initial import Constant, Uniform
+from atta.kvstore.initial import Constant, Uniform, numbered_from
 from atta.kvstore.mutable.optimisers import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
@@ -152,7 +152,7 @@ class Model:
 
 def fresh(spec: MutableSpec, first: int, rows: int) -> Model:
     values = np.empty((rows, *spec.row_shape), spec.dtype)
-    spec.init.fill(values, first)
+    spec.init.fill(values, numbered_from(first))
     return Model(spec, values, np.full(rows, -1), initial_state(spec.optimiser, values.shape))
 
 

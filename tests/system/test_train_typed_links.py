@@ -251,7 +251,7 @@ def scores_of_best(world: World, run: Path, pairs: np.ndarray) -> np.ndarray:
 
 BAD = [
     ("", "--edge-type: name the edges to predict, one of item__bought_by__user"),
-    ("--edge-type user,likes,item", "unknown edge type 'user__likes__item'"),
+    ("--edge-type user,likes,item", "unknown edge type 'user,likes,item'"),
     (
         "--edge-type user__buys__item --model sage",
         "--task link: takes graphs with one node type and one edge type, or a",

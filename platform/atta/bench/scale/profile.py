@@ -112,7 +112,9 @@ def _await(command: Path, answer: Path) -> None:
     """Wait until ``perf`` takes samples; it answers commands from then on."""
     with command.open("r+b", buffering=0) as asked, answer.open("r+b", buffering=0) as answered:
         asked.write(b"enable\n")
-        if not select.select([answered], [], [], _START_S)[0]:
+        poll = select.poll()  # select() takes no descriptor beyond 1,023
+        poll.register(answered, select.POLLIN)
+        if not poll.poll(1e3 * _START_S):
             raise AttaError(f"perf takes no samples within {_START_S:g} s")
         answered.read(64)
 

@@ -209,7 +209,9 @@ def done(me: _native.Links, step: _native.Step) -> _native.Step:
     """Waits for a step. ``finished`` must name it, once."""
     until = time.monotonic() + PATIENCE_S
     while True:
-        readable, _, _ = select.select([me.fd], [], [], max(0.0, until - time.monotonic()))
+        poll = select.poll()  # select() takes no descriptor beyond 1,023
+        poll.register(me.fd, select.POLLIN)
+        readable = poll.poll(1e3 * max(0.0, until - time.monotonic()))
         assert readable, "the step does not end"
         if step.number in me.finished():
             assert step.done

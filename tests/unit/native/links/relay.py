@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import select
+import selectors
 import socket
 import threading
+from typing import Any
 
 from atta import _native
 from tests.unit.native.links.ends import Owner, encrypted, pairs
@@ -55,12 +57,19 @@ class Relay:
     def _run(self) -> None:
         with self._near, self._far:
             while True:
-                readable, _, _ = select.select([self._near, self._far, self._stop], [], [])
+                readable = self._readable()
                 if self._stop in readable:
                     return
                 for source in readable:
                     if not self._carry(source, back=source is self._far):
                         return
+
+    def _readable(self) -> list[Any]:
+        """Which ends have something to read, or have gone. select() takes no descriptor beyond 1,023."""
+        with selectors.PollSelector() as ends:
+            for end in (self._near, self._far, self._stop):
+                ends.register(end, selectors.EVENT_READ)
+            return [key.fileobj for key, _ in ends.select()]
 
     def _carry(self, source: socket.socket, *, back: bool) -> bool:
         try:
