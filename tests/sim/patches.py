@@ -176,6 +176,8 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         if hasattr(sys.modules[name], "shutil"):
             put(sys.modules[name], "shutil", FoldersModule())
     put(sys.modules["atta.partition.disk.files"], "os", FilesModule(disk))
+    # Daemons that are killed here stay in this process, and so would the locks by which they say that they read.
+    put(sys.modules["atta.partition.disk.watching"], "Reading", lambda marker: None)
     for cell, _ in _clock_cells():
         put(cell, "cell_contents", clock.monotonic)
     for function, plain, named in _clock_defaults():
