@@ -44,6 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     for module in (dividing, loading):
         monkeypatch.setattr(module, "machine_room", lambda: contextlib.nullcontext((found["limit"], found["free"])))
         monkeypatch.setattr(module, "claim", claim)
+    monkeypatch.setattr(dividing, "available_bytes", lambda: found["free"])
     return found
 
 
