@@ -15,9 +15,9 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import resolve
 
-__all__ = ["LATEST_SPEC", "SPEC_VERSION", "check_spec"]
+__all__ = ["SPEC_VERSION", "check_spec"]
 
-SPEC_VERSION, LATEST_SPEC = 1, 2
+SPEC_VERSION = 2
 """The version of specifications that every daemon understands, and the one that may use all fields."""
 ALLOWED_INPUTS = {
     Kind.POSITIVE: (Kind.SEED,),
@@ -38,8 +38,8 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
     Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
     other fault. The message names the operator and the cause.
     """
-    if spec.version not in (SPEC_VERSION, LATEST_SPEC):
-        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands up to {LATEST_SPEC}")
+    if spec.version != SPEC_VERSION:
+        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
     if len(spec.operators) > limits.operators:
         raise ConfigError(
             f"DAG specification has {len(spec.operators)} operators, at most {limits.operators} are allowed"

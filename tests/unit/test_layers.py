@@ -24,7 +24,7 @@ LAYERS = (
     ("atta.daemon",),
     ("atta.client",),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
-    ("atta.train", "atta.compat"),
+    ("atta.train", "atta.compat", "atta.ray"),
     ("atta.bench", "atta.simulate"),
     ("atta.cli",),
 )

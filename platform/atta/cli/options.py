@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
-from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE, echo
+from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, SettingField, settings_of
 from atta.wire.ordinal import AUTO
@@ -63,18 +62,13 @@ def settings_options(
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def run(**values: Any) -> Any:
-            taken = {s.field: values.pop(s.field) for s in settings}
-            for s in settings:
-                _take_earlier_name(s, taken, values)
-            return command(settings=taken, **values)
+            return command(settings={s.field: values.pop(s.field) for s in settings}, **values)
 
         decorated: Any = run
         for s in reversed(settings):
             default = differing.get(s.field, s.default)
             required = s.required and s.field not in differing
             decorated = _option(s, default, required, before.get(s.field, ""))(decorated)
-            if was := _described(s).was:
-                decorated = _earlier(s, was)(decorated)
         return decorated  # type: ignore[no-any-return]  # click returns what it was given
 
     return decorate
@@ -156,28 +150,6 @@ def _text(kind: str, value: Any) -> str:
         unit, size = next(((u, s) for u, s in _SIZES if value and value % s == 0), ("", 1))
         return f"{value // size}{unit}"
     return f"{1000 * value:g}ms" if 0 < value < 1 else f"{value:g}s"
-
-
-def _earlier(setting: SettingField, was: str) -> Callable[[Any], Any]:
-    """The option's earlier name: hidden, and gone with the next version."""
-    return click.option(f"--{was.replace('_', '-')}", was, type=_type(setting), default=None, hidden=True)
-
-
-def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dict[str, Any]) -> None:
-    was = _described(setting).was
-    given = values.pop(was, None) if was else None
-    if given is None:
-        return
-    old = f"--{was.replace('_', '-')}"
-    echo(f"atta: warning: {old} is now --{setting.name}; the old name goes with version 0.2", err=True)
-    if _rank(was) > _rank(setting.field):
-        taken[setting.field] = given
-
-
-def _rank(parameter: str) -> int:
-    """How strong the place is that a value comes from: the command line wins over the file, the file over the default."""
-    source = click.get_current_context().get_parameter_source(parameter)
-    return {ParameterSource.COMMANDLINE: 2, ParameterSource.DEFAULT_MAP: 1}.get(source, 0) if source else 0
 
 
 def config_option(command: Command) -> Command:

@@ -21,9 +21,9 @@ from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2, session_pb2
 from atta.wire import rpc
-from atta.wire.contract import NOTHING_KNOWN, Contract
+from atta.wire.contract import Contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release, release_of
+from atta.wire.release import OWN, Release, check_release, release_of
 from atta.wire.retries import RetryBudget
 from atta.wire.security.channels import ClientChannels
 from atta.wire.security.credentials import Credentials, TokenHeader
@@ -51,10 +51,10 @@ class Description:
     machine: str
     pid: int
     incarnation: str
-    contract: Contract = NOTHING_KNOWN
+    contract: Contract
     """How the daemon draws."""
-    release: Release = UNTOLD
-    """What the daemon speaks and can do."""
+    release: Release = OWN
+    """What the daemon speaks."""
     draining: bool = False
     """It is stopping and takes no new sessions."""
     tables_epoch: int = 0
@@ -112,8 +112,7 @@ class Connection:
             WrongDatasetError: it contradicts what is known of the daemon so far.
         """
         check(found.identity, self._meant, Bound.NAMED, self.address)
-        near, features = found.machine == machine_id(), found.release.features
-        self.takes_lent, self.reads_lent = near and LENT in features, near and LENT_PUSHES in features
+        self.takes_lent = self.reads_lent = found.machine == machine_id()
         if found.identity != self._meant:
             self._meant, self._pinned = found.identity, None
 
@@ -213,7 +212,7 @@ class Connection:
         check_release(release, self.address)
         with rpc.understanding(self.address):
             schema = Schema.from_json(json.loads(reply.schema))
-        served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
+        served = range(reply.part, reply.part + reply.parts)
         place = (reply.dataset_id, served, reply.num_parts)
         contract = Contract(reply.contract, reply.operators)
         return Description(

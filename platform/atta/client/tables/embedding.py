@@ -316,13 +316,6 @@ class DistEmbedding(nn.Module):
             raise ConfigError(f"{about}: the state's rows are {state['policy']}, these are {policy}")
         if policy == "range":
             return np.arange(self.num_embeddings)
-        if "ids" not in state:  # of an earlier release
-            if state["dataset_id"] != self._dataset_id:
-                raise ConfigError(
-                    f"{about}: the state's rows lie in the order of dataset {state['dataset_id']}, these in that of "
-                    f"{self._dataset_id}"
-                )
-            return np.arange(self.num_embeddings)
         ids = None if state["ids"] is None else state["ids"].cpu().numpy()
         try:
             return rows_of_all(self._cluster, policy, self.num_embeddings if ids is None else len(ids), ids)

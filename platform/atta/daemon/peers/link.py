@@ -295,7 +295,7 @@ class PeerLink:
         check_release(release_of(reply), self.address)
         found = Identity(reply.part, reply.dataset_id, reply.incarnation)
         check(found, self._meant, Bound.DATA, self.address)
-        self._check_parts(range(reply.part, reply.part + max(1, reply.parts)))
+        self._check_parts(range(reply.part, reply.part + reply.parts))
         if self._alike is not None:
             contract = Contract(reply.contract, reply.operators)
             check_contract(contract, self.address, self._alike.contract, self._alike.address)

@@ -23,7 +23,6 @@ __all__ = [
     "BEST",
     "BEST_WEIGHTS",
     "LAST",
-    "MID_EPOCH_VERSION",
     "VERSION",
     "check_folder",
     "read_file",
@@ -34,9 +33,7 @@ __all__ = [
 LAST = "checkpoint.pt"
 BEST = "best.pt"
 BEST_WEIGHTS = "best.safetensors"
-VERSION = 1
-MID_EPOCH_VERSION = 2
-"""Of a checkpoint in mid-epoch. Releases that cannot go on from one refuse it."""
+VERSION = 2
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
 
@@ -68,7 +65,8 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_file(path: Path, device: torch.device) -> dict[str, Any]:
-    """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, or damaged."""
+    """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, damaged, or of
+    another version."""
     try:
         with open_regular(path) as file:
             content = file.read()
@@ -82,6 +80,8 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
         raise DataError(path, f"cannot be read as a checkpoint: {cause}") from error
     if not isinstance(saved, dict):
         raise DataError(path, "is no checkpoint")
+    if saved.get("version") != VERSION:
+        raise DataError(path, f"checkpoint version {saved.get('version')!r}; this release reads version {VERSION}")
     return saved
 
 

@@ -169,7 +169,7 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
     run unless the configuration names running ones.
     """
     import atta
-    from atta.client.cluster import resolve_target
+    from atta.wire.named import resolve_target
     from atta.wire.parts import replicas_of
 
     if config.cluster is not None:
