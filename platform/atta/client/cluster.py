@@ -148,7 +148,7 @@ class Cluster:
         """
         until = time.monotonic() + deadline_s
         for connection in self._connections:  # one after the other: many clients may wait, and all of them will be done
-            while not connection.stats().get("caches_filled", 1.0):
+            while not connection.stats()["caches_filled"]:
                 if (left := until - time.monotonic()) <= 0:
                     return False
                 time.sleep(min(FILLED_S, left))

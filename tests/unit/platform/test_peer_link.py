@@ -25,10 +25,7 @@ ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
 
 
 class Owner:
-    """A daemon of an older version: it answers every request.
-
-    Records each request and the daemon that it was meant for.
-    """
+    """A daemon that answers every request. Records each request and the daemon that it was meant for."""
 
     def __init__(self, part: int, dataset_id: str, parts: int = 1) -> None:
         self.part, self.dataset_id, self.parts, self.asked = part, dataset_id, parts, []
