@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,7 @@ from atta.partition.disk.files import open_regular
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
 
-__all__ = [
-    "BEST",
-    "BEST_WEIGHTS",
-    "LAST",
-    "VERSION",
-    "check_folder",
-    "read_file",
-    "seal",
-    "write_file",
-]
+__all__ = ["BEST", "BEST_WEIGHTS", "LAST", "VERSION", "RunPlace", "check_folder", "read_file", "seal", "write_file"]
 
 LAST = "checkpoint.pt"
 BEST = "best.pt"
@@ -36,6 +28,24 @@ BEST_WEIGHTS = "best.safetensors"
 VERSION = 2
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """The next batch of a run.
+
+    Attributes:
+        epoch: number of complete epochs.
+        batch: batches of the epoch under way that each trainer has done; 0: the epoch has not begun.
+        step: optimiser steps of the epoch under way.
+    """
+
+    epoch: int
+    batch: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.step}"
 
 
 def check_folder(folder: str | Path) -> None:

@@ -12,8 +12,7 @@ import torch
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import remove_partial_file
-from atta.train.checkpoint.files import VERSION, read_file, write_file
-from atta.train.checkpoint.place import RunPlace
+from atta.train.checkpoint.files import VERSION, RunPlace, read_file, write_file
 
 __all__ = ["RankShare", "load_rank", "load_shares", "prune_ranks", "save_rank"]
 

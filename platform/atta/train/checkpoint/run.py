@@ -12,8 +12,7 @@ import torch
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, read_file, write_file
-from atta.train.checkpoint.place import RunPlace
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, RunPlace, read_file, write_file
 from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
 from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from atta.train.settings.stale import DigestOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
-from atta.train.stale.rules import Rule, SyncPeriod, snapshot
+from atta.train.stale.rules import Rule, SyncPeriod, latest, snapshot
 from atta.train.stale.table import Direction
 
-__all__ = ["DigestDecisions"]
+__all__ = [
+    "AsyncDigestDecisions",
+    "DigestDecisions",
+]
 
 
 @dataclass(frozen=True)
@@ -47,3 +50,12 @@ class DigestDecisions(DigestOptions, Decisions):
         """Whether the version that is read changes in ``epoch``, so that it has to be pulled."""
         period = self.period(direction)
         return period is not None and self.reads(epoch, direction) is not None and period.pulls(epoch)
+
+
+@dataclass(frozen=True)
+class AsyncDigestDecisions(DigestDecisions):
+    """DIGEST-A: as DIGEST, but epochs are the steps of this trainer, and rows are the newest that owners have pushed."""
+
+    def reads(self, epoch: int, direction: Direction) -> Rule | None:
+        """See ``Decisions.reads``."""
+        return latest() if direction == "forward" else None

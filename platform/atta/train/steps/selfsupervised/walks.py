@@ -11,7 +11,7 @@ import torch
 import atta
 from atta.errors import ConfigError
 from atta.samplers.hashing import mix64
-from atta.train.settings.epoch_seeds import epoch_seed
+from atta.train.settings.common import epoch_seed
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.links import EdgeBatches, edge_batches
 from atta.train.tasks.links.pairs import EdgeSplit
