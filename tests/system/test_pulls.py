@@ -13,8 +13,8 @@ import atta
 from atta.client.tables import lending, pulls
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec
+from bench.durable import durable
 from tests.system.conftest import SmallGraph
-from tests.system.durable import durable
 
 ROWS, COLUMNS = 2000, 50
 

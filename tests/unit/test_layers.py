@@ -127,6 +127,12 @@ def test_no_layer_imports_a_higher_one() -> None:
     assert upward == []
 
 
+def test_benchmarks_import_no_tests() -> None:
+    imported = {path: imports(ast.parse(path.read_text())) for path in (ROOT / "bench").rglob("*.py")}
+    assert len(imported) > 40
+    assert [path.name for path, names in imported.items() if any(within(name, ("tests",)) for name in names)] == []
+
+
 def test_imports_make_no_circle() -> None:
     unseen = {name: imported_modules(name) for name in sources()}
     while free := [name for name, others in unseen.items() if not others & unseen.keys()]:
