@@ -38,7 +38,6 @@ class Ladies:
         object.__setattr__(self, "layers", check_layers(self.layers))
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         drawn = _Drawn(batch.seeds)
         for layer, size in enumerate(self.layers):
             found = yield from drawn.in_edges()
@@ -52,7 +51,6 @@ class Ladies:
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         if not seeds:  # without seeds there are no in-neighbours to draw from
             nodes = 0
         return _bounds(self.layers, seeds, nodes, edges)
@@ -74,7 +72,6 @@ class FastGcn:
         object.__setattr__(self, "layers", check_layers(self.layers))
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         drawn = _Drawn(batch.seeds)
         for layer, size in enumerate(self.layers):
             sources, _ = yield from draw_edges(batch, size, batch.key("fastgcn", layer), power=2)
@@ -84,7 +81,6 @@ class FastGcn:
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         return _bounds(self.layers, seeds, nodes, edges)
 
 

@@ -119,7 +119,7 @@ class _Stored:
         self.ids, self.tables = _StoredIds(dataset), self
 
     def locate(self, policy: str, ids: np.ndarray) -> np.ndarray:
-        """See ``ClusterTables.locate``; vertices only."""
+        """Vertices only."""
         return self._dataset.to_internal(policy.removeprefix("nodes:"), ids)
 
 

@@ -99,7 +99,6 @@ class DistEdgeDataLoader(DistBatches):
         super().__init__(g, length, wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
-        """See ``DistBatches.open``."""
         return self._batches_with(self.g, tables)
 
     def _batches_with(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
@@ -111,7 +110,6 @@ class DistEdgeDataLoader(DistBatches):
         )  # fmt: skip
 
     def made(self, batch: Any) -> tuple[Any, ...]:
-        """See ``DistBatches.made``."""
         import dgl
 
         types = self.g.types

@@ -34,7 +34,7 @@ class RayTasks:
     def run(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
     ) -> list[Result]:
-        """See ``atta.partition.distributed.TaskPool``.
+        """Run the tasks on the machines of a cluster.
 
         Raises:
             UnavailableError, QuotaExceededError: there is no cluster, or it has no core.

@@ -31,18 +31,16 @@ class DigestDecisions(DigestOptions, Decisions):
         return None if every is None else SyncPeriod(every, self.phase)
 
     def keeps(self, direction: Direction) -> int | None:
-        """See ``Decisions.keeps``."""
         return 1
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        """See ``Decisions.reads``. Before the first synchronisation there are no gradients."""
+        """Before the first synchronisation there are no gradients."""
         period = self.period(direction)
         if period is None or (direction == "backward" and period.read(epoch) == 0):
             return None
         return snapshot(period.read(epoch))
 
     def publishes(self, epoch: int, direction: Direction, owner: int, last: Published) -> bool:
-        """See ``Decisions.publishes``."""
         period = self.period(direction)
         return period is not None and period.pushes(epoch)
 
@@ -57,5 +55,4 @@ class AsyncDigestDecisions(DigestDecisions):
     """DIGEST-A: as DIGEST, but epochs are the steps of this trainer, and rows are the newest that owners have pushed."""
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        """See ``Decisions.reads``."""
         return latest() if direction == "forward" else None

@@ -56,11 +56,10 @@ class WalkBatches:
         return self._pairs
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``EdgeBatches``."""
         return self._of_epoch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See ``EdgeBatches``; ``set_epoch`` comes first, with the state's epoch."""
+        """``set_epoch`` comes first, with the state's epoch."""
         self._of_epoch.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
