@@ -81,7 +81,7 @@ def _described(setting: SettingField) -> Option:
 
 def _option(setting: SettingField, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
     about, name = _described(setting), f"--{setting.name}"
-    common: dict[str, Any] = {"help": _help(about, group), "hidden": about.hidden}
+    common: dict[str, Any] = {"help": _help(about, group)}
     if setting.kind is bool:
         if default:
             return click.option(f"{name}/--no-{setting.name}", setting.field, default=True, show_default=True, **common)
@@ -174,12 +174,11 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     options = {_key(p): p for p in ctx.command.params if p.name not in ("config", "help") and p.name}
-    offered = [k for k, p in options.items() if not getattr(p, "hidden", False)]
     found: dict[str, Any] = {}
     for key, value in document.items():
         option = options.get(key.replace("_", "-"))
         if option is None or option.name is None:
-            raise UnknownNameError.of(f"key of {path}", key, offered)
+            raise UnknownNameError.of(f"key of {path}", key, options)
         if option.name in found:
             raise ConfigError(f"{path}: {key}: is given twice")
         found[option.name] = _value(f"{path}: {key}", value, option, ctx)

@@ -59,7 +59,6 @@ class Option:
         metavar: what help shows in place of the type.
         unset: what None means; help shows it as the default.
         path: the value names a ``file`` to read or a ``folder``.
-        hidden: the option works but help leaves it out.
     """
 
     help: str
@@ -73,7 +72,6 @@ class Option:
     metavar: str | None = None
     unset: str = ""
     path: Literal["", "file", "folder"] = ""
-    hidden: bool = False
 
 
 @dataclass(frozen=True)
