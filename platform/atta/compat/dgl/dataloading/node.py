@@ -19,7 +19,7 @@ from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.recent import BatchTables, Wanted
-from atta.compat.dgl.draws import drawing_seed
+from atta.compat.dgl.job import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.samplers.arguments import integers
 
