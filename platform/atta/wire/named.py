@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, UnavailableError
 from atta.observe.extras import load
+from atta.observe.printable import first_line
 from atta.wire.clusterfile import check_address, read_cluster, read_credentials
 from atta.wire.parts import Addresses, groups_of
 
@@ -75,7 +76,7 @@ def joined_ray(*, local: bool = False) -> Any:
         try:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError) as error:
-            raise UnavailableError("Ray", f"no cluster to connect to: {str(error).partition(chr(10))[0]}") from None
+            raise UnavailableError("Ray", f"no cluster to connect to: {first_line(error)}") from None
     return ray
 
 
