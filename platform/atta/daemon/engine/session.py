@@ -65,13 +65,13 @@ class SessionRequest:
     def batch_seeds(self, batch: int) -> BatchSeeds:
         """What the batch with this id starts from."""
         part = self.seeds.batch_slice(self.seeds.index_of(batch))
-        chosen = self.seeds.input_id[part]
+        chosen, seeds = (np.asarray(ids[part], np.int64) for ids in (self.seeds.input_id, self.seeds.seeds))
         sources = None if self.sources is None else self.sources[chosen]
         times = None if self.times is None else self.times[chosen]
         if self.types is None:
-            return BatchSeeds(self.seeds.seeds[part], chosen, sources, times, self.exclude)
+            return BatchSeeds(seeds, chosen, sources, times, self.exclude)
         order = np.argsort(self.types[chosen], kind="stable")
-        return BatchSeeds(self.seeds.seeds[part][order], chosen[order], types=self.types[chosen][order])
+        return BatchSeeds(seeds[order], chosen[order], types=self.types[chosen][order])
 
 
 @dataclass(eq=False)
