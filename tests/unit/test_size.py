@@ -13,13 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 99,
-    "docstring_lines": 99,
-    "files": 99,
-    "folders": 99,
-    "median_function": 8,
-    "long_function": 24,
-    "largest_lines": 500,
+    "code_lines": 72_475,
+    "docstring_lines": 18_836,
+    "files": 913,
+    "folders": 113,
+    "median_function": 6,
+    "long_function": 19,
+    "largest_lines": 491,
 }
 
 
