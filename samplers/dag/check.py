@@ -17,7 +17,7 @@ from atta.samplers.dag.resolve import resolve
 
 __all__ = ["SPEC_VERSION", "check_spec"]
 
-SPEC_VERSION = 2
+SPEC_VERSION = 1
 """The version of specifications that every daemon understands, and the one that may use all fields."""
 ALLOWED_INPUTS = {
     Kind.POSITIVE: (Kind.SEED,),
