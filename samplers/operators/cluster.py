@@ -18,7 +18,9 @@ class Induced:
     Cluster-GCN (section 3.2)."""
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         return induced_subgraph(batch.seeds)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         return Bounds(min(nodes, seeds), min(edges, MAX_EDGES))

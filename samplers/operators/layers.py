@@ -38,6 +38,7 @@ class Ladies:
         object.__setattr__(self, "layers", check_layers(self.layers))
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         drawn = _Drawn(batch.seeds)
         for layer, size in enumerate(self.layers):
             found = yield from drawn.in_edges()
@@ -51,6 +52,7 @@ class Ladies:
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         if not seeds:  # without seeds there are no in-neighbours to draw from
             nodes = 0
         return _bounds(self.layers, seeds, nodes, edges)
@@ -72,6 +74,7 @@ class FastGcn:
         object.__setattr__(self, "layers", check_layers(self.layers))
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         drawn = _Drawn(batch.seeds)
         for layer, size in enumerate(self.layers):
             sources, _ = yield from draw_edges(batch, size, batch.key("fastgcn", layer), power=2)
@@ -81,6 +84,7 @@ class FastGcn:
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         return _bounds(self.layers, seeds, nodes, edges)
 
 

@@ -37,12 +37,13 @@ class PageRank:
         check_number("epsilon", self.epsilon, 1e-12, 1.0)
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         of_seed, vertices, scores = yield from _push(batch, self.alpha, self.epsilon)
         sampled, weight = best_of_seeds(batch, of_seed, vertices, scores, self.count)
         return replace(sampled, extra={"weight": weight})
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """Each vertex with a score was pushed with a mass above epsilon, and all pushed mass is at
+        """See ``Operator``. Each vertex with a score was pushed with a mass above epsilon, and all pushed mass is at
         most 1 / alpha."""
         found = seeds * min(self.count, nodes, int(1 / (self.alpha * self.epsilon)) + 1)
         return Bounds(min(nodes, seeds + found), found, {"weight": ("float64", (found,))})

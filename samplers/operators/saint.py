@@ -33,10 +33,12 @@ class SaintNodes:
         check_whole("budget", self.budget, 1, MAX_VERTICES)
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         sources, _ = yield from draw_edges(batch, self.budget, batch.key("saint-nodes"), power=2)
         return (yield from induced_subgraph(first_seen(batch.seeds, sources)))
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         return Bounds(min(nodes, seeds + self.budget), min(edges, MAX_EDGES))
 
 
@@ -55,10 +57,12 @@ class SaintEdges:
         check_whole("budget", self.budget, 1, MAX_VERTICES)
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         sources, targets = yield from draw_edges(batch, self.budget, batch.key("saint-edges"), power=1)
         return (yield from induced_subgraph(first_seen(batch.seeds, sources, targets)))
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         return Bounds(min(nodes, seeds + 2 * self.budget), min(edges, MAX_EDGES))
 
 
@@ -72,8 +76,10 @@ class SaintWalks:
         check_whole("length", self.length, 0, MAX_LENGTH)
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         paths = yield from walk(batch.seeds, batch.keys[batch.seeds], self.length, stream_key=batch.key("saint-walks"))
         return (yield from induced_subgraph(first_seen(batch.seeds, paths.reshape(-1))))
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         return Bounds(min(nodes, seeds * (self.length + 1)), min(edges, MAX_EDGES))

@@ -57,9 +57,11 @@ class Closure:
             raise ConfigError(f"rim {self.rim!r}: must be true or false")
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         return _grow(batch, self.hops, _everybody, rim=self.rim)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         return _bounds(min(nodes, seeds) if self.hops == 0 or not seeds else nodes, edges)
 
 
@@ -102,9 +104,11 @@ class ExpansionAware:
             raise UnknownNameError.of("selection (select)", self.select, _SELECTIONS)
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         return _grow(batch, 0 if self.fanout == 0 else self.max_hop, _everybody if self.fanout < 0 else self._choose)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         reached = fresh = min(nodes, seeds)
         for _ in range(self.max_hop):
             if not fresh or reached >= nodes:

@@ -46,6 +46,7 @@ class Shadow:
             raise ConfigError(f"replace {self.replace!r}: must be true or false")
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         nodes = max(1, len(batch.keys))
         members = kernels.Compactor()  # numbers pairs as tree x nodes + vertex
         members.insert(np.arange(len(batch.seeds)) * nodes + batch.seeds)
@@ -61,7 +62,7 @@ class Shadow:
         return (yield from _induced_in_trees(members.ids(0, members.size), nodes))
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """A tree may have any number of parallel edges, so there is no better bound on its edges."""
+        """See ``Operator``. A tree may have any number of parallel edges, so there is no better bound on its edges."""
         reached = nodes if self.num_neighbors < 0 else sum(self.num_neighbors**hop for hop in range(self.depth + 1))
         return Bounds(min(seeds * min(nodes, reached), MAX_EDGES), min(seeds * edges, MAX_EDGES))
 

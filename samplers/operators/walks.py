@@ -43,6 +43,7 @@ class Walks:
         check_number("restart", self.restart, 0.0, 1.0)
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         paths = yield from walk(
             batch.seeds,
             batch.keys[batch.seeds],
@@ -60,6 +61,7 @@ class Walks:
         return Sampled(known.ids(0, known.size), none, none, np.empty(0, np.int64), extra={"walks": positions})
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         places = self.length + 1
         return Bounds(min(nodes, seeds * places), 0, {"walks": ("int64", (seeds, places))})
 
@@ -87,6 +89,7 @@ class PinSage:
             raise ConfigError(f"walks {self.walks} of length {self.length}: at most {_MAX_VISITS} steps per seed")
 
     def run(self, batch: Batch) -> Program[Sampled]:
+        """See ``Operator``."""
         starts = np.repeat(batch.seeds, self.walks)
         key = batch.key("pinsage")
         paths = yield from walk(starts, batch.keys[starts], self.length, restart=self.restart, stream_key=key)
@@ -100,5 +103,6 @@ class PinSage:
         return replace(sampled, extra={"weight": weight})
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
+        """See ``Operator``."""
         found = seeds * min(self.count, self.walks * self.length, nodes)
         return Bounds(min(nodes, seeds + found), found, {"weight": ("int64", (found,))})
