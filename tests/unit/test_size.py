@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "code_lines": 72_475,
-    "docstring_lines": 18_858,
+    "docstring_lines": 18_859,
     "files": 913,
     "folders": 113,
     "median_function": 6,

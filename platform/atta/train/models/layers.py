@@ -40,6 +40,7 @@ class TorchLayer:
 
     @torch.no_grad()
     def __call__(self, block: LayerBlock) -> Floats:
+        """See ``Layer``."""
         x = torch.from_numpy(np.require(block.x, requirements="W")).to(self._device)
         out = self._rows(x, block)
         if not isinstance(out, torch.Tensor):
