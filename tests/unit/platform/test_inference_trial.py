@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atta.client.inference.block import DegreeRule, Floats, LayerBlock, in_degrees, with_company
-from atta.client.inference.trial import LayerVerdict, largest_difference, tried
+from atta.client.inference.trial import TOLERANCE, LayerVerdict, largest_difference, tried
 from atta.partition.schema import TableSpec
 
 
@@ -104,7 +104,7 @@ def test_the_cause_is_found_by_running(layer: Made, kind: str | None) -> None:
     if verdict.fault is None:
         assert verdict == LayerVerdict(4, None, layer.rows.__qualname__.startswith("failing"))
     else:
-        assert (verdict.fault.off > 1e-3) == (kind in ("far", "others", "order", "random"))
+        assert (verdict.fault.off > TOLERANCE) == (kind in ("far", "others", "order", "random"))
 
 
 def test_layers_that_read_codes_in_place_of_numbers_are_tried_with_some() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.nn import (
+    GCN,
     ARMAConv,
     GATConv,
     GCNConv,
@@ -15,16 +16,18 @@ from torch_geometric.nn import (
     GeneralConv,
     GraphConv,
     GraphNorm,
+    GraphSAGE,
     InstanceNorm,
     LayerNorm,
     PDNConv,
     SAGEConv,
+    Sequential,
     SGConv,
     TransformerConv,
 )
 
 from atta.client.inference.block import LayerBlock
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
 from atta.train.models.own import own_layers
 
@@ -39,7 +42,7 @@ def sage() -> torch.nn.Module:
 class Pairs(torch.nn.Module):
     """Takes sources and targets, and nothing else."""
 
-    def forward(self, ends: Any, edges: torch.Tensor) -> torch.Tensor:
+    def forward(self, ends: tuple[torch.Tensor, torch.Tensor], edges: torch.Tensor) -> torch.Tensor:
         sources, targets = ends
         return targets + torch.zeros_like(targets).index_add(0, edges[1], sources[edges[0]])
 
@@ -82,6 +85,8 @@ class Noise(torch.nn.Module):
         ([GATConv(4, 4, heads=2), torch.nn.Softmax(1)], [4, 8]),
         ([ARMAConv(4, 4)], [4, 4]),
         ([GCNConv(4, 3, cached=True)], [4, 3]),
+        ([torch.jit.script(Pairs()), GraphSAGE(4, 5, 2, 3), GCN(3, 5, 2, 2)], [4, 4, 3, 2]),
+        ([Sequential("x, edge_index", [(SAGEConv(4, 4), "x, edge_index -> x"), torch.nn.ReLU()]), sage()], [4, 4, 4]),
     ],
 )
 def test_what_is_computed(modules: list[Any], widths: list[int]) -> None:
@@ -134,6 +139,10 @@ def test_edge_tables_must_be_said_where_there_are_some() -> None:
     with pytest.raises(ConfigError, match=r"layer 1 \(GATConv\) does not take rows.*lin_edge|mat1"):
         own_layers([gat], CPU, 4, TABLES, {"edge_attr": "weight"})
     assert own_layers([gat, graph], CPU, 4, TABLES, {})[1] == [4, 4, 4]
+    with pytest.raises(UnknownNameError, match="unknown edge table"):
+        own_layers([gat], CPU, 4, {}, {"edge_attr": "attr"})
+    with pytest.raises(UnknownNameError, match="unknown edge table"):
+        own_layers([gat], CPU, 4, TABLES, {"edge_attr": ["attr"]})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("options", [{}, {"edge_dim": 3}])

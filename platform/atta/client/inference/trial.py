@@ -35,12 +35,16 @@ CANNOT = (
     ImportError,
 )
 """What layers raise on input that they cannot take."""
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 """Rounding of float32 that is no difference, as a part of a row's largest number."""
 _SMALL = 0.05
 """Rows whose numbers are smaller than this part of the largest of all are compared with that part."""
 _PATH = 8
-_VERTICES, _HUB, _STRANGERS, _LARGER_HUB = 16 + _PATH, 40, 6 + _PATH, 150
+"""Vertices of the long path: more than any layer reads hops."""
+_VERTICES, _HUB = 16 + _PATH, 40
+"""Size of the graph, and edges of its hub: more than neighbourhoods are cut off at, or divided into."""
+_STRANGERS, _LARGER_HUB = 6 + _PATH, 150
+"""The same of vertices beside it. Their hub is larger, so that what is padded to the largest is padded more."""
 
 
 @dataclass(frozen=True)

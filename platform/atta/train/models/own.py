@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -91,7 +91,7 @@ def _checked(
     if not isinstance(edge_tables, Mapping):
         raise ConfigError(f"edge_tables {edge_tables!r}: must be such as {{'edge_weight': 'weight'}}")
     for argument, table in edge_tables.items():
-        if table not in known:
+        if not isinstance(table, str) or table not in known:
             raise UnknownNameError.of("edge table", str(table), known)
         if not any(module.takes(argument) for module in own):
             raise ConfigError(f"edge_tables: no layer takes {argument}")
@@ -171,7 +171,7 @@ class _OwnModule:
                 f"{self.title}: cached=True of {cached[0]} keeps what it computed on the first edges for all others: "
                 "make it with cached=False, its weights are the same"
             )
-        by_type = [name for name in inspect.signature(module.forward).parameters if name.endswith("_dict")]
+        by_type = [name for name in self._signature if name.endswith("_dict")]
         if by_type:
             raise ConfigError(f"{self.title} takes {by_type[0]}: it is made for graphs with several types")
         if self._reads_edges and len(names) > 1:
@@ -212,12 +212,19 @@ class _OwnModule:
             return ""
         return f"; it takes {' or '.join(without)}, too: edge_tables={{{without[0]!r}: NAME}}"
 
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of its ``forward`` by name; nothing where that does not say them."""
+        try:
+            return inspect.signature(self.module.forward).parameters
+        except (TypeError, ValueError):
+            return {}
+
     @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Of its ``forward``, by name."""
+        """Those without ``*args`` and ``**kwargs``."""
         variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-        found = inspect.signature(self.module.forward).parameters
-        return {name: p for name, p in found.items() if p.kind not in variable}
+        return {name: p for name, p in self._signature.items() if p.kind not in variable}
 
     @property
     def _edge_arguments(self) -> list[str]:
@@ -230,7 +237,7 @@ class _OwnModule:
 
     def takes(self, name: str) -> bool:
         """Whether it takes rows of edges by the argument ``name``."""
-        found = inspect.signature(self.module.forward).parameters
+        found = self._signature
         return name in found or any(p.kind == inspect.Parameter.VAR_KEYWORD for p in found.values())
 
     @property
@@ -241,8 +248,8 @@ class _OwnModule:
         passes = any(isinstance(part, MessagePassing) for part in self.module.modules())
         if of_torch or (of_pyg and not passes and len(self._required) == 1):
             return False
-        found = inspect.signature(self.module.forward).parameters.values()
-        return len(self._parameters) != 1 or any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in found)
+        several = any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in self._signature.values())
+        return several or len(self._parameters) != 1
 
 
 def _paired(module: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
