@@ -1,0 +1,176 @@
+"""Weights of a batch's edges, made of the degrees of the whole graph.
+
+A layer that counts the edges of a batch takes other degrees than on the graph. And the sum over the edges that were
+drawn is smaller than the one over all. With these weights a layer that adds up weighed messages gives the graph's
+value: exactly where all in-neighbours come, else on average over draws.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.protos.v1 import dag_pb2
+from atta.samplers.methods.base import DrawnEdges
+from atta.samplers.shard import Answer
+
+if TYPE_CHECKING:
+    from atta.partition.dataset import Dataset
+    from atta.partition.parts.degrees import Degrees
+    from atta.samplers.batch.new_vertices import NewVertices
+    from atta.samplers.dag.plan import PlanOp
+
+__all__ = ["FACTOR", "EdgeNorm", "EdgeWeights", "WeighedEdges"]
+
+FACTOR = ""
+"""The table of an answer that says what each drawn edge stands for. No table of a user has this name."""
+
+
+class EdgeNorm(enum.Enum):
+    """What an edge weighs where all edges come. The value is the user's name of it; the order is that of messages."""
+
+    NONE = "none"
+    ROW = "row"
+    BOTH = "both"
+    GCN = "gcn"
+
+
+@dataclass(frozen=True)
+class EdgeWeights:
+    """What the edges of a type weigh. ``unbiased``: a drawn edge weighs as much more as there are edges that were not."""
+
+    edge_type: str
+    norm: EdgeNorm
+    unbiased: bool
+
+    @classmethod
+    def of(cls, message: dag_pb2.EdgeWeights) -> EdgeWeights:
+        """Read a message; raises ConfigError for a norm that this release does not know."""
+        norms = [*EdgeNorm]
+        if not 0 <= message.norm < len(norms):
+            raise ConfigError(f"edge_norm: unknown norm {message.norm}")
+        return cls(message.edge_type, norms[message.norm], message.unbiased)
+
+    def message(self) -> dag_pb2.EdgeWeights:
+        """The inverse of ``of``."""
+        norm = dag_pb2.EdgeWeights.Norm.Value(self.norm.name)
+        return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased)
+
+    @property
+    def loops(self) -> bool:
+        """Whether every vertex that is expanded gets an edge to itself, which takes the place of those that it has."""
+        return self.norm is EdgeNorm.GCN
+
+
+@dataclass(frozen=True, eq=False)
+class _HopEdges:
+    """What a hop has added of a type: ``drawn`` edges and ``loops``, as places among all, of the vertices ``expanded``."""
+
+    op: PlanOp
+    drawn: slice
+    loops: slice
+    expanded: np.ndarray
+
+
+@dataclass(eq=False)
+class WeighedEdges:
+    """The weights of one type's edges while a batch grows.
+
+    Attributes:
+        what: how they are weighed.
+        dataset: has the degrees.
+    """
+
+    what: EdgeWeights
+    dataset: Dataset
+    _hops: list[_HopEdges] = field(default_factory=list)
+
+    def loops(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
+        """int64, ascending: local ids of the vertices that get an edge to themselves after what ``op`` has drawn."""
+        return self._expanded(op, frontier) if self.what.loops else np.empty(0, np.int64)
+
+    def _expanded(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
+        if frontier is None or self.what.edge_type not in dict(op.fan_outs):
+            return np.empty(0, np.int64)
+        return np.sort(np.concatenate([frontier.positions, frontier.kept_positions]))
+
+    def differ(self, op: PlanOp) -> bool:
+        """Whether what an edge of ``op`` stands for differs among those of a vertex."""
+        return self.what.unbiased and op.method.rules.weigh_edges is not None
+
+    def factored(self, op: PlanOp, ids: np.ndarray, answer: Answer) -> Answer:
+        """``answer`` for vertices with these internal ids, with what each of its edges stands for."""
+        weigh = op.method.rules.weigh_edges
+        assert weigh is not None
+        degrees, fan_out = self.degrees, dict(op.fan_outs)[self.what.edge_type]
+        assert degrees.weights is not None
+        of_vertices = degrees.into[ids], answer.tables["weight"], degrees.weights[ids].astype(np.float64)
+        factor = weigh(DrawnEdges(answer.counts, *of_vertices, fan_out, op.replace)).astype(np.float32)
+        return replace(answer, tables={**answer.tables, FACTOR: factor})
+
+    def restart(self) -> None:
+        """All edges so far have gone."""
+        self._hops.clear()
+
+    def joined(self, op: PlanOp, frontier: NewVertices | None, first: int, drawn: int, loops: int) -> None:
+        """Take note of ``drawn`` edges and then ``loops`` that ``op`` has added from the place ``first`` on."""
+        stop = first + drawn
+        self._hops.append(_HopEdges(op, slice(first, stop), slice(stop, stop + loops), self._expanded(op, frontier)))
+
+    @property
+    def degrees(self) -> Degrees:
+        """Of the whole graph."""
+        return self.dataset.degrees(self.what.edge_type)
+
+    def finish(
+        self, row: np.ndarray, col: np.ndarray, sources: np.ndarray, targets: np.ndarray, out: np.ndarray
+    ) -> None:
+        """Multiply ``out`` float32 [edges], what each drawn edge stands for, by the rest.
+
+        ``row``, ``col``: local ids of the ends. ``sources``, ``targets`` int64: internal ids by local id.
+        """
+        degrees = self.degrees
+        into = degrees.into[targets].astype(np.float64)
+        left, right = _factors(self.what.norm, degrees, sources, targets, into)
+        times = np.zeros(len(targets))
+        for hop in self._hops:
+            times[hop.expanded] += 1
+        right /= np.maximum(times, 1)  # the draws of several hops are averaged
+        for hop in self._hops:
+            out[hop.loops] = right[col[hop.loops]]
+            out[hop.drawn] *= self._standing(hop, into, right)[col[hop.drawn]]
+            if self.what.loops and degrees.loops is not None:
+                out[hop.drawn][row[hop.drawn] == col[hop.drawn]] = 0
+        if left is not None:
+            out *= left[row]
+
+    def _standing(self, hop: _HopEdges, into: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """float32 [targets]: the factors of targets of drawn edges."""
+        weigh = hop.op.method.rules.weigh_vertices
+        if self.what.unbiased and weigh is not None:
+            right = right * weigh(into, dict(hop.op.fan_outs).get(self.what.edge_type, -1), hop.op.replace)
+        return right.astype(np.float32)
+
+
+def _factors(
+    norm: EdgeNorm, degrees: Degrees, sources: np.ndarray, targets: np.ndarray, into: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """float32 [sources] or None, float64 [targets]: an edge weighs the product of those of its ends."""
+    match norm:
+        case EdgeNorm.ROW:
+            return None, 1 / np.maximum(into, 1)
+        case EdgeNorm.BOTH:
+            return _roots(degrees.out[sources]).astype(np.float32), _roots(into)
+        case EdgeNorm.GCN:
+            roots = _roots(into + 1 - (0.0 if degrees.loops is None else degrees.loops[targets]))
+            return roots.astype(np.float32), roots
+    return None, np.ones(len(targets))
+
+
+def _roots(counts: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(np.maximum(counts, 1), dtype=np.float64)
