@@ -8,7 +8,6 @@ value: exactly where all in-neighbours come, else on average over draws.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,7 @@ class EdgeWeights:
 
     def message(self) -> dag_pb2.EdgeWeights:
         """The inverse of ``of``."""
-        norm = dag_pb2.EdgeWeights.Norm.Value(self.norm.name)
+        norm = dag_pb2.EdgeWeights.Norm.Name([*EdgeNorm].index(self.norm))
         return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased)
 
     @property
@@ -173,4 +172,5 @@ def _factors(
 
 
 def _roots(counts: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(np.maximum(counts, 1), dtype=np.float64)
+    roots: np.ndarray = 1 / np.sqrt(np.maximum(counts, 1), dtype=np.float64)
+    return roots

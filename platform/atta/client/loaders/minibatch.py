@@ -24,8 +24,9 @@ class MiniBatch(SampledBatch):
         of ``Data``, ``node`` and ``node__to__node``. ``plain``: ``Data`` for any graph with one node and one edge type.
 
         It has every fetched table under its name (``x``, ``y``, ...), ``edge_index``, ``n_id``, ``e_id``, ``input_id``,
-        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, ``edge_weight`` if edges have one, and ``seed_time`` if
-        there was an ``input_time``. Table rows share the batch's memory. A table that is called like one of these others comes as ``table_<name>``.
+        ``batch_size``, ``num_sampled_nodes``, ``num_sampled_edges``, ``edge_weight`` if the edges have weights, and
+        ``seed_time`` if there was an ``input_time``. Table rows share the batch's memory. A table that is called like one
+        of these others comes as ``table_<name>``.
         ``HeteroData`` has every node type and edge type of the graph; types that the batch does not reach have 0 rows.
         Arrays of ``extra`` and ``pairs`` have their own names (``data.walks``, ``data.positive``), or ``extra_<name>``
         and ``pairs_<name>`` if a table has that name.
