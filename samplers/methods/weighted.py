@@ -36,7 +36,7 @@ def _unbiased(drawn: DrawnEdges) -> np.ndarray:
     if fan_out < 0:
         return np.ones(len(share))
     if drawn.replace:
-        return 1 / (fan_out * share)
+        return np.asarray(1 / (fan_out * share))
     ends = np.cumsum(counts)
     until = np.concatenate([[0.0], np.cumsum(share)])
     before = until[:-1] - until[ends - counts][of]
