@@ -28,12 +28,15 @@ class LayerBlock:
         targets: number of vertices to compute.
         degrees: float32 [r], in-edges of each vertex that is read, in the whole graph and without self-loops; None
             unless the layer asks for them.
+        weights: float32 [e], what each edge of a sampled batch weighs by ``gcn_norm`` of the whole graph, in place of
+            degrees; edges of a vertex to itself that were added are among them. None: edges have no weights.
     """
 
     x: Floats
     edge_index: npt.NDArray[np.int64]
     targets: int
     degrees: Floats | None = None
+    weights: Floats | None = None
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,8 @@ class BlockReader:
             tables=self._features(stage),
             seed_tables=[NAME] if self._writes_strings(stage) else [],
             edge_ids=False,
+            edge_norm="gcn" if stage.weighed else None,
+            unbiased=stage.weighed,
             job=f"predict-{stage.title.replace(' ', '-')}-{share}",
         )
 
@@ -170,7 +172,7 @@ class BlockReader:
             x = np.empty((len(n_id), 0), np.float32)
         degrees = self._table(DEGREES).pull(rows).values if stage.degrees else None
         counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
-        block = LayerBlock(x, batch.edge_index(), targets, degrees)
+        block = LayerBlock(x, batch.edge_index(), targets, degrees, batch.edge_weight())
         return Prepared(self._ids(stage, batch), rows[:targets], block, counts)
 
     def _check_version(self, batch: MiniBatch) -> None:

@@ -121,6 +121,7 @@ class Stage:
         features: whether it reads the features.
         reads: the rows that it reads in place of features, if any.
         degrees: whether it reads ``DEGREES``.
+        weighed: whether its edges are weighed by degrees of the whole graph, for layers that ask for these.
         row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
         typed: what it reads of a typed graph, in place of ``features`` and ``reads``.
@@ -135,6 +136,7 @@ class Stage:
     features: bool = False
     reads: Rows | None = None
     degrees: bool = False
+    weighed: bool = False
     row_per_edge: bool = False
     writes: Rows | None = None
     typed: TypedReads | None = None
@@ -186,8 +188,10 @@ def sampled_stages(
     if len(fan_outs) != len(layers):
         raise ConfigError(f"{len(fan_outs)} fan-outs for {len(layers)} layers that are computed: give one for each")
     written = Rows(f"rows-{len(layers)}", widths[-1])
-    compute = partial(_through, layers)
-    stage = Stage("sampled", nodes, widths[-1], tuple(fan_outs), compute, features=True, writes=written)
+    compute, weighed = partial(_through, layers), any(layer.needs_degrees for layer in layers)
+    stage = Stage(
+        "sampled", nodes, widths[-1], tuple(fan_outs), compute, features=True, weighed=weighed, writes=written
+    )
     return _ended([stage], pairs)
 
 
@@ -343,15 +347,15 @@ def _one(layer: Layer, block: LayerBlock, counts: HopCounts) -> Floats:
 
 
 def _through(layers: Sequence[Layer], block: LayerBlock, counts: HopCounts) -> Floats:
-    """All layers on a sampled batch. Each layer computes one hop less than it reads.
-
-    In-degrees are those within the batch, as in training.
-    """
-    x, edges = block.x, block.edge_index
-    degrees = in_degrees(edges, len(x)) if any(layer.needs_degrees for layer in layers) else None
+    """All layers on a sampled batch. Each layer computes one hop less than it reads."""
+    x, edges, weights = block.x, block.edge_index, block.weights
+    added = None if weights is None else (edges[0] == edges[1]) & (weights > 0)
     for done, layer in enumerate(layers):
         hops = len(layers) - done
         read, computed = sum(counts.nodes[: hops + 1]), sum(counts.nodes[:hops])
-        near = None if degrees is None else degrees[:read]
-        x = layer(LayerBlock(x[:read], edges[:, : sum(counts.edges[:hops])], computed, near))
+        near: Any = slice(sum(counts.edges[:hops]))
+        if added is not None and not layer.needs_degrees:
+            near = np.flatnonzero(~added[near])
+        of_edges = weights[near] if weights is not None and layer.needs_degrees else None
+        x = layer(LayerBlock(x[:read], edges[:, near], computed, weights=of_edges))
     return x

@@ -166,15 +166,18 @@ def _gcn(conv: GCNConv, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
 
     As PyG's ``gcn_norm`` does, one self-loop of weight 1 takes the place of any that are there.
     """
-    assert block.degrees is not None, "the layer asks for degrees"
-    scale = torch.from_numpy(1 / np.sqrt(block.degrees + 1)).to(x.dtype)
     source, target = (torch.from_numpy(ends.astype(np.int64)) for ends in block.edge_index)
     other = source != target
-    source, target = source[other], target[other]
-    weights = scale[source] * scale[target]
-    own = scale[: block.targets, None].to(x.device) ** 2 * x[: block.targets]
-    matrix = adjacency(source, target, weights, (block.targets, len(block.x)))
-    summed = matrix.to(x.device) @ x + own
+    if block.weights is not None:
+        given = torch.from_numpy(block.weights).to(x.dtype)
+        weights, loops = given[other], torch.zeros(block.targets, dtype=x.dtype)
+        loops.index_add_(0, target[~other], given[~other])
+    else:
+        assert block.degrees is not None, "the layer asks for degrees"
+        scale = torch.from_numpy(1 / np.sqrt(block.degrees + 1)).to(x.dtype)
+        weights, loops = scale[source[other]] * scale[target[other]], scale[: block.targets] ** 2
+    matrix = adjacency(source[other], target[other], weights, (block.targets, len(block.x)))
+    summed = matrix.to(x.device) @ x + loops[:, None].to(x.device) * x[: block.targets]
     found: torch.Tensor = conv.lin(summed)
     return found if conv.bias is None else found + conv.bias
 
