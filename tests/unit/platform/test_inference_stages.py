@@ -87,9 +87,29 @@ def test_layers_on_a_sampled_batch_read_one_hop_less_each() -> None:
         sampled_stages(layers, [1, 1, 1, 1], None, [2, 2])
 
 
-def test_sampled_layers_take_degrees_of_the_batch() -> None:
-    (stage,) = sampled_stages([Sum(1, True)], [1, 1], None, [2])
-    edges = np.array([[1, 2, 0], [0, 0, 0]])  # the last one is a self-loop
-    assert stage.compute is not None
-    found = stage.compute(LayerBlock(np.array([[3], [4], [5]], np.float32), edges, 1), HopCounts([1, 2], [3]))
-    assert found.tolist() == [[5.0]]
+@dataclass
+class Weighed:
+    """Adds up the rows of in-neighbours, times the edges' weights if it asks for degrees."""
+
+    needs_degrees: bool
+    row_per_edge: bool = False
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        assert (block.weights is not None) == self.needs_degrees
+        weights = np.ones(block.edge_index.shape[1]) if block.weights is None else block.weights
+        source, target = block.edge_index
+        return np.bincount(target, weights * block.x[source, 0], block.targets)[:, None].astype(np.float32)
+
+
+def test_sampled_layers_that_ask_for_degrees_get_weights() -> None:
+    """A path 2 -> 1 -> 0. Vertex 0 has an edge to itself, and 0 and 1 got one more each for the layer that asks."""
+    edges = np.array([[1, 0, 0, 2, 1], [0, 0, 0, 1, 1]])
+    weights = np.array([0.5, 0, 0.25, 2, 4], np.float32)
+    block = LayerBlock(np.array([[3], [4], [5]], np.float32), edges, 1, weights=weights)
+    for asks, expected in (((True, False), 2.75 + 26), ((False, True), 0.5 * 5 + 0.25 * 7)):
+        (stage,) = sampled_stages([Weighed(one) for one in asks], [1, 1, 1], None, [2])
+        assert stage.weighed
+        assert stage.compute is not None
+        assert stage.compute(block, HopCounts([1, 1, 1], [3, 2])).tolist() == [[expected]]
+    (stage,) = sampled_stages([Weighed(False)], [1, 1], None, [2])
+    assert not stage.weighed
