@@ -28,7 +28,15 @@ from atta.samplers.batch.edge_weights import EdgeNorm, EdgeWeights
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
-__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of", "vertex_ids", "vertices_alone"]
+__all__ = [
+    "NeighborLoader",
+    "edge_tables_by_type",
+    "edge_weights_of",
+    "hops_of",
+    "subgraph_of",
+    "vertex_ids",
+    "vertices_alone",
+]
 
 _TOGETHER = 1 << 14
 """Vertices per batch where they come without edges."""
