@@ -64,6 +64,7 @@ class Whole:
 
 def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, seed: int) -> dict[str, Any]:
     """Accuracies in percent of a run."""
+    torch.set_num_threads(1)
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
         "in_channels": whole.x.shape[1], "hidden_channels": HIDDEN, "num_layers": len(fan_outs),
@@ -86,6 +87,7 @@ def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, 
             right = judged(whole.x, whole.edges).argmax(1) == whole.y
         curve.append([100 * float(right[whole.splits[name]].float().mean()) for name in ("val", "test")])
     best = max(range(EPOCHS), key=lambda epoch: curve[epoch][0])
+    print(f"{way} {fan_outs} {seed}: {curve[best]}", flush=True)
     return {
         "way": way,
         "fan_outs": fan_outs,

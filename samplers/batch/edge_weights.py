@@ -134,12 +134,13 @@ class WeighedEdges:
         ``row``, ``col``: local ids of the ends. ``sources``, ``targets`` int64: internal ids by local id.
         """
         degrees = self.degrees
-        into = degrees.into[targets].astype(np.float64)
+        into = degrees.into[targets].astype(np.float32)
         left, right = _factors(self.what.norm, degrees, sources, targets, into)
-        times = np.zeros(len(targets))
-        for hop in self._hops:
-            times[hop.expanded] += 1
-        right /= np.maximum(times, 1)  # the draws of several hops are averaged
+        if any(hop.op.frontier_all for hop in self._hops[1:]):  # the draws of several hops are averaged
+            times = np.zeros(len(targets), np.float32)
+            for hop in self._hops:
+                times[hop.expanded] += 1
+            right /= np.maximum(times, 1)
         for hop in self._hops:
             out[hop.loops] = right[col[hop.loops]]
             out[hop.drawn] *= self._standing(hop, into, right)[col[hop.drawn]]
@@ -153,24 +154,24 @@ class WeighedEdges:
         weigh = hop.op.method.rules.weigh_vertices
         if self.what.unbiased and weigh is not None:
             right = right * weigh(into, dict(hop.op.fan_outs).get(self.what.edge_type, -1), hop.op.replace)
-        return right.astype(np.float32)
+        return right
 
 
 def _factors(
     norm: EdgeNorm, degrees: Degrees, sources: np.ndarray, targets: np.ndarray, into: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """float32 [sources] or None, float64 [targets]: an edge weighs the product of those of its ends."""
+    """float32 [sources] or None, float32 [targets]: an edge weighs the product of those of its ends."""
     match norm:
         case EdgeNorm.ROW:
             return None, 1 / np.maximum(into, 1)
         case EdgeNorm.BOTH:
-            return _roots(degrees.out[sources]).astype(np.float32), _roots(into)
+            return _roots(degrees.out[sources].astype(np.float32)), _roots(into)
         case EdgeNorm.GCN:
-            roots = _roots(into + 1 - (0.0 if degrees.loops is None else degrees.loops[targets]))
-            return roots.astype(np.float32), roots
-    return None, np.ones(len(targets))
+            roots = _roots(into + 1 if degrees.loops is None else into - degrees.loops[targets].astype(np.float32) + 1)
+            return roots, roots.copy()
+    return None, np.ones(len(targets), np.float32)
 
 
 def _roots(counts: np.ndarray) -> np.ndarray:
-    roots: np.ndarray = 1 / np.sqrt(np.maximum(counts, 1), dtype=np.float64)
-    return roots
+    roots = np.sqrt(np.maximum(counts, 1))
+    return np.reciprocal(roots, out=roots)

@@ -61,10 +61,11 @@ class DrawnEdges:
 
 
 def degree_by_draws(degree: np.ndarray, fan_out: int, replace: bool) -> np.ndarray:
-    """float64 [m]: what a drawn edge of a vertex with ``degree`` [m] edges weighs, where all are as likely."""
-    shares = degree / max(1, fan_out)
-    whole = np.ones_like(shares)
-    return whole if fan_out < 0 else shares if replace else np.maximum(whole, shares)
+    """[m]: what a drawn edge of a vertex with ``degree`` (float [m]) edges weighs, where all are as likely."""
+    if fan_out < 0:
+        return np.ones_like(degree)
+    shares = degree / degree.dtype.type(max(1, fan_out))
+    return shares if replace else np.maximum(shares, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ def whole_weight(norm: EdgeNorm, edges: list[tuple[int, int]], source: int, targ
     return 1.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_each_edge_weighs_what_the_rule_says(data: st.DataObject) -> None:
     draw = data.draw
