@@ -32,7 +32,7 @@ from atta.partition.disk.staging import Staging
 from atta.partition.graph import Graph
 from atta.partition.names import shared_folder
 from atta.partition.parts.book import PartitionBook
-from atta.partition.parts.degrees import Degrees, degree_folder
+from atta.partition.parts.degrees import GraphDegrees, degree_folder
 
 __all__ = ["BUCKET_EDGES", "MAX_PARTS", "DatasetSteps", "check_assignment", "write_dataset"]
 
@@ -145,7 +145,7 @@ class DatasetSteps:
         """Write how many edges of each type every vertex has."""
         for e in self.schema.edge_types:
             source, target = (self.numbering[t].row_of for t in self.schema.endpoints(e))
-            found = Degrees.counted(_pieces(self.graph, e), self.schema, e).ordered(source, target)
+            found = GraphDegrees.counted(_pieces(self.graph, e), self.schema, e).ordered(source, target)
             for name, array in found.files(degree_folder(e)).items():
                 write_array(self.path / name, array)
 

@@ -19,7 +19,7 @@ from atta.partition.parts.book import PartitionBook
 from atta.partition.parts.part import Part
 from atta.partition.schema import Schema
 
-__all__ = ["Degrees", "degree_folder", "edges_of_parts"]
+__all__ = ["GraphDegrees", "degree_folder", "edges_of_parts"]
 
 Array = npt.NDArray[Any]
 Edges = tuple[Array, Array, Array | None]
@@ -35,7 +35,7 @@ def degree_folder(edge_type: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Degrees:
+class GraphDegrees:
     """Numbers of edges by internal id, as the smallest unsigned integers that hold them: mostly 2 bytes, at most 4
     below 2**32 edges.
 
@@ -52,7 +52,7 @@ class Degrees:
     weights: Array | None = None
 
     @classmethod
-    def counted(cls, edges: Iterable[Edges], schema: Schema, edge_type: str) -> Degrees:
+    def counted(cls, edges: Iterable[Edges], schema: Schema, edge_type: str) -> GraphDegrees:
         """Count all edges of a type, which come in pieces."""
         source, target = schema.endpoints(edge_type)
         into, out = (np.zeros(schema.node_counts[t], np.int64) for t in (target, source))
@@ -70,7 +70,7 @@ class Degrees:
         return cls(_narrow(into), _narrow(out), some_loops, sums)
 
     @classmethod
-    def read(cls, folder: str, names: Iterable[str], map_file: Callable[[str], Array]) -> Degrees | None:
+    def read(cls, folder: str, names: Iterable[str], map_file: Callable[[str], Array]) -> GraphDegrees | None:
         """Those in ``folder``, of whose files (some of ``names``) each is given by ``map_file``; None: there are none."""
         held = {n.removeprefix(f"{folder}/")[:-4]: map_file(n) for n in names if n.startswith(f"{folder}/")}
         return cls(**held) if held else None
@@ -80,10 +80,10 @@ class Degrees:
         held = {"into": self.into, "out": self.out, "loops": self.loops, "weights": self.weights}
         return {f"{folder}/{name}.npy": array for name, array in held.items() if array is not None}
 
-    def ordered(self, sources: Array, targets: Array) -> Degrees:
+    def ordered(self, sources: Array, targets: Array) -> GraphDegrees:
         """The same in another order: the vertex at place i is the one that has been at ``sources[i]`` (``targets[i]``)."""
         loops, weights = (None if held is None else held[targets] for held in (self.loops, self.weights))
-        return Degrees(self.into[targets], self.out[sources], loops, weights)
+        return GraphDegrees(self.into[targets], self.out[sources], loops, weights)
 
     @staticmethod
     def layout(

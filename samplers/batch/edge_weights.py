@@ -7,63 +7,25 @@ value: exactly where all in-neighbours come, else on average over draws.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atta.errors import ConfigError
-from atta.protos.v1 import dag_pb2
+from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.methods.base import DrawnEdges
 from atta.samplers.shard import Answer
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
-    from atta.partition.parts.degrees import Degrees
+    from atta.partition.parts.degrees import GraphDegrees
     from atta.samplers.batch.new_vertices import NewVertices
     from atta.samplers.dag.plan import PlanOp
 
-__all__ = ["FACTOR", "EdgeNorm", "EdgeWeights", "WeighedEdges"]
+__all__ = ["FACTOR", "WeighedEdges"]
 
 FACTOR = ""
 """The table of an answer that says what each drawn edge stands for. No table of a user has this name."""
-
-
-class EdgeNorm(enum.Enum):
-    """What an edge weighs where all edges come. The value is the user's name of it; the order is that of messages."""
-
-    NONE = "none"
-    ROW = "row"
-    BOTH = "both"
-    GCN = "gcn"
-
-
-@dataclass(frozen=True)
-class EdgeWeights:
-    """What the edges of a type weigh. ``unbiased``: a drawn edge weighs as much more as there are edges that were not."""
-
-    edge_type: str
-    norm: EdgeNorm
-    unbiased: bool
-
-    @classmethod
-    def of(cls, message: dag_pb2.EdgeWeights) -> EdgeWeights:
-        """Read a message; raises ConfigError for a norm that this release does not know."""
-        norms = [*EdgeNorm]
-        if not 0 <= message.norm < len(norms):
-            raise ConfigError(f"edge_norm: unknown norm {message.norm}")
-        return cls(message.edge_type, norms[message.norm], message.unbiased)
-
-    def message(self) -> dag_pb2.EdgeWeights:
-        """The inverse of ``of``."""
-        norm = dag_pb2.EdgeWeights.Norm.Name([*EdgeNorm].index(self.norm))
-        return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased)
-
-    @property
-    def loops(self) -> bool:
-        """Whether every vertex that is expanded gets an edge to itself, which takes the place of those that it has."""
-        return self.norm is EdgeNorm.GCN
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +84,7 @@ class WeighedEdges:
         self._hops.append(_HopEdges(op, slice(first, stop), slice(stop, stop + loops), self._expanded(op, frontier)))
 
     @property
-    def degrees(self) -> Degrees:
+    def degrees(self) -> GraphDegrees:
         """Of the whole graph."""
         return self.dataset.degrees(self.what.edge_type)
 
@@ -158,7 +120,7 @@ class WeighedEdges:
 
 
 def _factors(
-    norm: EdgeNorm, degrees: Degrees, sources: np.ndarray, targets: np.ndarray, into: np.ndarray
+    norm: EdgeNorm, degrees: GraphDegrees, sources: np.ndarray, targets: np.ndarray, into: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """float32 [sources] or None, float32 [targets]: an edge weighs the product of those of its ends."""
     match norm:
@@ -173,5 +135,6 @@ def _factors(
 
 
 def _roots(counts: np.ndarray) -> np.ndarray:
-    roots = np.sqrt(np.maximum(counts, 1))
-    return np.reciprocal(roots, out=roots)
+    roots: np.ndarray = np.sqrt(np.maximum(counts, 1))
+    np.reciprocal(roots, out=roots)
+    return roots

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.batch.edge_weights import EdgeWeights
+from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import resolve
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from atta.samplers.batch.edge_weights import EdgeWeights
 from atta.samplers.batch.negatives import NegativeLinks
+from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.methods import Method
 from atta.samplers.operators.base import Operator
 

@@ -64,7 +64,7 @@ def degree_by_draws(degree: np.ndarray, fan_out: int, replace: bool) -> np.ndarr
     """[m]: what a drawn edge of a vertex with ``degree`` (float [m]) edges weighs, where all are as likely."""
     if fan_out < 0:
         return np.ones_like(degree)
-    shares = degree / degree.dtype.type(max(1, fan_out))
+    shares: np.ndarray = degree / degree.dtype.type(max(1, fan_out))
     return shares if replace else np.maximum(shares, 1)
 
 

@@ -132,7 +132,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
     ops = {op.id: op for op in spec.operators}
     match change:
         case "version":
-            spec.version = 3
+            spec.version = 4
         case "twice":
             spec.operators.add().CopyFrom(ops["nbr1"])
         case "nameless":
@@ -200,7 +200,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ("version", ConfigError, "version 3"),
+        ("version", ConfigError, "version 4"),
         ("twice", ConfigError, "'nbr1': the id is used twice"),
         ("nameless", ConfigError, "1..128 characters"),
         ("long name", ConfigError, "1..128 characters"),

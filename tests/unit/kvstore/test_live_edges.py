@@ -19,7 +19,7 @@ from atta.kvstore.live.writing import NewRows, write_version
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
-from atta.partition.parts.degrees import Degrees
+from atta.partition.parts.degrees import GraphDegrees
 
 A, B = 9, 7
 KNOWS, LIKES = "a__knows__a", "a__likes__b"
@@ -112,7 +112,7 @@ def test_any_sequence_of_changes(seed: int, parts: int, steps: list[str]) -> Non
             assert stored(joined, folder, edge_type, latest[edge_type]) == found
 
 
-def check_degrees(dataset: Dataset, edge_type: str, found: Degrees, edges: list[Edge]) -> None:
+def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: list[Edge]) -> None:
     source, target = (dataset.ids(t).tolist() for t in OF[edge_type])
     assert found.into.tolist() == [sum(e[1] == v for e in edges) for v in target]
     assert found.out.tolist() == [sum(e[0] == v for e in edges) for v in source]

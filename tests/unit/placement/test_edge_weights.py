@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from atta.daemon.engine.tasks import AtHome, run_local
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.cache import RowCache
-from atta.samplers.batch.edge_weights import EdgeNorm, EdgeWeights
 from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, layout_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
+from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.dag.instance import DagInstance
 from atta.samplers.dag.spec import Hops, Plan, check_spec, neighbor_spec
 from atta.samplers.methods import Method

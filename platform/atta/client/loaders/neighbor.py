@@ -24,7 +24,7 @@ from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import flag, integers, names
-from atta.samplers.batch.edge_weights import EdgeNorm, EdgeWeights
+from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 

@@ -15,7 +15,7 @@ from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
 from atta.partition.disk.files import map_array, write_array
 from atta.partition.graph.reading import index_dtype
 from atta.partition.names import edge_folder
-from atta.partition.parts.degrees import Degrees, degree_folder, edges_of_parts
+from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
 from atta.samplers.batch.items import EDGES
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class EdgeWriter:
         dataset, schema = self.dataset, self.dataset.schema
         parts = (version_part(dataset, to, part, map_array) for part in range(dataset.partitions.num_parts))
         edges = edges_of_parts(parts, dataset.partitions, schema, self.edge_type)
-        files = Degrees.counted(edges, schema, self.edge_type).files(degree_folder(self.edge_type))
+        files = GraphDegrees.counted(edges, schema, self.edge_type).files(degree_folder(self.edge_type))
         (to / degree_folder(self.edge_type)).mkdir(parents=True, exist_ok=True)
         for name, array in files.items():
             write_array(to / name, array)

@@ -32,7 +32,7 @@ from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.names import edge_folder, node_folder
-from atta.partition.parts.degrees import Degrees, degree_folder, edges_of_parts
+from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
 from atta.partition.parts.joined import JoinedPart
 from atta.partition.parts.part import Part
 from atta.samplers.batch.items import EDGES, TIME
@@ -235,15 +235,15 @@ class VersionFolder:
         version = self._read.get(source) or self.read(source)
         return [version_part(dataset, version.path, n, partial(_checked, version)) for n in numbers]
 
-    def degrees(self, dataset: Dataset, edge_type: str, source: int) -> Degrees:
+    def degrees(self, dataset: Dataset, edge_type: str, source: int) -> GraphDegrees:
         """How many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as ``edges``."""
         version, every = self._read.get(source) or self.read(source), range(dataset.partitions.num_parts)
-        found = Degrees.read(
+        found = GraphDegrees.read(
             degree_folder(edge_type), version.files, lambda name: _checked(version, version.path / name)
         )
         if found is None:  # an earlier release has written it
             edges = edges_of_parts(self._parts(dataset, every, source), dataset.partitions, dataset.schema, edge_type)
-            found = Degrees.counted(edges, dataset.schema, edge_type)
+            found = GraphDegrees.counted(edges, dataset.schema, edge_type)
         return found
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
