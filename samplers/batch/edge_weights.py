@@ -58,6 +58,8 @@ class WeighedEdges:
     def _expanded(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
         if frontier is None or self.what.edge_type not in dict(op.fan_outs):
             return np.empty(0, np.int64)
+        if len(frontier.positions) + len(frontier.kept_positions) == frontier.stop - frontier.start:
+            return np.arange(frontier.start, frontier.stop)
         return np.sort(np.concatenate([frontier.positions, frontier.kept_positions]))
 
     def differ(self, op: PlanOp) -> bool:
@@ -91,7 +93,7 @@ class WeighedEdges:
     def finish(
         self, row: np.ndarray, col: np.ndarray, sources: np.ndarray, targets: np.ndarray, out: np.ndarray
     ) -> None:
-        """Multiply ``out`` float32 [edges], what each drawn edge stands for, by the rest.
+        """Write the weights to ``out`` float32 [edges]. It has what each drawn edge stands for, where these differ.
 
         ``row``, ``col``: local ids of the ends. ``sources``, ``targets`` int64: internal ids by local id.
         """
@@ -104,12 +106,16 @@ class WeighedEdges:
                 times[hop.expanded] += 1
             right /= np.maximum(times, 1)
         for hop in self._hops:
-            out[hop.loops] = right[col[hop.loops]]
-            out[hop.drawn] *= self._standing(hop, into, right)[col[hop.drawn]]
+            standing, drawn = self._standing(hop, into, right), out[hop.drawn]
+            if self.differ(hop.op):
+                drawn *= standing[col[hop.drawn]]
+            else:
+                np.take(standing, col[hop.drawn], out=drawn, mode="clip")  # other modes copy first
             if self.what.loops and degrees.loops is not None:
-                out[hop.drawn][row[hop.drawn] == col[hop.drawn]] = 0
+                drawn[row[hop.drawn] == col[hop.drawn]] = 0
+            np.take(right, col[hop.loops], out=out[hop.loops], mode="clip")
         if left is not None:
-            out *= left[row]
+            out *= np.take(left, row, mode="clip")
 
     def _standing(self, hop: _HopEdges, into: np.ndarray, right: np.ndarray) -> np.ndarray:
         """float32 [targets]: the factors of targets of drawn edges."""

@@ -365,8 +365,7 @@ class BatchState:
         rows = {name: self.out.append(f"edge/{edge_type}/{name}", count) for name in self.plan.tables_of(edge_type)}
         if edge_type in self._weighed:
             factor = self.out.append(f"edge_weight/{edge_type}", count)
-            factor[:] = 1
-            rows |= {FACTOR: factor} if groups and FACTOR in groups[0][1].tables else {}
+            rows |= {FACTOR: factor} if FACTOR in groups[0][1].tables else {}
         for name, out in rows.items():
             for at, answer in places(groups, start, stop):
                 kernels.scatter_rows(answer.tables[name], at, out)
