@@ -317,13 +317,24 @@ def test_sampled_batches_give_what_the_trained_model_gives(
     found = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[4, 3, 2], batch_size=16, seed=7)
     scores: dict[int, np.ndarray] = {}
     for rank in range(2):
+        norm: dict[str, Any] = {"edge_norm": "gcn", "unbiased": True} if model == "gcn" else {}
         loader = atta.NeighborLoader(
-            clusters[2], [4, 3, 2], "train", batch_size=16, seed=7, rank=rank, world_size=2, pad=False, tables=["x"]
+            clusters[2],
+            [4, 3, 2],
+            "train",
+            batch_size=16,
+            seed=7,
+            rank=rank,
+            world_size=2,
+            pad=False,
+            tables=["x"],
+            **norm,
         )
         for batch in loader:
             data = batch.to_pyg()
             with torch.no_grad():
-                rows = SampledModel(gnn)(data.x, data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+                hops = data.num_sampled_nodes, data.num_sampled_edges
+                rows = SampledModel(gnn)(data.x, data.edge_index, *hops, edge_weight=data.get("edge_weight"))
             scores.update(zip(batch.n_id()[: batch.batch_size].tolist(), rows.numpy(), strict=True))
     assert sorted(found.ids) == sorted(small_graph.train_ids) == sorted(scores)
     expected = np.stack([scores[i] for i in found.ids.tolist()])

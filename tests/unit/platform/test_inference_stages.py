@@ -87,15 +87,49 @@ def test_layers_on_a_sampled_batch_read_their_own_hops_less_each(hops: tuple[int
         sampled_stages(layers, [1, 1, 1, 1], None, [2, 2])
 
 
-def test_sampled_layers_take_degrees_of_the_batch_but_with_all_neighbours_those_of_the_graph() -> None:
+@pytest.mark.parametrize("rule", [DegreeRule(None), DegreeRule(2.0)])
+def test_layers_that_count_otherwise_take_degrees_of_the_batch_but_with_all_neighbours_those_of_the_graph(
+    rule: DegreeRule,
+) -> None:
     edges, x = np.array([[1, 2, 0], [0, 0, 0]]), np.array([[3], [4], [5]], np.float32)  # the last one is a self-loop
 
     def found(stage: Stage, degrees: Mapping[DegreeRule, Floats]) -> list[list[float]]:
         assert stage.compute is not None
         return stage.compute(LayerBlock(x, edges, 1, degrees), HopCounts([1, 2], [3])).tolist()
 
-    (stage,) = sampled_stages([Sum(1, COUNTED)], [1, 1], None, [2])
+    (stage,) = sampled_stages([Sum(1, rule)], [1, 1], None, [2])
     assert found(stage, {}) == [[5.0]]
-    counting, stage = sampled_stages([Sum(1, COUNTED)], [1, 1], None, [-1])
-    assert counting.writes == stage.degrees[COUNTED]
-    assert found(stage, {COUNTED: np.full(3, 5, np.float32)}) == [[3.0]]
+    counting, stage = sampled_stages([Sum(1, rule)], [1, 1], None, [-1])
+    assert counting.writes == stage.degrees[rule]
+    assert found(stage, {rule: np.full(3, 5, np.float32)}) == [[3.0]]
+    assert not stage.weighed
+
+
+@dataclass
+class Weighed:
+    """Adds up the rows of in-neighbours, times the edges' weights if it asks for degrees."""
+
+    degrees: DegreeRule | None
+    row_per_edge: bool = False
+    hops: int = 1
+    edge_arguments: tuple[str, ...] = ()
+
+    def __call__(self, block: LayerBlock) -> Floats:
+        assert (block.weights is None) == (self.degrees is None)
+        weights = np.ones(block.edge_index.shape[1]) if block.weights is None else block.weights
+        source, target = block.edge_index
+        return np.bincount(target, weights * block.x[source, 0], block.targets)[:, None].astype(np.float32)
+
+
+def test_sampled_layers_that_ask_for_degrees_get_weights() -> None:
+    """A path 2 -> 1 -> 0. Vertex 0 has an edge to itself, and 0 and 1 got one more each for the layer that asks."""
+    edges = np.array([[1, 0, 0, 2, 1], [0, 0, 0, 1, 1]])
+    weights = np.array([0.5, 0, 0.25, 2, 4], np.float32)
+    block = LayerBlock(np.array([[3], [4], [5]], np.float32), edges, 1, weights=weights)
+    for asks, expected in (((COUNTED, None), 2.75 + 26), ((None, COUNTED), 0.5 * 5 + 0.25 * 7)):
+        (stage,) = sampled_stages([Weighed(one) for one in asks], [1, 1, 1], None, [2])
+        assert stage.weighed
+        assert stage.compute is not None
+        assert stage.compute(block, HopCounts([1, 1, 1], [3, 2])).tolist() == [[expected]]
+    (stage,) = sampled_stages([Weighed(None)], [1, 1], None, [2])
+    assert not stage.weighed

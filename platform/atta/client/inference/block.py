@@ -54,6 +54,8 @@ class LayerBlock:
         degrees: float32 [r] by rule, in-degrees in the whole graph of each vertex that is read: those that a layer asks
             for.
         edge_rows: [e, ...] rows of edge tables, by the argument of the layer that takes them.
+        weights: float32 [e], what each edge of a sampled batch weighs by ``gcn_norm`` of the whole graph, in place of
+            degrees; edges of a vertex to itself that were added are among them. None: edges have no weights.
     """
 
     x: Floats
@@ -61,6 +63,7 @@ class LayerBlock:
     targets: int
     degrees: Mapping[DegreeRule, Floats] = field(default_factory=dict)
     edge_rows: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    weights: Floats | None = None
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,8 @@ class BlockReader:
             seed_tables=[NAME] if self._writes_strings(stage) else [],
             edge_tables=sorted(set(stage.edge_tables.values())),
             edge_ids=False,
+            edge_norm="gcn" if stage.weighed else None,
+            unbiased=stage.weighed,
             job=f"predict-{stage.title.replace(' ', '-')}-{share}",
         )
 
@@ -172,7 +174,7 @@ class BlockReader:
         degrees = {rule: self._table(of_rule).pull(rows).values for rule, of_rule in stage.degrees.items()}
         counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
         edge_rows = {name: batch.edge_table(table) for name, table in stage.edge_tables.items()}
-        block = LayerBlock(x, batch.edge_index(), targets, degrees, edge_rows)
+        block = LayerBlock(x, batch.edge_index(), targets, degrees, edge_rows, batch.edge_weight())
         return Prepared(self._ids(stage, batch), rows[:targets], block, counts)
 
     def _check_version(self, batch: MiniBatch) -> None:

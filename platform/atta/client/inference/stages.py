@@ -117,6 +117,7 @@ class Stage:
         reads: the rows that it reads in place of features, if any.
         degrees: the rows with in-degrees that it reads, by the rule that they follow.
         edge_tables: the edge tables that it reads, by the argument of layers that takes them.
+        weighed: whether its edges are weighed by degrees of the whole graph, for layers that ask for these.
         row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
         typed: what it reads of a typed graph, in place of ``features`` and ``reads``.
@@ -132,6 +133,7 @@ class Stage:
     reads: Rows | None = None
     degrees: Mapping[DegreeRule, Rows] = field(default_factory=dict)
     edge_tables: Mapping[str, str] = field(default_factory=dict)
+    weighed: bool = False
     row_per_edge: bool = False
     writes: Rows | None = None
     typed: TypedReads | None = None
@@ -190,8 +192,9 @@ def sampled_stages(
 ) -> list[Stage]:
     """The stages of inference on sampled batches. ``fan_outs``: one per hop, from the seeds outwards, or one for all.
 
-    With all neighbours in-degrees are those of the whole graph, so that the rows are those of exact inference. With
-    others they are those within the batch, as in training.
+    Where all layers that ask for in-degrees are as PyG's GCN, the edges are weighed by those of the whole graph, as in
+    training. Others get those of the whole graph with all neighbours, and else those within the batch. So with all
+    neighbours the rows are those of exact inference.
 
     Raises:
         ConfigError: the number of fan-outs is not that of the hops.
@@ -203,8 +206,9 @@ def sampled_stages(
         raise ConfigError(
             f"{len(fan_outs)} fan-outs for {len(layers)} layers{of_hops} that are computed: give one for each"
         )
-    degrees = _degrees(layers) if all(fan_out == -1 for fan_out in fan_outs) else {}
-    read = {name for layer in layers for name in layer.edge_arguments}
+    rules, read = _degrees(layers), {name for layer in layers for name in layer.edge_arguments}
+    weighed = {*rules} == {DegreeRule()} and not read
+    degrees = rules if not weighed and all(fan_out == -1 for fan_out in fan_outs) else {}
     stage = Stage(
         "sampled",
         nodes,
@@ -214,6 +218,7 @@ def sampled_stages(
         features=True,
         degrees=degrees,
         edge_tables={name: table for name, table in tables.items() if name in read},
+        weighed=weighed,
         writes=Rows(f"rows-{len(layers)}", widths[-1]),
     )
     return _ended([*_counting(degrees, tables), stage], pairs)
@@ -374,17 +379,27 @@ def _through(layers: Sequence[Layer], block: LayerBlock, counts: HopCounts) -> F
     """
     x, hops = block.x, len(counts.edges)
     rules = {layer.degrees for layer in layers if layer.degrees is not None}
-    degrees = {rule: in_degrees(block, rule) for rule in rules - block.degrees.keys()} | {**block.degrees}
+    counted = rules - block.degrees.keys() if block.weights is None else ()
+    degrees = {rule: in_degrees(block, rule) for rule in counted} | {**block.degrees}
     for layer in layers:
-        read, edges = sum(counts.nodes[: hops + 1]), sum(counts.edges[:hops])
+        read, edges = sum(counts.nodes[: hops + 1]), _edges_for(layer, block, sum(counts.edges[:hops]))
         hops -= layer.hops
         x = layer(
             LayerBlock(
                 x[:read],
-                block.edge_index[:, :edges],
+                block.edge_index[:, edges],
                 sum(counts.nodes[: hops + 1]),
                 {rule: found[:read] for rule, found in degrees.items()},
-                {name: block.edge_rows[name][:edges] for name in layer.edge_arguments},
+                {name: block.edge_rows[name][edges] for name in layer.edge_arguments},
+                None if block.weights is None or layer.degrees is None else block.weights[edges],
             )
         )
     return x
+
+
+def _edges_for(layer: Layer, block: LayerBlock, count: int) -> Any:
+    """Which of the first edges a layer reads: those that were added only if it asks for their weights."""
+    if block.weights is None or layer.degrees is not None:
+        return slice(count)
+    source, target = block.edge_index[:, :count]
+    return np.flatnonzero((source != target) | (block.weights[:count] <= 0))

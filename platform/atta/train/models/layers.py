@@ -145,28 +145,32 @@ def gcn_rows(
 ) -> torch.Tensor:
     """``GCNConv`` with degrees of the whole graph. Rows are summed up before the weights, which is the same and less.
 
-    weights: which of ``block.edge_rows`` the edges have.
+    weights: which of ``block.edge_rows`` the edges have. Edges of sampled batches are weighed already.
     """
     dtype = np.float64 if x.dtype == torch.float64 else np.float32
     source, target = block.edge_index
     values = np.ones(len(source), dtype)
     if weights is not None:
         values = block.edge_rows[weights].reshape(-1).astype(dtype)
-    own = None
-    if degrees is not None:
+    loops, other = None, source != target
+    if block.weights is not None:
+        values = block.weights.astype(dtype)
+        loops = np.bincount(target[~other], values[~other], minlength=block.targets)[: block.targets]
+    elif degrees is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             scale = 1 / np.sqrt(block.degrees[degrees].astype(dtype))
         scale[np.isinf(scale)] = 0
         if degrees.loop is not None:
-            loops = (self_loops(block, degrees.loop, values) * scale**2)[: block.targets, None]
-            own = torch.from_numpy(loops).to(x) * x[: block.targets]
-            other = source != target
-            source, target, values = source[other], target[other], values[other]
+            loops = (self_loops(block, degrees.loop, values) * scale**2)[: block.targets]
         values = values * scale[source] * scale[target]
+    if loops is not None:
+        source, target, values = source[other], target[other], values[other]
     sources, targets = (torch.from_numpy(ends.astype(np.int64)) for ends in (source, target))
     matrix = adjacency(sources, targets, torch.from_numpy(values), (block.targets, len(block.x)))
     summed = matrix.to(x.device) @ x
-    found: torch.Tensor = conv.lin(summed if own is None else summed + own)
+    if loops is not None:
+        summed = summed + torch.from_numpy(loops[:, None]).to(x) * x[: block.targets]
+    found: torch.Tensor = conv.lin(summed)
     return found if conv.bias is None else found + conv.bias
 
 

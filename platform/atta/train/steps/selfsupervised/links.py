@@ -157,7 +157,8 @@ class LinkTrainer(EmbeddingTrainer):
     def edge_options(self, *, train: bool) -> dict[str, Any]:
         """What ``edge_batches`` takes of this graph."""
         hops = self.config.fan_outs if train else self.config.eval_fan_outs
-        return {"train": train, "hops": list(hops), "tables": ["x"], "edge_tables": self.edge_tables}
+        tables = {"tables": ["x"], "edge_tables": self.edge_tables}
+        return {"train": train, "hops": list(hops), **tables, **self.norms}
 
     def train_batches(self) -> EdgeBatches:
         """See ``MinibatchTrainer``."""
@@ -172,9 +173,8 @@ class LinkTrainer(EmbeddingTrainer):
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """See ``MinibatchTrainer``: of the batch's pairs."""
         data = self.readable(data)
-        scores: torch.Tensor = model(
-            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, data.edge_label_index
-        )
+        weight = data.get("edge_weight")
+        scores: torch.Tensor = model(*self.inputs(data), data.edge_label_index, edge_weight=weight)
         return scores
 
     @torch.no_grad()
