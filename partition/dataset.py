@@ -11,7 +11,7 @@ import copy
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
 from atta.partition.names import edge_folder, node_folder, shared_folder
 from atta.partition.parts.book import PartitionBook
+from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
 from atta.partition.parts.joined import JoinedPart, Parts, joined_book
 from atta.partition.parts.part import CSC, Part, part_folder
 from atta.partition.parts.times import VertexTimes
@@ -124,6 +125,8 @@ class Dataset:
         self._parts: dict[int, Part | JoinedPart] = {}
         self._times: dict[str, VertexTimes] = {}
         self._later_times: Mapping[str, VertexTimes] = {}
+        self._degrees: dict[str, GraphDegrees] = {}
+        self._later_degrees: Mapping[str, Callable[[], GraphDegrees]] = {}
         self.place = place
 
     @classmethod
@@ -190,6 +193,8 @@ class Dataset:
                 yield f"{folder}/sorted_ids.npy", ("<i8", (n,))
             for name, size in schema.splits[t].items():
                 yield f"{folder}/split_{name}.npy", ("<i8", (size,))
+        for e in schema.edge_types:
+            yield from GraphDegrees.layout(schema, e, {name: record.dtype for name, record in self.files.items()})
         for part in range(self.partitions.num_parts):
             yield from self._part_layout(part)
 
@@ -299,6 +304,39 @@ class Dataset:
         """The same dataset with other times of the vertices of some types."""
         found = copy.copy(self)
         found._later_times = {**self._later_times, **times}
+        return found
+
+    def degrees(self, edge_type: str) -> GraphDegrees:
+        """How many edges of a type each vertex of the whole graph has, memory-mapped. A dataset of an earlier release does
+        not say it: then the edges are counted, at the first use.
+
+        Raises:
+            ConfigError: they would have to be counted, and not all partitions lie on this machine.
+        """
+        if edge_type in self._later_degrees:
+            return self._later_degrees[edge_type]()
+        if edge_type not in self._degrees:
+            folder = degree_folder(self.schema.check_edge_type(edge_type))
+            found = GraphDegrees.read(folder, self.files, lambda name: self.place.map(self.path / name))
+            self._degrees[edge_type] = self._counted(edge_type) if found is None else found
+        return self._degrees[edge_type]
+
+    def _counted(self, edge_type: str) -> GraphDegrees:
+        parts = map(self._partition, range(self.partitions.num_parts))
+        try:
+            return GraphDegrees.counted(
+                edges_of_parts(parts, self.partitions, self.schema, edge_type), self.schema, edge_type
+            )
+        except DataError as error:
+            raise ConfigError(
+                f"degrees of {edge_type}: the dataset is of an earlier release and does not have them, and they cannot be "
+                f"counted here: {error}; partition the graph again"
+            ) from error
+
+    def with_degrees(self, degrees: Mapping[str, Callable[[], GraphDegrees]]) -> Dataset:
+        """The same dataset with other degrees of some edge types, which are asked for when they are needed."""
+        found = copy.copy(self)
+        found._later_degrees = {**self._later_degrees, **degrees}
         return found
 
     def part(self, index: int) -> Part | JoinedPart:

@@ -23,7 +23,7 @@ from atta.partition.disk.files import NpyAppender, chunks, write_array
 from atta.partition.graph import Graph, index_dtype
 from atta.partition.names import edge_folder, node_folder
 
-__all__ = ["AllEdges", "EdgeSource", "PartWriter"]
+__all__ = ["CHUNK_EDGES", "AllEdges", "EdgeSource", "PartWriter"]
 
 CHUNK_EDGES = 4 << 20
 _CHUNK_BYTES = 32 << 20

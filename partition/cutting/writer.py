@@ -6,14 +6,15 @@ DatasetSteps:
 2. Copy table rows part by part.
 3. Move every edge to the owner of its destination (DistDGL's edge-cut placement, section 4.1 of its description), so
    that a core vertex sees all its in-neighbours.
-4. List HALO vertices, measure the quality, write the manifest.
+4. Count every vertex' edges, which batches do not see.
+5. List HALO vertices, measure the quality, write the manifest.
 
 The edges of a partition are sorted in buckets of bounded size, so memory depends on the vertices and the bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from atta.errors import ConfigError
 from atta.observe.progress import Progress, Silent
 from atta.partition import dataset as layout
 from atta.partition.cutting.numbering import Numbering, number_vertices
-from atta.partition.cutting.part_writer import AllEdges, PartWriter
+from atta.partition.cutting.part_writer import CHUNK_EDGES, AllEdges, PartWriter
 from atta.partition.cutting.quality import Counts, summarise
-from atta.partition.disk.files import FileRecord, describe_file, write_array, write_sealed
+from atta.partition.disk.files import FileRecord, chunks, describe_file, write_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph import Graph
 from atta.partition.names import shared_folder
 from atta.partition.parts.book import PartitionBook
+from atta.partition.parts.degrees import GraphDegrees, degree_folder
 
 __all__ = ["BUCKET_EDGES", "MAX_PARTS", "DatasetSteps", "check_assignment", "write_dataset"]
 
@@ -75,12 +77,21 @@ def write_dataset(
         steps = DatasetSteps(graph, staging.path, parts, progress or Silent())
         steps.number(assignment)
         steps.shared()
+        steps.degrees()
         source = AllEdges(graph, steps.numbering)
         about: Any = {"counts": steps.counts, "progress": steps.progress, "bucket_edges": bucket_edges}
         writer = PartWriter(graph, staging.path, steps.numbering, source, **about)
         steps.tables(writer)
         steps.edges(writer)
         return steps.manifest(dict(provenance or {}), bounds or {})
+
+
+def _pieces(graph: Graph, edge_type: str) -> Iterator[tuple[Any, Any, Any]]:
+    """Sources, targets and weights of the edges of a type, by row, some at a time."""
+    edges = graph.edges(edge_type)
+    weight = edges.tables.get("weight")
+    for lo, hi in chunks(len(edges), CHUNK_EDGES):
+        yield edges.src[lo:hi], edges.dst[lo:hi], None if weight is None else weight[lo:hi]
 
 
 def check_assignment(graph: Graph, assignment: Mapping[str, npt.NDArray[np.int32]], parts: int) -> None:
@@ -129,6 +140,14 @@ class DatasetSteps:
                 internal = np.sort(numbers.internal_of[self.graph.split(t, name)]).astype(np.int64)
                 write_array(folder / f"split_{name}.npy", internal)
                 self.counts.splits[t][name][:] = np.diff(np.searchsorted(internal, numbers.offsets))
+
+    def degrees(self) -> None:
+        """Write how many edges of each type every vertex has."""
+        for e in self.schema.edge_types:
+            source, target = (self.numbering[t].row_of for t in self.schema.endpoints(e))
+            found = GraphDegrees.counted(_pieces(self.graph, e), self.schema, e).ordered(source, target)
+            for name, array in found.files(degree_folder(e)).items():
+                write_array(self.path / name, array)
 
     def tables(self, writer: PartWriter) -> None:
         """Copy the rows of every table into the parts that own them."""

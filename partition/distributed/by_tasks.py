@@ -153,6 +153,7 @@ class _Run:
         steps = DatasetSteps(self.graph, path, self.parts, self.progress)
         steps.number(assignment)
         steps.shared()
+        steps.degrees()
         keep_numbering(self.work, steps.numbering)
         slices = edge_slices(self.graph, self.work.sizes.slice_edges)
         split = self.tasks("moving edges", split_by_part, [(s, self.parts) for s in slices])

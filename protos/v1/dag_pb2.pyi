@@ -26,16 +26,38 @@ FRONTIER_NEW: Frontier
 FRONTIER_ALL: Frontier
 
 class DagSpec(_message.Message):
-    __slots__ = ("version", "operators", "disjoint", "edge_tables")
+    __slots__ = ("version", "operators", "disjoint", "edge_tables", "edge_weights")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
     DISJOINT_FIELD_NUMBER: _ClassVar[int]
     EDGE_TABLES_FIELD_NUMBER: _ClassVar[int]
+    EDGE_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     operators: _containers.RepeatedCompositeFieldContainer[Operator]
     disjoint: bool
     edge_tables: _containers.RepeatedCompositeFieldContainer[EdgeTableRef]
-    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ..., disjoint: _Optional[bool] = ..., edge_tables: _Optional[_Iterable[_Union[EdgeTableRef, _Mapping]]] = ...) -> None: ...
+    edge_weights: _containers.RepeatedCompositeFieldContainer[EdgeWeights]
+    def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ..., disjoint: _Optional[bool] = ..., edge_tables: _Optional[_Iterable[_Union[EdgeTableRef, _Mapping]]] = ..., edge_weights: _Optional[_Iterable[_Union[EdgeWeights, _Mapping]]] = ...) -> None: ...
+
+class EdgeWeights(_message.Message):
+    __slots__ = ("edge_type", "norm", "unbiased")
+    class Norm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NONE: _ClassVar[EdgeWeights.Norm]
+        ROW: _ClassVar[EdgeWeights.Norm]
+        BOTH: _ClassVar[EdgeWeights.Norm]
+        GCN: _ClassVar[EdgeWeights.Norm]
+    NONE: EdgeWeights.Norm
+    ROW: EdgeWeights.Norm
+    BOTH: EdgeWeights.Norm
+    GCN: EdgeWeights.Norm
+    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    UNBIASED_FIELD_NUMBER: _ClassVar[int]
+    edge_type: str
+    norm: EdgeWeights.Norm
+    unbiased: bool
+    def __init__(self, edge_type: _Optional[str] = ..., norm: _Optional[_Union[EdgeWeights.Norm, str]] = ..., unbiased: _Optional[bool] = ...) -> None: ...
 
 class Operator(_message.Message):
     __slots__ = ("id", "inputs", "seed", "positive", "negative", "neighborhood", "feature", "batch")

@@ -34,7 +34,7 @@ class Growths:
     ) -> None:
         """The arguments are those of ``BatchState``."""
         self._plan, self._dataset, self._home, self._degree, self._rows = plan, dataset, home, degree, rows
-        hops = [(op.method, plan.tables_of(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]
+        hops = [(op.method, plan.drawn_tables(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]
         self._kept = kept if kept is not None and all(kept.serves(*hop) for hop in hops) else None
         self._grown: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
         self._fetched: dict[str, dict[str, NewVertices]] = {}  # the same vertices, divided as their rows are fetched

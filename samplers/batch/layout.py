@@ -123,6 +123,7 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
             spec = schema.node_tables[node_type][name]
             room = min(rows, seeds[node_type]) if (node_type, name) in plan.tables_of_seeds else rows
             wanted.append((f"table/{node_type}/{name}", np.dtype(spec.dtype), spec.row_shape, room))
+    weighed = {weights.edge_type for weights in plan.edge_weights}
     for edge_type, count in edges.items():
         local = np.dtype(np.int64 if wide_ids else np.int32)
         wanted += [(f"{part}/{edge_type}", local, (), count) for part in ("row", "col")]
@@ -130,6 +131,8 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
         if edge_ids:
             wide = wide_ids or schema.edge_counts[edge_type] > np.iinfo(np.int32).max
             wanted.append((f"e_id/{edge_type}", np.dtype(np.int64 if wide else np.int32), (), count))
+        if edge_type in weighed:
+            wanted.append((f"edge_weight/{edge_type}", np.dtype(np.float32), (), count))
         for name in plan.tables_of(edge_type):
             spec = schema.edge_tables[edge_type][name]
             wanted.append((f"edge/{edge_type}/{name}", np.dtype(spec.dtype), spec.row_shape, count))
@@ -183,6 +186,7 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
     total = dict.fromkeys(schema.node_counts, _NO_BOUND) if plan.disjoint else schema.node_counts
     fresh = _seed_bounds(plan, schema, batch_size, total)
     known, edges = dict(fresh), dict.fromkeys(plan.edge_types, 0)
+    looped = {weights.edge_type for weights in plan.edge_weights if weights.loops}
     for op in plan.ops:
         if op.kind is Kind.BATCH:
             bounds, node_type = _operator_bounds(op, schema, batch_size), schema.endpoints(op.edge_type)[0]
@@ -198,13 +202,14 @@ def _bounds(plan: Plan, schema: Schema, batch_size: int) -> tuple[dict[str, int]
         fresh = dict.fromkeys(schema.node_types, 0)
         for edge_type, fan_out in op.fan_outs:
             source, target = schema.endpoints(edge_type)
+            loops = frontier[target] if edge_type in looped else 0
             exists = schema.edge_counts[edge_type] * (max(1, known[target]) if plan.disjoint else 1)
             drawn = exists if fan_out < 0 or not op.method.bounded else frontier[target] * fan_out
             drawn = min(drawn if op.replace else min(drawn, exists), _NO_BOUND)
             if op.use is EdgeUse.WITHIN:
-                edges[edge_type] = max(edges[edge_type], drawn)
+                edges[edge_type] = max(edges[edge_type], drawn + loops)
                 continue
-            edges[edge_type] += drawn
+            edges[edge_type] += drawn + loops
             fresh[source] = min(total[source], fresh[source] + drawn)
         known = {t: min(total[t], known[t] + fresh[t]) for t in known}
     return {t: n for t, n in known.items() if n or t in (plan.seed.node_type, *plan.seed.others)}, edges

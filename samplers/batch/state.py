@@ -22,6 +22,7 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.samplers import kernels
+from atta.samplers.batch.edge_weights import FACTOR, WeighedEdges
 from atta.samplers.batch.growths import Growths
 from atta.samplers.batch.items import (
     EDGES,
@@ -92,6 +93,7 @@ class BatchState:
             self._tree_times = times_of_trees(seeds.times, negatives)
         self._pending = {op.id: Pending() for op in plan.ops}
         self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
+        self._weighed = {weights.edge_type: WeighedEdges(weights, dataset) for weights in plan.edge_weights}
         self._whole = np.empty(0, np.int64)  # ids of the edges that a batch operator has chosen
         self.stats: dict[str, float] = {}
 
@@ -228,7 +230,7 @@ class BatchState:
             if target not in frontier:
                 continue
             found = frontier[target]
-            key, tables = self._key(op.hop, edge_type), self.plan.tables_of(edge_type)
+            key, tables = self._key(op.hop, edge_type), self.plan.drawn_tables(edge_type)
             version = self.sources.get((edge_type, EDGES), 0)
             if op.method.temporal:
                 version = max(version, self.sources.get((source, TIME), 0))
@@ -285,8 +287,12 @@ class BatchState:
             case EdgeUse.JOIN:
                 self._join_hop(op, pending)
             case EdgeUse.WITHIN:
-                for name in self.out.used.keys() & self._of_edges():
+                for name in self.out.used.keys() & {name for e in self.plan.edge_types for name in self._of_edges(e)}:
                     self.out.used[name] = 0
+                for edge_type in self.plan.edge_types:
+                    self.out.used[f"hops/{edge_type}"] = 0
+                for weighed in self._weighed.values():
+                    weighed.restart()
                 self._join_hop(op, pending)
             case EdgeUse.ROWS:
                 for edge_type, name in self.plan.edge_tables:
@@ -296,10 +302,10 @@ class BatchState:
             case EdgeUse.BUDGET:
                 self._join_voted(op, pending)
 
-    def _of_edges(self) -> set[str]:
-        """Names of the arrays with an entry for each edge, or for each hop's edges."""
-        named = {f"{part}/{e}" for part in ("row", "col", "e_id", "hops") for e in self.plan.edge_types}
-        return named | {f"edge/{edge_type}/{name}" for edge_type, name in self.plan.edge_tables}
+    def _of_edges(self, edge_type: str) -> set[str]:
+        """Names of the arrays with an entry for each edge of a type."""
+        named = {f"{part}/{edge_type}" for part in ("row", "col", "e_id", "edge_weight")}
+        return named | {f"edge/{edge_type}/{name}" for name in self.plan.tables_of(edge_type)}
 
     def _join_voted(self, op: PlanOp, pending: Pending) -> None:
         for edge_type, groups in sorted(pending.groups.items()):
@@ -316,30 +322,55 @@ class BatchState:
         for edge_type in self.plan.edge_types:
             groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
-            self.out.append(f"hops/{edge_type}", 1)[:] = count
-            if not count:
-                continue
-            source, target = self.dataset.schema.endpoints(edge_type)
-            frontier = self._growths.frontier(op.id)[target]
-            start, stop = frontier.start, frontier.stop
-            row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
-            with_ids = f"e_id/{edge_type}" in self.out.arrays
-            self._known[source].compactor.stitch(
-                [(p - start, a.counts, a.neighbors, a.edge_ids) for p, a in groups],
-                np.arange(start, stop, dtype=np.int32),
-                row,
-                col,
-                self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
-                trees=frontier.trees,
-                sources=self._known[source].count,
-            )
-            for name in self.plan.tables_of(edge_type):
-                out = self.out.append(f"edge/{edge_type}/{name}", count)
-                for at, answer in places(groups, start, stop):
-                    kernels.scatter_rows(answer.tables[name], at, out)
+            first, frontier = self.out.used[f"row/{edge_type}"], self._growths.frontier(op.id)
+            if count:
+                self._stitch(edge_type, groups, count, frontier[self.dataset.schema.endpoints(edge_type)[1]])
+            loops = 0
+            if (weighed := self._weighed.get(edge_type)) is not None:
+                expanded = frontier.get(self.dataset.schema.endpoints(edge_type)[1])
+                loops = self._add_loops(edge_type, weighed.loops(op, expanded))
+                weighed.joined(op, expanded, first, count, loops)
+            self.out.append(f"hops/{edge_type}", 1)[:] = count + loops
+
+    def _stitch(
+        self, edge_type: str, groups: list[tuple[np.ndarray, Answer]], count: int, frontier: NewVertices
+    ) -> None:
+        """Write the ``count`` edges of the answers, with their sources' local ids."""
+        source, start, stop = self.dataset.schema.endpoints(edge_type)[0], frontier.start, frontier.stop
+        row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
+        with_ids = f"e_id/{edge_type}" in self.out.arrays
+        self._known[source].compactor.stitch(
+            [(p - start, a.counts, a.neighbors, a.edge_ids) for p, a in groups],
+            np.arange(start, stop, dtype=np.int32),
+            row,
+            col,
+            self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
+            trees=frontier.trees,
+            sources=self._known[source].count,
+        )
+        rows = {name: self.out.append(f"edge/{edge_type}/{name}", count) for name in self.plan.tables_of(edge_type)}
+        if edge_type in self._weighed:
+            factor = self.out.append(f"edge_weight/{edge_type}", count)
+            rows |= {FACTOR: factor} if FACTOR in groups[0][1].tables else {}
+        for name, out in rows.items():
+            for at, answer in places(groups, start, stop):
+                kernels.scatter_rows(answer.tables[name], at, out)
+
+    def _add_loops(self, edge_type: str, vertices: np.ndarray) -> int:
+        """Add an edge of each of ``vertices`` (local ids) to itself; returns how many. It has the edge id -1, and rows of 0."""
+        for name in sorted(self._of_edges(edge_type) & self.out.used.keys()):
+            added = self.out.append(name, len(vertices))
+            added[:] = vertices if name.startswith(("row/", "col/")) else -1 if name.startswith("e_id/") else 0
+        return len(vertices)
 
     def _fit(self, op: PlanOp, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
-        """The edges of an answer that may join."""
+        """The edges of an answer that may join, with what they stand for."""
+        weighed = self._weighed.get(edge_type)
+        if weighed is not None and weighed.differ(op):
+            ids, _ = self._known[self.dataset.schema.endpoints(edge_type)[1]].internal(
+                0, 1 + int(positions.max(initial=-1))
+            )
+            answer = weighed.factored(op, ids[positions], answer)
         if op.use is EdgeUse.WITHIN:
             source, target = self.dataset.schema.endpoints(edge_type)
             frontier = self._growths.frontier(op.id)[target]
@@ -398,11 +429,20 @@ class BatchState:
                 grown = seeds.get(node_type)
                 first = 0 if grown is None else grown.stop
                 self.out.used[region] = first if (node_type, name) in of_seeds else self._known[node_type].size
+        for edge_type, weighed in self._weighed.items():
+            self._finish_weights(edge_type, weighed)
         self.stats["nodes"] = float(self.vertices)
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
         self._known = {}
         self._growths.drop_fetched()
+
+    def _finish_weights(self, edge_type: str, weighed: WeighedEdges) -> None:
+        if f"row/{edge_type}" in self.out.arrays:
+            row, col, out = (self.out.filled(f"{name}/{edge_type}") for name in ("row", "col", "edge_weight"))
+            known = [self._known[t] for t in self.dataset.schema.endpoints(edge_type)]
+            sources, targets = (of_type.internal(0, of_type.size)[0] for of_type in known)
+            weighed.finish(row, col, sources, targets, out)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
+from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import resolve
 
@@ -63,7 +64,8 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
     resolved = tuple(dataclasses.replace(ops[name], children=children[name]) for name in order)
     hops = sum(op.kind in (Kind.NEIGHBORHOOD, Kind.BATCH) for op in resolved)
     trees = any(getattr(op.operator, "makes_trees", False) for op in resolved)
-    plan = Plan(resolved, hops, spec.disjoint or trees, tuple((ref.edge_type, ref.name) for ref in spec.edge_tables))
+    tables = tuple((ref.edge_type, ref.name) for ref in spec.edge_tables)
+    plan = Plan(resolved, hops, spec.disjoint or trees, tables, tuple(map(EdgeWeights.of, spec.edge_weights)))
     _check_plan(plan, schema)
     return plan
 
@@ -180,6 +182,45 @@ def _check_plan(plan: Plan, schema: SchemaLike) -> None:
             raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, known)
     if len(set(plan.edge_tables)) < len(plan.edge_tables):
         raise ConfigError("an edge table is asked for twice")
+    _check_weights(plan, schema)
+
+
+def _check_weights(plan: Plan, schema: SchemaLike) -> None:
+    """Edges have weights where degrees of the graph say what they weigh."""
+    types = [weights.edge_type for weights in plan.edge_weights]
+    if len({*types}) < len(types):
+        raise ConfigError("edge_norm: edges of a type are weighed twice")
+    for weights in plan.edge_weights:
+        if weights.edge_type not in schema.edge_types:
+            raise UnknownNameError.of("edge type (edge_norm)", weights.edge_type, schema.edge_types)
+        source, target = schema.endpoints(weights.edge_type)
+        if weights.loops and source != target:
+            raise ConfigError(
+                f"edge_norm 'gcn': edges of {weights.edge_type} lead from {source!r} to {target!r}, and a GCN's vertices "
+                "have edges to themselves; give a norm by edge type, or 'row' or 'both'"
+            )
+    uses = {op.use for op in plan.neighborhoods}
+    if types and (uses & {EdgeUse.BUDGET, EdgeUse.ROWS} or any(op.kind is Kind.BATCH for op in plan.ops)):
+        raise ConfigError("edge_norm, unbiased: only where edges are drawn hop by hop, or induced by vertices so drawn")
+    if types and plan.temporal:
+        raise ConfigError(
+            "edge_norm, unbiased: not with times, as degrees count the edges that are hidden from a seed, too"
+        )
+    if any(weights.unbiased for weights in plan.edge_weights):
+        _check_unbiased(plan)
+
+
+def _check_unbiased(plan: Plan) -> None:
+    for op in plan.neighborhoods:
+        if op.use is not EdgeUse.JOIN:
+            raise ConfigError("unbiased: only for drawn edges (subgraph_type='directional'), not for induced ones")
+        rules = op.method.rules
+        if rules.weigh_vertices is None and rules.weigh_edges is None:
+            raise ConfigError(f"unbiased: the edges that method {op.method.value!r} takes do not stand for the others")
+        if rules.weigh_edges is not None and op.by not in ("", rules.table):
+            raise ConfigError(
+                f"unbiased: only with weight_attr={rules.table!r}, as sums of {op.by!r} over the edges of a vertex are not kept"
+            )
 
 
 def _check_uses(plan: Plan) -> None:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Protocol
 
 from atta.samplers.batch.negatives import NegativeLinks
+from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.methods import Method
 from atta.samplers.operators.base import Operator
 
@@ -116,13 +117,15 @@ class Plan:
     """A checked specification. Its operators are in a topological order that depends on the message alone.
 
     ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed
-    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges.
+    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges. ``edge_weights``:
+    of the edge types whose edges are weighed.
     """
 
     ops: tuple[PlanOp, ...]
     hops: int
     disjoint: bool = False
     edge_tables: tuple[tuple[str, str], ...] = ()
+    edge_weights: tuple[EdgeWeights, ...] = ()
     _by_id: dict[str, PlanOp] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +165,12 @@ class Plan:
     def tables_of(self, edge_type: str) -> tuple[str, ...]:
         """Names of the tables that come with the edges of one type."""
         return tuple(name for owner, name in self.edge_tables if owner == edge_type)
+
+    def drawn_tables(self, edge_type: str) -> tuple[str, ...]:
+        """Names of the tables whose rows owners send with the edges of one type: also those that weights are made of."""
+        weighed = any(w.edge_type == edge_type and w.unbiased for w in self.edge_weights)
+        by_edge = weighed and any(op.method.rules.weigh_edges is not None for op in self.neighborhoods)
+        return tuple(dict.fromkeys((*self.tables_of(edge_type), *(("weight",) if by_edge else ()))))
 
     @cached_property
     def tables(self) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
+from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.dag.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import FRONTIERS, STRATEGIES
 from atta.samplers.methods import Method
@@ -59,6 +60,7 @@ class Hops:
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
         within: all edges among the sampled vertices take the place of the drawn ones.
+        weights: of the edge types whose edges are weighed.
     """
 
     num_neighbors: FanOuts
@@ -69,6 +71,7 @@ class Hops:
     edge_tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
     within: bool = False
     by: str = ""
+    weights: Sequence[EdgeWeights] = ()
 
 
 def neighbor_spec(
@@ -274,6 +277,7 @@ def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
         edges = _edge_type_name(edge_type)
         for name in names(f"tables of edge type {edges!r}", tables):
             spec.edge_tables.add(edge_type=edges, name=name)
+    spec.edge_weights.extend(weights.message() for weights in hops.weights)
     return spec
 
 

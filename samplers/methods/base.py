@@ -10,7 +10,7 @@ import numpy as np
 from atta import _native
 from atta.samplers.methods.in_numpy import Draw, InNumpy
 
-__all__ = ["InEdges", "NeighborMethod", "Tables"]
+__all__ = ["DrawnEdges", "InEdges", "NeighborMethod", "Tables", "degree_by_draws"]
 
 Tables = _native.Method | InNumpy
 """A method prepared for the edges of one type."""
@@ -40,6 +40,34 @@ class InEdges:
     threads: int = 1
 
 
+@dataclass(frozen=True, eq=False)
+class DrawnEdges:
+    """The edges that a method drew for m vertices, vertex after vertex in the order of draws.
+
+    Attributes:
+        counts: int [m], number of edges of each vertex.
+        degree: int [m], number of its edges in the graph.
+        weight: [edges], by which they were drawn.
+        total: float64 [m], sum of the weights of all its edges in the graph.
+        fan_out, replace: as for ``Hop``.
+    """
+
+    counts: np.ndarray
+    degree: np.ndarray
+    weight: np.ndarray
+    total: np.ndarray
+    fan_out: int
+    replace: bool
+
+
+def degree_by_draws(degree: np.ndarray, fan_out: int, replace: bool) -> np.ndarray:
+    """[m]: what a drawn edge of a vertex with ``degree`` (float [m]) edges weighs, where all are as likely."""
+    if fan_out < 0:
+        return np.ones_like(degree)
+    shares: np.ndarray = degree / degree.dtype.type(max(1, fan_out))
+    return shares if replace else np.maximum(shares, 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NeighborMethod:
     """A description of a neighbour method. The rest of Atta knows a method by this description only.
@@ -57,6 +85,9 @@ class NeighborMethod:
         bounded: whether a vertex gets at most ``fan_out`` edges. If not, messages and memory are planned for all its
             edges.
         may_replace: whether the method can draw with replacement.
+        weigh_vertices: gives what each drawn edge of a vertex weighs so that sums over drawn edges are unbiased, from
+            degrees, ``fan_out`` and ``replace``: see ``degree_by_draws``.
+        weigh_edges: the same where it differs from edge to edge: float64 [edges]. With neither, sums are biased.
     """
 
     number: int
@@ -67,6 +98,8 @@ class NeighborMethod:
     temporal: bool = False
     bounded: bool = True
     may_replace: bool = True
+    weigh_vertices: Callable[[np.ndarray, int, bool], np.ndarray] | None = None
+    weigh_edges: Callable[[DrawnEdges], np.ndarray] | None = None
 
     def tables(self, edges: InEdges) -> Tables | None:
         """Prepare for ``edges``. None means that they are drawn uniformly."""

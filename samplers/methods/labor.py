@@ -7,7 +7,7 @@ different vertices for the same variance. A vertex gets ``fan_out`` edges on ave
 from __future__ import annotations
 
 from atta import _native
-from atta.samplers.methods.base import InEdges, NeighborMethod
+from atta.samplers.methods.base import InEdges, NeighborMethod, degree_by_draws
 
 __all__ = ["METHOD"]
 
@@ -16,4 +16,4 @@ def _prepare(edges: InEdges) -> _native.Method:
     return _native.Method.labor(edges.indices, edges.source_keys, edges.threads)
 
 
-METHOD = NeighborMethod(number=4, prepare=_prepare, bounded=False, may_replace=False)
+METHOD = NeighborMethod(number=4, prepare=_prepare, bounded=False, may_replace=False, weigh_vertices=degree_by_draws)

@@ -10,9 +10,12 @@ import numpy as np
 
 from atta import _native
 from atta.errors import ConfigError
-from atta.samplers.methods.base import InEdges, NeighborMethod
+from atta.samplers.methods.base import DrawnEdges, InEdges, NeighborMethod
 
 __all__ = ["METHOD"]
+
+_ROUNDING = 1e-6
+"""Sums of weights that differ by less, relatively, are the same."""
 
 
 def _prepare(edges: InEdges) -> _native.Method:
@@ -24,4 +27,25 @@ def _prepare(edges: InEdges) -> _native.Method:
     return _native.Method.weighted(edges.indptr, weights, edges.threads)
 
 
-METHOD = NeighborMethod(number=1, prepare=_prepare, table="weight", needs_table=True)
+def _unbiased(drawn: DrawnEdges) -> np.ndarray:
+    """Without replacement the estimator of Des Raj ("Some estimators in sampling with varying probabilities without
+    replacement", 1956): the mean of one unbiased estimate for each draw, which knows all the draws before."""
+    counts, fan_out = drawn.counts.astype(np.int64), drawn.fan_out
+    of = np.repeat(np.arange(len(counts)), counts)
+    share = drawn.weight / drawn.total[of]
+    if fan_out < 0:
+        return np.ones(len(share))
+    if drawn.replace:
+        return np.asarray(1 / (fan_out * share))
+    ends = np.cumsum(counts)
+    until = np.concatenate([[0.0], np.cumsum(share)])
+    before = until[:-1] - until[ends - counts][of]
+    later = ends[of] - 1 - np.arange(len(share))
+    # Who gets all of its edges gets them in no order of draws. Edges of weight 0 never come.
+    most = np.bincount(of, weights=drawn.weight, minlength=len(counts))
+    every = (counts < fan_out) | (drawn.degree <= fan_out) | (most >= drawn.total * (1 - _ROUNDING))
+    weights: np.ndarray = np.where(every[of], 1.0, ((1 - before) / share + later) / fan_out)
+    return weights
+
+
+METHOD = NeighborMethod(number=1, prepare=_prepare, table="weight", needs_table=True, weigh_edges=_unbiased)

@@ -33,6 +33,8 @@ KINDS: list[dict[str, Any]] = [
     {"method": "labor"},
     {"disjoint": True},
     {"time_attr": "time"},
+    {"edge_norm": "gcn", "unbiased": True},
+    {"edge_norm": "both"},
 ]
 
 
@@ -107,8 +109,10 @@ def of_batch(batch: atta.MiniBatch, ids: np.ndarray | None = None) -> tuple[Any,
     """All that a batch says of its edges; ``ids``: what their ids are called."""
     n_id, e_id, (row, col) = batch.n_id(), batch.e_id(), batch.edge_index()
     assert e_id is not None
-    named = e_id if ids is None else ids[e_id]
+    named = e_id if ids is None else np.where(e_id < 0, e_id, ids[e_id])
     tables = {name: rows.tolist() for name, rows in batch.edge_tables().items()}
+    if (weight := batch.edge_weight()) is not None:
+        tables["weight of norm"] = weight.tolist()
     return n_id.tolist(), row.tolist(), col.tolist(), named.tolist(), tables
 
 

@@ -154,6 +154,18 @@ def _check_scores_of_pairs(planted: Planted, checkpoint: Path) -> None:
         atta.predict(planted.running, checkpoint, what="classes")
 
 
+def test_edges_that_a_gcn_adds_are_not_held_out(planted: Planted) -> None:
+    split = EdgeSplit.parse(SHARES)
+    loader = atta.NeighborLoader(planted.running, [-1, 5], None, batch_size=100, tables=["x"], edge_norm="gcn")
+    for batch in loader:
+        drawn = batch.to_pyg()
+        before = drawn.edge_weight[drawn.edge_index[0] == drawn.edge_index[1]].tolist()
+        data = without_held_out(drawn, split)
+        assert data.edge_weight.shape == (sum(data.num_sampled_edges),) == (data.edge_index.shape[1],)
+        assert data.edge_weight[data.edge_index[0] == data.edge_index[1]].tolist() == before
+        assert len(before) >= sum(data.num_sampled_nodes[:2])
+
+
 def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> None:
     split = EdgeSplit.parse(SHARES)
     ends = torch.from_numpy(IDS[planted.edges])

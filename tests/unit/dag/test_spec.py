@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
+from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.dag.plan import Kind, Plan, SpecLimits
 from atta.samplers.dag.spec import Hops, batch_spec, budget_spec, neighbor_spec, pair_spec
 from atta.samplers.methods import Method
@@ -132,7 +133,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
     ops = {op.id: op for op in spec.operators}
     match change:
         case "version":
-            spec.version = 3
+            spec.version = 4
         case "twice":
             spec.operators.add().CopyFrom(ops["nbr1"])
         case "nameless":
@@ -200,7 +201,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ("version", ConfigError, "version 3"),
+        ("version", ConfigError, "version 4"),
         ("twice", ConfigError, "'nbr1': the id is used twice"),
         ("nameless", ConfigError, "1..128 characters"),
         ("long name", ConfigError, "1..128 characters"),
@@ -300,6 +301,9 @@ MADE: dict[str, Callable[[], dag_pb2.DagSpec]] = {
     "rows": lambda: batch_spec(WEIGHED, "induced", {}, edge_tables=["note"]),
     "by": lambda: neighbor_spec(WEIGHED, Hops([3], method=Method.WEIGHTED, by="note"), seed_type="node"),
     "others": lambda: neighbor_spec(TYPED, Hops([3]), seed_type="paper", other_types=["topic"]),
+    "weights": lambda: neighbor_spec(
+        WEIGHED, Hops([3], weights=[EdgeWeights("node__to__node", EdgeNorm.ROW, unbiased=True)]), seed_type="node"
+    ),
 }
 
 

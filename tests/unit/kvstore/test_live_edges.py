@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from atta.kvstore.live.writing import NewRows, write_version
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
+from atta.partition.parts.degrees import GraphDegrees
 
 A, B = 9, 7
 KNOWS, LIKES = "a__knows__a", "a__likes__b"
@@ -103,8 +106,36 @@ def test_any_sequence_of_changes(seed: int, parts: int, steps: list[str]) -> Non
                 wanted = sorted((e for e in edges if e[1] == target), key=lambda e: (e[0], e[2]))
                 assert row == wanted
             assert sum(map(len, found.values())) == len(edges)
+            degrees = folder.degrees(dataset, edge_type, latest[edge_type]) if latest[edge_type] else None
+            check_degrees(dataset, edge_type, degrees or dataset.degrees(edge_type), edges)
             joined = dataset.joined([range(dataset.num_parts)])
             assert stored(joined, folder, edge_type, latest[edge_type]) == found
+
+
+def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: list[Edge]) -> None:
+    source, target = (dataset.ids(t).tolist() for t in OF[edge_type])
+    assert found.into.tolist() == [sum(e[1] == v for e in edges) for v in target]
+    assert found.out.tolist() == [sum(e[0] == v for e in edges) for v in source]
+    loops = [sum(e[0] == e[1] == v for e in edges) for v in target] if edge_type == KNOWS else [0]
+    assert (found.loops is None and not any(loops)) or (found.loops is not None and found.loops.tolist() == loops)
+    assert found.weights is not None
+    assert np.allclose(found.weights, [sum(e[3] for e in edges if e[1] == v) for v in target])
+
+
+def test_versions_and_datasets_without_degrees_are_counted(tmp_path: Path, rng: np.random.Generator) -> None:
+    dataset, truth = made(tmp_path, rng, 2)
+    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    version = write_version(folder, dataset, (KNOWS, "edges"), new := drawn(rng, dataset, KNOWS, 9))
+    folder.commit(version.number)
+    for files in (dataset.files, cast("dict[str, object]", folder.committed()[1].files)):  # as of an earlier release
+        for name in [name for name in files if name.startswith("shared/edges/")]:
+            del files[name]
+    check_degrees(dataset, KNOWS, dataset.degrees(KNOWS), truth[KNOWS])
+    more = zip(new.sources.tolist(), new.targets.tolist(), range(9), new.tables["weight"].tolist(), strict=True)
+    check_degrees(dataset, KNOWS, folder.degrees(dataset, KNOWS, 1), [*truth[KNOWS], *more])
+    shutil.rmtree(dataset.path / "part-0001")
+    with pytest.raises(ConfigError, match=f"degrees of {LIKES}: .* partition the graph again"):
+        dataset.degrees(LIKES)
 
 
 def test_damage_is_named(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def check_dataset(graph: Graph, dataset: Dataset) -> None:
         check_rows(graph, dataset, t)
     for e in schema.edge_types:
         assert stored_in_neighbours(dataset, e) == in_neighbours(graph, e)
+        check_degrees(dataset, e)
     check_halo(dataset)
     check_quality(dataset)
 
@@ -81,6 +82,27 @@ def check_rows(graph: Graph, dataset: Dataset, node_type: str) -> None:
             lo, hi = dataset.book.range(node_type, part)
             rows = [row_of[int(u)] for u in dataset.ids(node_type)[lo:hi]]
             assert np.array_equal(dataset.part(part).table(node_type, name), whole[rows])
+
+
+def check_degrees(dataset: Dataset, edge_type: str) -> None:
+    source, _, target = edge_type.split("__")
+    into, out, loops = Counter[int](), Counter[int](), Counter[int]()
+    weights: dict[int, float] = defaultdict(float)
+    for part in range(dataset.num_parts):
+        csc, lo = dataset.part(part).csc(edge_type), dataset.book.range(target, part)[0]
+        for row in range(len(csc.indptr) - 1):
+            for at in range(int(csc.indptr[row]), int(csc.indptr[row + 1])):
+                into[lo + row] += 1
+                out[int(csc.indices[at])] += 1
+                loops[lo + row] += source == target and int(csc.indices[at]) == lo + row
+                weights[lo + row] += 0 if csc.weight is None else float(csc.weight[at])
+    found, counts = dataset.degrees(edge_type), dataset.schema.node_counts
+    assert found.into.tolist() == [into[v] for v in range(counts[target])]
+    assert found.out.tolist() == [out[v] for v in range(counts[source])]
+    assert (loops.total() > 0) == (found.loops is not None)
+    assert found.loops is None or found.loops.tolist() == [loops[v] for v in range(counts[target])]
+    assert ("weight" in dataset.schema.edge_tables[edge_type]) == (found.weights is not None)
+    assert found.weights is None or found.weights.tolist() == [np.float32(weights[v]) for v in range(counts[target])]
 
 
 def check_halo(dataset: Dataset) -> None:

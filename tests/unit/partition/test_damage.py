@@ -38,6 +38,10 @@ def npy_files(kind: str) -> list[str]:
         "shared/node/sorted_ids.npy",
         "shared/node/sorted_internal.npy",
         "shared/node/split_val.npy",
+        "shared/edges/node__to__node/into.npy",
+        "shared/edges/node__to__node/out.npy",
+        "shared/edges/node__to__node/loops.npy",
+        "shared/edges/node__to__node/weights.npy",
         "part-0000/nodes/node/x.npy",
         "part-0001/nodes/node/halo.npy",
         "part-0000/edges/node__to__node/indptr.npy",
@@ -66,6 +70,7 @@ def retype(path: Path) -> None:
     """Same size, other dtype: only the header shows it."""
     raw = path.read_bytes()
     swapped = raw.replace(b"'<f4'", b"'<i4'") if b"'<f4'" in raw else raw.replace(b"'<i", b"'<u")
+    swapped = swapped.replace(b"'|u1'", b"'|i1'")
     assert swapped != raw
     path.write_bytes(swapped)
 

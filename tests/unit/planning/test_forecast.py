@@ -83,11 +83,6 @@ def test_mini_batches_by_hand() -> None:
     assert found.redundancy == pytest.approx(4 * 2 * rows / 3000)
 
 
-def test_a_gcn_computes_whole_mini_batches() -> None:
-    found = by_kind(model=replace(MODEL, model="gcn"))["mini-batch"]
-    assert found.compute == pytest.approx(2 * 3 * (750 / 100 + 770 / 1000))
-
-
 def test_memory_is_that_of_the_formula_of_training() -> None:
     found = by_kind()
     # A trainer has 250 rows, 2000 edges and 40 weights. It receives 60 rows of its server and half of 150 others.

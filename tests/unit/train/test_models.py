@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch_geometric.nn import GCN
 
 from atta.errors import ConfigError
 from atta.train import TrainConfig
@@ -57,6 +58,22 @@ def test_same_scores_and_gradients_as_pyg(rng: np.random.Generator, model: str, 
         assert a.grad is not None, name
         assert b.grad is not None, name
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("fan_outs", [(4,), (3, 3, 2)])
+def test_a_gcn_with_weights_of_edges_is_that_of_pyg(rng: np.random.Generator, fan_outs: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    ours = build_model(TrainConfig(data="x", model="gcn", num_neighbors=fan_outs, hidden=8, dropout=0.0), 5, 3)
+    pyg = GCN(5, 8, len(fan_outs), 3, normalize=False)
+    pyg.load_state_dict(ours.gnn.state_dict())
+    edge_index, nodes, edges = batch(rng, 6, fan_outs)
+    x, weight = torch.rand(sum(nodes), 5), torch.rand(sum(edges))
+    scores, expected = ours(x, edge_index, nodes, edges, edge_weight=weight), pyg(x, edge_index, weight)[:6]
+    torch.testing.assert_close(scores, expected)
+    scores.sum().backward()
+    expected.sum().backward()
+    for (name, a), (_, b) in zip(ours.gnn.named_parameters(), pyg.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, msg=name)
 
 
 @pytest.mark.parametrize("model", MODELS)

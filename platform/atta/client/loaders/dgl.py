@@ -13,7 +13,7 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
-    from atta.client.loaders.sampled import SampledBatch
+    from atta.client.loaders.sampled import Origin, SampledBatch
 
 __all__ = ["Relation", "block", "pair_graph", "to_blocks", "typed_block"]
 
@@ -50,16 +50,28 @@ def to_blocks(batch: SampledBatch, relation: Relation = _PLAIN) -> list[Any]:
     nodes = np.cumsum(batch.num_sampled_nodes())
     edges = np.concatenate([[0], np.cumsum(batch.num_sampled_edges())])
     ids, e_id = torch.from_numpy(batch.n_id()), batch.e_id()
+    weight, times = batch.edge_weight(), [_expanded(nodes, origin, hop) for hop in range(len(edges) - 1)]
     blocks: list[Any] = []
     first = 0
     for hop in range(len(edges) - 1):
         if origin.redrawn[hop : hop + 1] == (True,):
-            first = edges[hop]
-        part = slice(first, edges[hop + 1])
+            first = hop
+        part = slice(edges[first], edges[hop + 1])
         known, before = int(nodes[hop + 1]), int(nodes[hop])
         edge_ids = None if e_id is None else torch.from_numpy(e_id[part])
         blocks.insert(0, block(row[part], col[part], ids[:known], ids[:before], edge_ids, relation))
+        if weight is not None:  # that of one among the draws of all hops; here are those of some
+            share = np.sum(times, axis=0) / np.maximum(1, np.sum(times[first : hop + 1], axis=0))
+            blocks[0].edata["edge_weight"] = torch.from_numpy(weight[part] * share.astype(np.float32)[col[part]])
     return blocks
+
+
+def _expanded(nodes: np.ndarray, origin: Origin, hop: int) -> np.ndarray:
+    """int64 [vertices]: 1 for those whose edges a hop has drawn. ``nodes``: how many were known before each hop."""
+    found = np.zeros(nodes[-1], np.int64)
+    first = nodes[hop - 1] if hop and not origin.redrawn[hop] else 0
+    found[first : nodes[hop]] = origin.drawing[hop]
+    return found
 
 
 def block(  # noqa: PLR0917 - ends, ids, names

@@ -24,10 +24,19 @@ from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import flag, integers, names
+from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.samplers.methods import Method
 
-__all__ = ["NeighborLoader", "edge_tables_by_type", "hops_of", "subgraph_of", "vertex_ids", "vertices_alone"]
+__all__ = [
+    "NeighborLoader",
+    "edge_tables_by_type",
+    "edge_weights_of",
+    "hops_of",
+    "subgraph_of",
+    "vertex_ids",
+    "vertices_alone",
+]
 
 _TOGETHER = 1 << 14
 """Vertices per batch where they come without edges."""
@@ -58,6 +67,8 @@ class NeighborLoader(DagLoader):
         seed_tables: Sequence[str] | str = (),
         edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
         frontier: str = "new",
+        edge_norm: str | Mapping[Any, str] | None = None,
+        unbiased: bool = False,
         **options: Any,
     ) -> None:
         """Describe the batches; nothing is sent before the first iteration, unless string ids are looked up.
@@ -94,6 +105,11 @@ class NeighborLoader(DagLoader):
             edge_tables: names of edge tables whose rows come with the sampled edges; a mapping gives them by edge type.
             frontier: ``"new"`` expands every vertex once (PyG), ``"all"`` expands every known vertex in each hop (DGL).
                 ``to_dgl`` makes blocks of both.
+            edge_norm: ``MiniBatch.edge_weight`` by degrees of the whole graph: ``"gcn"`` (what PyG's ``gcn_norm`` gives,
+                with an edge of every expanded vertex to itself), ``"row"`` (1 / in-degree of the target), ``"both"``
+                (DGL's). A mapping gives it by edge type; edges of others have no weight. docs/samplers.md has the rules.
+            unbiased: each drawn edge weighs as much more as there are edges that were not drawn, so that sums of weighed
+                messages are those over all edges, on average over draws.
             **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
                 ``"global"``: all ranks share one permutation); ``rank`` and ``world_size`` (default: those of
                 torch's process group, or torchrun's RANK and WORLD_SIZE); ``pad`` (repeat a few seeds so that all ranks
@@ -124,7 +140,7 @@ class NeighborLoader(DagLoader):
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
             temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
-            frontier=frontier,
+            frontier=frontier, edge_norm=edge_norm, unbiased=unbiased,
         )  # fmt: skip
         super().__init__(
             cluster,
@@ -169,6 +185,8 @@ def hops_of(
     subgraph_type: Any,
     edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
     frontier: str,
+    edge_norm: str | Mapping[Any, str] | None,
+    unbiased: bool,
 ) -> Hops:
     """The arguments that loaders of sampled neighbourhoods share, checked.
 
@@ -196,11 +214,31 @@ def hops_of(
         drawn = Method.WEIGHTED
     if time_attr:
         drawn = _TEMPORAL[temporal_strategy]
+    weights = edge_weights_of(cluster.schema, edge_norm, unbiased=flag("unbiased", unbiased))
+    if weights and subgraph_name(subgraph_type) == "bidirectional":
+        raise ConfigError(
+            "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
+        )
     return Hops(
         num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint),
         edge_tables_by_type(cluster.schema, edge_tables), subgraph_name(subgraph_type) == "induced",
-        "" if weight_attr in (None, "weight") else str(weight_attr),
+        "" if weight_attr in (None, "weight") else str(weight_attr), weights,
     )  # fmt: skip
+
+
+def edge_weights_of(
+    schema: Schema, edge_norm: str | Mapping[Any, str] | None, *, unbiased: bool
+) -> tuple[EdgeWeights, ...]:
+    """What edges weigh, for the edge types that have weights; raises UnknownNameError."""
+    known = {norm.value: norm for norm in EdgeNorm if norm is not EdgeNorm.NONE}
+    given = edge_norm if isinstance(edge_norm, Mapping) else dict.fromkeys(schema.edge_types, edge_norm)
+    by_type = {edge_type_name(schema, edge_type): norm for edge_type, norm in given.items()}
+    for norm in by_type.values():
+        if norm is not None and norm not in known:
+            raise UnknownNameError.of("edge_norm", str(norm), known)
+    norms = {e: EdgeNorm.NONE if by_type.get(e) is None else known[str(by_type[e])] for e in schema.edge_types}
+    weighed = {e: norm for e, norm in norms.items() if unbiased or norm is not EdgeNorm.NONE}
+    return tuple(EdgeWeights(e, norm, unbiased) for e, norm in weighed.items())
 
 
 def edge_tables_by_type(

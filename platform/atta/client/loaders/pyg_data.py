@@ -115,6 +115,8 @@ def _fill_edges(store: Any, batch: SampledBatch, edge_type: str) -> None:
     store.edge_index, ids = _tensor(batch.edge_index(edge_type)), batch.e_id(edge_type)
     if ids is not None:
         store.e_id = _tensor(ids)
+    if (weight := batch.edge_weight(edge_type)) is not None:
+        store.edge_weight = _tensor(weight)
     for name, rows in batch.edge_tables(edge_type).items():
         store[tensor_name(name if name.startswith("edge") else f"edge_{name}", store)] = _tensor(rows)
     if batch.origin.by_hop:

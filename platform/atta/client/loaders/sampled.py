@@ -47,6 +47,7 @@ class Origin:
     Attributes:
         seed_type: node type of the seeds; of their targets if the seeds are edges.
         redrawn: for each hop, whether it draws for all known vertices (``frontier="all"``), not only for new ones.
+        drawing: for each hop, whether it draws edges of any type.
         whole: an operator samples the batch as a whole, without hops.
         edge_ids: whether batches have edge ids.
         edge_tables: (edge type, table) pairs that were asked for.
@@ -56,6 +57,7 @@ class Origin:
         by_hop: whether edges come hop by hop; else they are all those among the vertices, or have reverses beside them.
         reverses: type of the reverses of each edge type that join the batch; None: there are none.
         norms: GraphSAINT's counts; None: they were not asked for.
+        edge_weights: edge types whose edges have weights.
         seed_firsts: where the ids of each seed type begin in the input; None: the seeds are of one type.
     """
 
@@ -71,6 +73,8 @@ class Origin:
     reverses: Mapping[str, str] | None = None
     norms: SaintNorms | None = None
     seed_firsts: Mapping[str, int] | None = None
+    edge_weights: frozenset[str] = frozenset()
+    drawing: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, dag: dag_pb2.DagSpec, *, edge_ids: bool) -> Origin:
@@ -85,6 +89,8 @@ class Origin:
             edge_ids,
             tuple((ref.edge_type, ref.name) for ref in dag.edge_tables),
             by_hop=all(op.use in (dag_pb2.JOIN, dag_pb2.ROWS) for op in every),
+            edge_weights=frozenset(weights.edge_type for weights in dag.edge_weights),
+            drawing=tuple(len(op.fan_outs) > 0 for op in hops),
         )
 
 
@@ -220,6 +226,13 @@ class SampledBatch:
         if ids is None and self.origin.edge_ids and name not in self.edge_types:
             return np.empty(0, np.int64)
         return ids if ids is None or ids.dtype == np.int64 else self._scratch.widened(ids)
+
+    def edge_weight(self, edge_type: str | None = None) -> np.ndarray | None:
+        """float32 [edges]: what the loader's ``edge_norm`` and ``unbiased`` make each edge weigh; None: neither was given
+        for the type."""
+        name = self._edge_type(edge_type)
+        found = self._raw.arrays.get(f"edge_weight/{name}")
+        return np.empty(0, np.float32) if found is None and name in self.origin.edge_weights else found
 
     def table(self, name: str, node_type: str | None = None) -> np.ndarray:
         """[nodes, *row_shape]: rows of a node table in the order of ``n_id``; seeds only if fetched for these alone."""

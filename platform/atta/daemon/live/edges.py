@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from atta.samplers.batch.items import EDGES, TIME
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset, VertexTimes
+    from atta.partition.parts.degrees import GraphDegrees
     from atta.partition.schema import Schema
     from atta.samplers.shard import PartEdges, Shard
 
@@ -31,10 +32,12 @@ def graph_rows(schema: Schema, sources: Sources) -> set[Rows]:
 
 @dataclass(frozen=True)
 class HeldEdges:
-    """The edges of one type that a version brought. ``ids``: one more than the largest edge id, in all partitions."""
+    """The edges of one type that a version brought. ``ids``: one more than the largest edge id, in all partitions;
+    ``degrees``: gives those of all vertices."""
 
     edges: PartEdges
     ids: int
+    degrees: Callable[[], GraphDegrees]
 
 
 @dataclass
@@ -93,6 +96,7 @@ class LiveEdges:
         times = {name: held for (name, _, _), held in changed.items() if not isinstance(held, HeldEdges)}
         dataset, schema = self.dataset.with_times(times), self.dataset.schema
         if edges:
+            dataset = dataset.with_degrees({edge_type: held.degrees for edge_type, held in edges.items()})
             counts = {**schema.edge_counts, **{edge_type: held.ids for edge_type, held in edges.items()}}
             dataset.schema = dataclasses.replace(schema, edge_counts=counts)
         return dataset, self.shard.with_changes({name: held.edges for name, held in edges.items()}, times)

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -301,7 +301,8 @@ class LiveVersions:
         if kind == EDGES:
             part, schema = self._folder.edges(self._dataset, self._owner, source), self._dataset.schema
             edges = PartEdges.of(part, schema, name, path=self._folder.place(source), resident=resident)
-            return HeldEdges(edges, self._folder.edge_ids(name, source))
+            degrees = cache(partial(self._folder.degrees, self._dataset, name, source))
+            return HeldEdges(edges, self._folder.edge_ids(name, source), degrees)
         data = self._folder.load(self._dataset, self._owner, (name, kind), source)
         rows = kernels.resident(data) if resident else data
         if not graph_rows(self._dataset.schema, {(name, kind): source}):

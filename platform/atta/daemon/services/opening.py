@@ -157,6 +157,8 @@ def check_request(
         raise ConfigError(f"rank {request.rank} of {request.world_size} trainers")
     check_printable(request.job)
     plan = check_spec(request.dag, dataset.schema)
+    for weights in plan.edge_weights:
+        dataset.degrees(weights.edge_type)  # now, as it may be impossible or take a while
     source = request.seeds.WhichOneof("source")
     if plan.links != (source == "links"):
         raise ConfigError("seeds: the DAG starts from edges, or the session does, but not both")

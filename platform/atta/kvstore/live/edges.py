@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.errors import ConfigError, DataError
+from atta.kvstore.live.folder import VersionFolder, version_part
 from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
 from atta.partition.disk.files import map_array, write_array
 from atta.partition.graph.reading import index_dtype
 from atta.partition.names import edge_folder
+from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
 from atta.samplers.batch.items import EDGES
 
 if TYPE_CHECKING:
     from atta.kvstore.live.book import TableName
-    from atta.kvstore.live.folder import VersionFolder
 
 __all__ = ["EdgeWriter", "NewEdges", "find_edges"]
 
@@ -185,6 +186,21 @@ class EdgeWriter:
         for name, array in merged.items():
             write_array(to / folder / f"{name}.npy", array)
         return [f"{folder}/{name}.npy" for name in merged]
+
+    def write_shared(self, to: Path) -> list[str]:
+        """Write how many edges each vertex has now, of what ``write`` has written of all partitions; returns the files' names.
+
+        Raises:
+            DataError: a file cannot be read or written.
+        """
+        dataset, schema = self.dataset, self.dataset.schema
+        parts = (version_part(dataset, to, part, map_array) for part in range(dataset.partitions.num_parts))
+        edges = edges_of_parts(parts, dataset.partitions, schema, self.edge_type)
+        files = GraphDegrees.counted(edges, schema, self.edge_type).files(degree_folder(self.edge_type))
+        (to / degree_folder(self.edge_type)).mkdir(parents=True, exist_ok=True)
+        for name, array in files.items():
+            write_array(to / name, array)
+        return [*files]
 
     def _present(self, part: int) -> Part | JoinedPart:
         if not self.source:

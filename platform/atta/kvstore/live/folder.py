@@ -5,6 +5,7 @@
                                              ids have been given out, size and checksum of files
     0001/part-0000/nodes/<type>/<table>.npy  rows of the core vertices in internal order, as in the dataset
     0001/part-0000/edges/<type>/             indptr, indices, edge_ids and edge tables, as in the dataset
+    0001/shared/edges/<type>/                how many edges each vertex has, as in the dataset
     0001/committed                           empty; the version counts since this file is there
     lock                                     held by the command that writes and publishes a version
 
@@ -17,7 +18,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,11 +32,22 @@ from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.names import edge_folder, node_folder
+from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
 from atta.partition.parts.joined import JoinedPart
 from atta.partition.parts.part import Part
 from atta.samplers.batch.items import EDGES, TIME
 
-__all__ = ["COMMITTED", "FORMAT", "MANIFEST", "VERSION", "VersionFiles", "VersionFolder", "kept_numbers", "table_file"]
+__all__ = [
+    "COMMITTED",
+    "FORMAT",
+    "MANIFEST",
+    "VERSION",
+    "VersionFiles",
+    "VersionFolder",
+    "kept_numbers",
+    "table_file",
+    "version_part",
+]
 
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
 FORMAT, VERSION = "atta-version", 1
@@ -215,14 +227,24 @@ class VersionFolder:
         Raises:
             DataError: the description is missing or damaged.
         """
-        version = self._read.get(source) or self.read(source)
-        book, types = dataset.partitions, dataset.schema.node_types
-        parts = []
-        for part in dataset.groups[owner]:
-            core = {t: high - low for t in types for low, high in [book.range(t, part)]}
-            parts.append(Part(version.path, part, partial(_checked, version), dataset.schema, core))
-        ranges = {t: dataset.book.range(t, owner) for t in types}
+        parts = self._parts(dataset, dataset.groups[owner], source)
+        ranges = {t: dataset.book.range(t, owner) for t in dataset.schema.node_types}
         return parts[0] if len(parts) == 1 else JoinedPart(parts, owner, dataset.schema, ranges)
+
+    def _parts(self, dataset: Dataset, numbers: Iterable[int], source: int) -> list[Part]:
+        version = self._read.get(source) or self.read(source)
+        return [version_part(dataset, version.path, n, partial(_checked, version)) for n in numbers]
+
+    def degrees(self, dataset: Dataset, edge_type: str, source: int) -> GraphDegrees:
+        """How many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as ``edges``."""
+        version, every = self._read.get(source) or self.read(source), range(dataset.partitions.num_parts)
+        found = GraphDegrees.read(
+            degree_folder(edge_type), version.files, lambda name: _checked(version, version.path / name)
+        )
+        if found is None:  # an earlier release has written it
+            edges = edges_of_parts(self._parts(dataset, every, source), dataset.partitions, dataset.schema, edge_type)
+            found = GraphDegrees.counted(edges, dataset.schema, edge_type)
+        return found
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
@@ -233,6 +255,12 @@ class VersionFolder:
     def edge_ids(self, edge_type: str, source: int) -> int:
         """One more than the largest id of an edge of this type that version ``source`` brought. Errors as ``edges``."""
         return (self._read.get(source) or self.read(source)).edge_ids[edge_type]
+
+
+def version_part(dataset: Dataset, path: Path, part: int, map_file: Callable[[Path], np.ndarray]) -> Part:
+    """A partition of a version whose files lie in ``path``, with the edges that it brought alone."""
+    of_types = ((t, dataset.partitions.range(t, part)) for t in dataset.schema.node_types)
+    return Part(path, part, map_file, dataset.schema, {t: high - low for t, (low, high) in of_types})
 
 
 def _checked(version: VersionFiles, path: Path) -> np.ndarray:

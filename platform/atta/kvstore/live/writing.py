@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -126,10 +127,9 @@ def write_version(folder: VersionFolder, dataset: Dataset, of: TableName, new: N
     newest = max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
     number, writer = newest + 1, new.prepared(folder, dataset, of, before.get(of, 0))
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
-        files = {}
-        for part in range(dataset.partitions.num_parts):
-            for name in writer.write(part, staging.path):
-                files[name] = describe_file(staging.path / name)
+        parts = range(dataset.partitions.num_parts)
+        names = [*chain(*(writer.write(part, staging.path) for part in parts)), *writer.write_shared(staging.path)]
+        files = {name: describe_file(staging.path / name) for name in names}
         value = {
             "format": FORMAT,
             "version": VERSION,
@@ -182,6 +182,10 @@ class RowWriter:
                 piece[chosen[order]] = self.new.rows[places[chosen[order]]]
                 out.append(piece)
         return [name]
+
+    def write_shared(self, to: Path) -> list[str]:
+        """See ``EdgeWriter``: rows belong to partitions."""
+        return []
 
     def _kept(self, part: int) -> np.ndarray:
         if self.source:

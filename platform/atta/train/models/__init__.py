@@ -62,14 +62,22 @@ class SampledModel(torch.nn.Module):
         self.gnn: Any = gnn
 
     def forward(
-        self, x: torch.Tensor, edge_index: torch.Tensor, nodes_per_hop: Sequence[int], edges_per_hop: Sequence[int]
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor,
+        nodes_per_hop: Sequence[int],
+        edges_per_hop: Sequence[int],
+        *,
+        edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Class scores of the seeds.
 
         x: [vertices, channels] features, seeds first, then hop by hop; edge_index: [2, edges] int64, hop by hop,
         targets ascending (as ``atta.NeighborLoader`` with ``frontier="new"`` delivers them); nodes_per_hop: [hops + 1],
-        edges_per_hop: [hops]. Returns [seeds, classes].
+        edges_per_hop: [hops]; edge_weight: [edges], for a GCN, by ``edge_norm="gcn"``. Returns [seeds, classes].
         """
+        if isinstance(self.gnn, GCN) and edge_weight is not None:
+            return self._weighed(x, edge_index, edge_weight, nodes_per_hop, edges_per_hop)
         if isinstance(self.gnn, GCN):
             # Its edge weights need degrees of vertices whose in-edges a later layer does not read.
             scores: torch.Tensor = self.gnn(x, edge_index)
@@ -87,6 +95,25 @@ class SampledModel(torch.nn.Module):
             # Sparse sums take one number type, and autocast makes layers return another one.
             x = x.to(dtype) if in_rows else x
             x = layer((x, x[:computed]), adjacency)
+            if hops > 1:
+                x = self.gnn.dropout(self.gnn.act(x))
+        return x
+
+    def _weighed(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor,
+        weight: torch.Tensor,
+        nodes: Sequence[int],
+        edges: Sequence[int],
+    ) -> torch.Tensor:
+        """A GCN whose edges have weights, so that no layer counts any."""
+        layers = list(self.gnn.convs)
+        for done, layer in enumerate(layers):
+            hops = len(layers) - done
+            read, computed, near = sum(nodes[: hops + 1]), sum(nodes[:hops]), sum(edges[:hops])
+            summed = layer.propagate(edge_index[:, :near], x=layer.lin(x[:read]), edge_weight=weight[:near])
+            x = summed[:computed] if layer.bias is None else summed[:computed] + layer.bias
             if hops > 1:
                 x = self.gnn.dropout(self.gnn.act(x))
         return x

@@ -156,9 +156,11 @@ class LinkModel(SampledModel):
         nodes_per_hop: Sequence[int],
         edges_per_hop: Sequence[int],
         pairs: Any = None,
+        *,
+        edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Scores [n] of ``pairs``, int64 [2, n] places among the seeds; without pairs the seeds' embeddings."""
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop)
+        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
         if pairs is None:
             return rows
         scores: torch.Tensor = self.link_decoder(rows[pairs[0]], rows[pairs[1]])

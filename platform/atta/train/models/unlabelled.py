@@ -22,11 +22,13 @@ class WalkModel(SampledModel):
         nodes_per_hop: Sequence[int],
         edges_per_hop: Sequence[int],
         samples: torch.Tensor | None = None,
+        *,
+        edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Scores [n, k] of vertices with k samples each: ``samples``, int64 [n, 1 + k], has the places of both in the
         batch. Without these the embeddings of all of them.
         """
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop)
+        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
         if samples is None:
             return rows
         return (rows[samples[:, :1]] * rows[samples[:, 1:]]).sum(-1)
@@ -52,14 +54,16 @@ class InfomaxModel(SampledModel):
         nodes_per_hop: Sequence[int],
         edges_per_hop: Sequence[int],
         order: torch.Tensor | None = None,
+        *,
+        edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Scores [seeds, 2]: of each seed with the graph's features, and with features in another ``order``, int64
         [vertices]. The summary, with which embeddings are compared, is that of the batch's seeds. Without an order
         embeddings.
         """
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop)
+        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
         if order is None:
             return rows
-        corrupted = super().forward(x[order], edge_index, nodes_per_hop, edges_per_hop)
+        corrupted = super().forward(x[order], edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
         summary = self.link_decoder(rows.mean(0).sigmoid())
         return torch.stack([rows @ summary, corrupted @ summary], dim=1)

@@ -187,7 +187,7 @@ class Forecaster:
         """The forecast of a strategy whose trainers each sample and fetch their own batches."""
         everybody = self.machines.servers * self.machines.trainers
         steps = math.ceil(self.sizes.targets / (everybody * self.sizes.batch_size))
-        work = batch.work(self.model.trims, reads=self.model.deep)
+        work = batch.work(reads=self.model.deep)
         inside, outside = self._gradients(steps)
         features = steps * batch.remote * self.machines.trainers * self.model.feature_rows
         per_layer = self.model.layers * max(1, self.sizes.vertices)

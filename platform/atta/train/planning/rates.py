@@ -57,11 +57,6 @@ class PlannedModel:
         return self.model in DEEP_MODELS
 
     @property
-    def trims(self) -> bool:
-        """Whether mini-batches compute one hop less in each further layer. A GCN needs degrees, so it cannot."""
-        return self.model != "gcn"
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of a row of the hidden width."""
         return _FLOAT_BYTES * self.hidden

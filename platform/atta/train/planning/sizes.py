@@ -74,16 +74,13 @@ class MeanBatch:
         if len(self.vertices) != len(self.edges) + 1 or min(*self.vertices, *self.edges, self.remote) < 0:
             raise ConfigError("a mini-batch has one more number of vertices than of edges, none of them negative")
 
-    def work(self, trimmed: bool, reads: bool = False) -> LayerWork:
-        """Work of all layers together: each further layer has one hop less if ``trimmed``, otherwise all layers have
-        all hops.
+    def work(self, *, reads: bool) -> LayerWork:
+        """Work of all layers together: each further layer has one hop less.
 
         reads: a layer also computes the rows that it only reads, as in deep models, whose layers keep the number of
         rows.
         """
         hops = len(self.edges)
-        if not trimmed:
-            return LayerWork(hops * sum(self.vertices), hops * sum(self.edges))
         rows = sum(sum(self.vertices[: hops - layer + reads]) for layer in range(hops))
         return LayerWork(rows, sum(sum(self.edges[: hops - layer]) for layer in range(hops)))
 

@@ -59,8 +59,17 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """[batch_size, outputs]: the model's output for the seeds of a batch, given as PyG's data."""
-        scores: torch.Tensor = model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+        scores: torch.Tensor = model(*self.inputs(data), edge_weight=data.get("edge_weight"))
         return scores
+
+    def inputs(self, data: Any) -> tuple[Any, ...]:
+        """What the model reads of a batch, given as PyG's data."""
+        return data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges
+
+    @property
+    def norms(self) -> dict[str, Any]:
+        """What loaders are told of the weights of edges: a GCN reads those of the whole graph, as in inference."""
+        return {"edge_norm": "gcn", "unbiased": True} if self.config.model == "gcn" else {}
 
     def seeds_in(self, data: Any) -> Any:
         """The part of PyG's data that has ``y`` of the seeds and ``batch_size``."""
@@ -73,7 +82,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
     def loader_options(self, *, train: bool) -> dict[str, Any]:
         """Fan-outs and tables of the loader, as ``NeighborLoader`` takes them."""
         fan_outs = self.config.fan_outs if train else self.config.eval_fan_outs
-        return {"num_neighbors": list(fan_outs), "tables": ["x"]}
+        return {"num_neighbors": list(fan_outs), "tables": ["x"], **self.norms}
 
     def _loader(self, split: str, batch_size: int, *, train: bool) -> atta.NeighborLoader:
         return atta.NeighborLoader(

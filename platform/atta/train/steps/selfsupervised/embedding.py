@@ -47,13 +47,14 @@ class EmbeddingTrainer(MinibatchTrainer):
         loader = atta.NeighborLoader(
             self.cluster, list(config.eval_fan_outs), nodes, pad=False, rank=self.rank, world_size=self.world,
             batch_size=config.eval_batch_size or config.batch_size, seed=config.seed, seed_policy=config.seed_policy,
-            tables=["x"], edge_tables=self.edge_tables, edge_ids=False, job=f"train-embeddings-{os.getpid()}", **options,
+            tables=["x"], edge_tables=self.edge_tables, edge_ids=False, job=f"train-embeddings-{os.getpid()}",
+            **self.norms, **options,
         )  # fmt: skip
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {title}", len(loader)) as advance:
             for _, drawn in on_device(batches, self.device, Stopwatch(self.device)):
                 data = self.readable(drawn)
-                yield data, self.model(data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges)
+                yield data, self.model(*self.inputs(data), edge_weight=data.get("edge_weight"))
                 advance()
 
     def embeddings(self, ids: np.ndarray) -> torch.Tensor:

@@ -156,7 +156,8 @@ class LinkTrainer(EmbeddingTrainer):
     def edge_options(self, *, train: bool) -> dict[str, Any]:
         """What ``edge_batches`` takes of this graph."""
         hops = self.config.fan_outs if train else self.config.eval_fan_outs
-        return {"train": train, "hops": list(hops), "tables": ["x"], "edge_tables": self.edge_tables}
+        tables = {"tables": ["x"], "edge_tables": self.edge_tables}
+        return {"train": train, "hops": list(hops), **tables, **self.norms}
 
     def train_batches(self) -> EdgeBatches:
         ends = self.ranking.pairs.user_ids(self.ranking.keys["train"])
@@ -170,9 +171,8 @@ class LinkTrainer(EmbeddingTrainer):
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
         """Of the batch's pairs."""
         data = self.readable(data)
-        scores: torch.Tensor = model(
-            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, data.edge_label_index
-        )
+        weight = data.get("edge_weight")
+        scores: torch.Tensor = model(*self.inputs(data), data.edge_label_index, edge_weight=weight)
         return scores
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 
 import atta
 from atta.client.loaders.dag import DagLoader
+from atta.client.loaders.neighbor import edge_weights_of
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import Hops, pair_spec
 from atta.train.models import whole_model
@@ -65,7 +66,10 @@ class WalkTrainer(_UnlabelledTrainer):
             return WalkBatches(self, config.walk_length)
         dag = pair_spec(
             schema,
-            Hops(list(config.fan_outs)),
+            Hops(
+                list(config.fan_outs),
+                weights=edge_weights_of(schema, self.norms.get("edge_norm"), unbiased=bool(self.norms)),
+            ),
             edge_type=schema.edge_types[0],
             negatives=0 if config.negatives == "in_batch" else config.negatives_per_edge,
             tables={self.node_type: ["x"]},
@@ -89,9 +93,7 @@ class WalkTrainer(_UnlabelledTrainer):
         """Of the positive sample, then of the negative ones."""
         samples = self._samples(data)
         data = self.readable(data)
-        scores: torch.Tensor = model(
-            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, samples
-        )
+        scores: torch.Tensor = model(*self.inputs(data), samples, edge_weight=data.get("edge_weight"))
         absent = samples[:, 1:] == samples[:, :1]
         absent[:, 0] = False
         return scores.masked_fill(absent, -torch.inf)
@@ -122,6 +124,7 @@ class InfomaxTrainer(_UnlabelledTrainer):
             None,
             tables=["x"],
             edge_tables=self.edge_tables,
+            **self.norms,
             **_of_training(self),
         )
 
@@ -133,9 +136,7 @@ class InfomaxTrainer(_UnlabelledTrainer):
         """Of the graph, and of the corrupted one."""
         data = self.readable(data)
         order = torch.randperm(len(data.x), device=data.x.device)
-        scores: torch.Tensor = model(
-            data.x.float(), data.edge_index, data.num_sampled_nodes, data.num_sampled_edges, order
-        )
+        scores: torch.Tensor = model(*self.inputs(data), order, edge_weight=data.get("edge_weight"))
         return scores
 
 

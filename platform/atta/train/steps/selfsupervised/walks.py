@@ -78,6 +78,7 @@ class WalkBatches:
             tables=["x"],
             neg_sampling=atta.NegativeSampling("triplet", config.negatives_per_edge, config.negatives),
             exclude_edges=None,
+            **trainer.norms,
         )
         self._pairs.set_epoch(epoch)
 

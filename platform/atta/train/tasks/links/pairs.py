@@ -113,6 +113,9 @@ def without_held_out(data: Any, split: Split) -> Any:
     """
     source, target = data.n_id[data.edge_index]
     kept = split.readable(data, source, target)
+    if "edge_weight" in data:
+        kept |= source == target  # what the norm has added, or weighs nothing
+        data.edge_weight = data.edge_weight[kept]
     data.num_sampled_edges = _by_hop(data.num_sampled_edges, kept)
     data.edge_index = data.edge_index[:, kept]
     return data

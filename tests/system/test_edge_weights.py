@@ -1,0 +1,170 @@
+"""Layers of PyG and DGL over batches whose edges are weighed by degrees of the whole graph: the graph's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atta
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition import partition_graph
+from atta.partition.graph import GraphWriter
+from tests.system.conftest import SmallGraph
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+
+CLOSE = 1e-6
+
+
+@pytest.fixture
+def cluster(placements: dict[str, atta.LocalCluster]) -> atta.LocalCluster:
+    return placements["4 parts by metis on 2 daemons, 1 threads"]
+
+
+def rows_of(graph: SmallGraph, ids: Any) -> Any:
+    order = np.argsort(graph.ids)
+    return torch.from_numpy(order[np.searchsorted(graph.ids[order], np.asarray(ids))])
+
+
+def gcn(normalize: bool) -> Any:
+    """PyG's GCN of two layers, always with the same weights."""
+    from torch_geometric.nn import GCN
+
+    torch.manual_seed(5)
+    return GCN(16, 16, num_layers=2, out_channels=4, normalize=normalize).double()
+
+
+def of_whole(graph: SmallGraph) -> Any:
+    edges = torch.from_numpy(np.stack([graph.src, graph.dst]))
+    with torch.no_grad():
+        return gcn(normalize=True)(torch.from_numpy(graph.x).double(), edges)
+
+
+def of_data(data: Any, **trimmed: Any) -> Any:
+    with torch.no_grad():
+        return gcn(normalize=False)(data.x.double(), data.edge_index, data.edge_weight.double(), **trimmed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"unbiased": True, "method": "labor"},
+        {"frontier": "all"},
+        {"frontier": "all", "disjoint": True},
+        {"subgraph_type": "induced"},
+        {"edge_tables": ["weight", "note"], "edge_ids": False},
+    ],
+)
+def test_a_gcn_computes_what_it_computes_on_the_graph(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
+) -> None:
+    whole = of_whole(small_graph)
+    loader = atta.NeighborLoader(cluster, [-1, -1], None, batch_size=40, edge_norm="gcn", **options)
+    for batch in loader:
+        data = batch.to_pyg()
+        wanted = whole[rows_of(small_graph, batch.n_id()[: batch.batch_size])]
+        assert torch.allclose(of_data(data)[: batch.batch_size], wanted, atol=CLOSE, rtol=0)
+        if batch.origin.by_hop and "frontier" not in options:
+            per_hop = {f"num_sampled_{kind}_per_hop": data[f"num_sampled_{kind}"] for kind in ("nodes", "edges")}
+            assert torch.allclose(of_data(data, **per_hop)[: batch.batch_size], wanted, atol=CLOSE, rtol=0)
+        if "edge_tables" in options:
+            loops = data.edge_index[0] == data.edge_index[1]
+            assert (data.table_edge_weight[loops & (data.edge_weight > 0)] == 0).all()
+
+
+def test_links_have_the_weights_of_the_graph(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    ends = np.stack([small_graph.src_ids, small_graph.dst_ids])[:, 100:140]
+    whole = of_whole(small_graph)
+    loader = atta.LinkNeighborLoader(
+        cluster, [-1, -1], ends, neg_sampling="binary", batch_size=16, edge_norm="gcn", exclude_edges=None
+    )
+    for batch in loader:
+        data = batch.to_pyg()
+        ends_of = torch.unique(data.edge_label_index)
+        wanted = whole[rows_of(small_graph, data.n_id[ends_of])]
+        assert torch.allclose(of_data(data)[ends_of], wanted, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("frontier", ["new", "all"])
+@pytest.mark.parametrize("norm", ["both", "row"])
+def test_blocks_of_dgl(cluster: atta.LocalCluster, small_graph: SmallGraph, norm: str, frontier: str) -> None:
+    dgl = pytest.importorskip("dgl")
+    ours = [dgl.nn.GraphConv(16, 16, norm="none", allow_zero_in_degree=True).double() for _ in range(2)]
+    theirs = [
+        dgl.nn.GraphConv(16, 16, norm="both" if norm == "both" else "right", allow_zero_in_degree=True).double()
+        for _ in range(2)
+    ]
+    graph = dgl.graph((torch.from_numpy(small_graph.src), torch.from_numpy(small_graph.dst)), num_nodes=300)
+    loader = atta.NeighborLoader(cluster, [-1, -1], None, batch_size=40, edge_norm=norm, frontier=frontier)
+    with torch.no_grad():
+        whole = torch.from_numpy(small_graph.x).double()
+        for layer, other in zip(theirs, ours, strict=True):
+            other.load_state_dict(layer.state_dict())
+            whole = layer(graph, whole).tanh()
+        for batch in loader:
+            blocks, x = batch.to_dgl(), torch.from_numpy(batch.table("x")).double()
+            for block, layer in zip(blocks, ours, strict=True):
+                x = layer(block, x, edge_weight=block.edata["edge_weight"].double()).tanh()
+            assert torch.allclose(x, whole[rows_of(small_graph, batch.n_id()[: batch.batch_size])], atol=CLOSE, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[atta.LocalCluster, dict[str, Any]]]:
+    """Authors write papers, which cite papers: the cluster, and the edges by type as ids of ends."""
+    folder, rng = tmp_path_factory.mktemp("typed"), np.random.default_rng(3)
+    counts = {"author": 30, "paper": 50}
+    edges = {
+        "author__writes__paper": rng.integers(0, [[30], [45]], (2, 120)),
+        "paper__cites__paper": rng.integers(0, [[45], [48]], (2, 150)),
+        "paper__rev_writes__author": rng.integers(0, [[45], [28]], (2, 80)),
+    }
+    with GraphWriter(folder / "graph") as writer:
+        for node_type, count in counts.items():
+            tables = {"x": rng.standard_normal((count, 8)).astype(np.float32)}
+            writer.add_nodes(node_type, count, tables=tables, splits={"train": np.arange(count)})
+        for edge_type, (src, dst) in edges.items():
+            writer.add_edges(edge_type, src, dst)
+    partition_graph(folder / "graph", folder / "data", parts=2, method="random", seed=1)
+    with atta.local(folder / "data") as cluster:
+        yield cluster, edges
+
+
+def test_edges_of_several_types(typed: tuple[atta.LocalCluster, dict[str, Any]]) -> None:
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+    cluster, edges = typed
+    names = {"author__writes__paper": "both", "paper__cites__paper": "gcn"}
+    src, dst = edges["author__writes__paper"]
+    of_writes = (np.bincount(src)[src] * np.bincount(dst)[dst]) ** -0.5
+    found, weight = gcn_norm(torch.from_numpy(edges["paper__cites__paper"]), None, 50)
+    pairs = zip(*found.tolist(), weight.tolist(), strict=True)
+    of_cites = {(u, v): w for u, v, w in pairs}  # parallel edges weigh the same
+    for batch in atta.NeighborLoader(cluster, [-1, -1], ("paper", None), batch_size=9, edge_norm=names, unbiased=False):
+        data = batch.to_pyg()
+        assert "edge_weight" not in data["paper", "rev_writes", "author"]
+        writes, cites = data["author", "writes", "paper"], data["paper", "cites", "paper"]
+        assert np.allclose(writes.edge_weight, of_writes[writes.e_id], rtol=1e-6)
+        at = data["paper"].n_id[cites.edge_index].tolist()
+        for u, v, w, e in zip(*at, cites.edge_weight.tolist(), cites.e_id.tolist(), strict=True):
+            assert w == pytest.approx(0 if u == v and e >= 0 else of_cites[u, v], rel=1e-6)
+    with pytest.raises(ConfigError, match="author__writes__paper lead from 'author' to 'paper'"):
+        atta.NeighborLoader(cluster, [-1], ("paper", None), edge_norm="gcn")
+
+
+def test_what_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    def loader(**options: Any) -> None:
+        atta.NeighborLoader(cluster, [3], small_graph.train_ids, **options)
+
+    with pytest.raises(UnknownNameError, match="unknown edge_norm 'gcm'; did you mean 'gcn'"):
+        loader(edge_norm="gcm")
+    with pytest.raises(ConfigError, match="not with times"):
+        loader(unbiased=True, time_attr="time", input_time=np.zeros(120, np.int64))
+    with pytest.raises(ConfigError, match="bidirectional"):
+        loader(edge_norm="row", subgraph_type="bidirectional")
+    with pytest.raises(ConfigError, match="unbiased: only for drawn edges"):
+        loader(unbiased=True, subgraph_type="induced")
