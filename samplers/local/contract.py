@@ -7,9 +7,11 @@ machine: only on the code.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import inspect
+import textwrap
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -22,7 +24,7 @@ from atta.samplers.methods import Method
 from atta.samplers.operators.local import sample_locally
 from atta.samplers.operators.registry import available, make_operator
 
-__all__ = ["golden_graph", "operator_fingerprint", "sampling_contract"]
+__all__ = ["code_alone", "golden_graph", "operator_fingerprint", "sampling_contract"]
 
 VERTICES, EDGES, SEEDS = 97, 960, 16
 HOPS = (4, 3)
@@ -70,9 +72,18 @@ def _told(operator: Any) -> str:
         release = "" if operator.dist is None else f"{operator.dist.name} {operator.dist.version}"
         return f"{operator.value} {release}"
     try:
-        return inspect.getsource(operator)
+        return code_alone(inspect.getsource(operator))
     except OSError:
         return str(operator.__qualname__)
+
+
+def code_alone(source: str) -> str:
+    """Source text without what changes no draw: comments, docstrings and layout."""
+    tree = ast.parse(textwrap.dedent(source))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def golden_graph() -> LocalGraph:

@@ -45,6 +45,25 @@ def test_a_build_that_draws_differently_has_another_contract(monkeypatch: pytest
     assert golden.sampling_contract.__wrapped__() != before
 
 
+OPERATOR = '''
+    class Ring:
+        """Draws rings."""
+
+        size = 3  # vertices
+
+        def draw(self, size):
+            """A ring."""
+            return {body}
+'''
+
+
+def test_words_about_an_operator_do_not_count() -> None:
+    told = OPERATOR.format(body="range(size)")
+    bare = "\n".join(line for line in told.splitlines() if '"""' not in line).replace("  # vertices", "")
+    assert golden.code_alone(told) == golden.code_alone(bare)
+    assert golden.code_alone(told) != golden.code_alone(OPERATOR.format(body="range(1, size)"))
+
+
 def test_the_golden_graph_tries_all_kinds_of_vertices() -> None:
     graph = golden.golden_graph()
     degrees = np.diff(graph.indptr)
