@@ -7,12 +7,23 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
 from atta.errors import ConfigError
-from atta.train.models.forms import BLOCKS, TRIMMED, WHOLE, Layers, NoFormError, Sample, SmallGraph, Step, run
-from atta.train.models.remedies import Remedy, remedies_for, weighted
+from atta.train.models.forms import (
+    BLOCKS,
+    TRIMMED,
+    WHOLE,
+    ModelInput,
+    NoFormError,
+    PartRows,
+    ReadingLayers,
+    SmallGraph,
+    run,
+)
+from atta.train.models.remedies import BIAS_REMEDIES, Remedy, remedies_for, unbiased, weighted
 from atta.train.reports.exactness import FORMS, ExactnessReport, Finding
 
 __all__ = ["check_on"]
@@ -23,7 +34,6 @@ DEEPEST = 24
 """At most this many hops are looked for."""
 DRAWS, FAN_OUT = 400, 2
 """Draws of the first layer, and neighbours in each, that tell its bias."""
-_NO_LOOPS = Remedy((("add_self_loops", True, False),))
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class _Check:
         self._model, self._dtype = _prepared(model, graph)
         self._graph, self._lone = _with_strangers(_cast(graph, self._dtype))
         self._seeds = [*map(int, seeds)]
-        self._layers: Layers
+        self._layers: ReadingLayers
         self._sorted = False
         self._notes: list[str] = []
         self._likely: list[Remedy] = []
@@ -96,11 +106,11 @@ class _Check:
         self._reads, whole = self._depth(), self._reads_strangers()
         self._hops = hops or max(1, found.calls if whole else self._reads)
         reach = 1 if whole else max(1, math.ceil(self._reads / found.calls))
-        self._layers = Layers(found.names, found.calls, reach)
+        self._layers = ReadingLayers(found.names, found.calls, reach)
         self._note_habits(whole=whole)
 
-    def _called(self, graph: SmallGraph) -> list[Step]:
-        self._layers = Layers.of(self._model, graph.whole())
+    def _called(self, graph: SmallGraph) -> list[PartRows]:
+        self._layers = ReadingLayers.of(self._model, graph.whole())
         return run(self._model, self._layers, graph.whole())
 
     def _check_rows(self) -> None:
@@ -207,7 +217,7 @@ class _Check:
         return [_Case(self._seeds)]
 
     def _case(
-        self, case: _Case, whole: Sequence[Step], graph: SmallGraph, remedy: Remedy, model: torch.nn.Module
+        self, case: _Case, whole: Sequence[PartRows], graph: SmallGraph, remedy: Remedy, model: torch.nn.Module
     ) -> tuple[float, str | None]:
         sample = self._batch(graph, case.seeds, remedy)
         give = remedy.norm is not None
@@ -220,7 +230,7 @@ class _Check:
         wanted = run(model, self._layers, alone, case.form, give=give)
         return _first_off(steps, wanted, [torch.zeros(1, dtype=torch.long)] * len(steps), CLOSE[self._dtype])
 
-    def _batch(self, graph: SmallGraph, seeds: Sequence[int], remedy: Remedy) -> Sample:
+    def _batch(self, graph: SmallGraph, seeds: Sequence[int], remedy: Remedy) -> ModelInput:
         return graph.batch(seeds, [-1] * (self._hops + remedy.more_hops), in_order=remedy.in_order)
 
     def _bias(self, draws: int) -> tuple[float | None, bool, list[str]]:
@@ -231,21 +241,30 @@ class _Check:
         if first is None or not chosen or not self._same_in_batches():
             return None, False, []
         try:
-            bias, biased = self._drawn(self._model, first, chosen, draws)
+            bias, biased = self._drawn(self._model, first, chosen, draws, Remedy())
         except NoFormError:
             return None, False, []
-        found = []
-        own = _NO_LOOPS.changed(self._model) if biased else None
-        if own is not None:
-            rows = next(s.rows for s in run(own, self._layers, self._graph.whole()) if s.done == 1)
-            found = [] if self._drawn(own, rows, chosen, draws)[1] else [_NO_LOOPS.told(self._model)]
-        return bias, biased, found
+        tried = (remedy for remedy in BIAS_REMEDIES if biased and self._helps(remedy, chosen, draws))
+        return bias, biased, [remedy.told(self._model) for remedy in islice(tried, 1)]
+
+    def _helps(self, remedy: Remedy, chosen: Sequence[int], draws: int) -> bool:
+        own = remedy.changed(self._model)
+        if own is None:
+            return False
+        try:
+            steps = self._truth if remedy.norm else run(own, self._layers, self._graph.whole())
+            first = next(step.rows for step in steps if step.done == 1)
+            return not self._drawn(own, first, chosen, draws, remedy)[1]
+        except NoFormError:
+            return False
 
     def _drawn(
-        self, model: torch.nn.Module, wanted: torch.Tensor, chosen: Sequence[int], draws: int
+        self, model: torch.nn.Module, wanted: torch.Tensor, chosen: Sequence[int], draws: int, remedy: Remedy
     ) -> tuple[float, bool]:
         sample = self._graph.batch([*chosen] * draws, [FAN_OUT] * self._layers.reach, disjoint=True)
-        steps = run(model, self._layers, sample)
+        if remedy.unbiased:
+            sample = unbiased(self._graph, sample, remedy.norm)
+        steps = run(model, self._layers, sample, give=remedy.unbiased)
         rows = next(step.rows for step in steps if step.done == 1)[: len(chosen) * draws]
         rows = rows.reshape(draws, len(chosen), *rows.shape[1:])
         off = (rows.mean(0) - wanted[chosen]).abs()
@@ -271,7 +290,7 @@ def _error(found: torch.Tensor, wanted: torch.Tensor, scale: torch.Tensor | None
 
 
 def _first_off(
-    steps: Sequence[Step], wanted: Sequence[Step], places: Sequence[torch.Tensor], close: float
+    steps: Sequence[PartRows], wanted: Sequence[PartRows], places: Sequence[torch.Tensor], close: float
 ) -> tuple[float, str | None]:
     """The difference of the last rows, and the first part whose rows differ. ``places``: of a step's rows in those wanted."""
     errors = []
@@ -291,7 +310,7 @@ def _prepared(model: torch.nn.Module, graph: SmallGraph) -> tuple[torch.nn.Modul
     double = copy.deepcopy(own).double()
     try:
         sample = _cast(graph, torch.float64).by_target().whole()
-        run(double, Layers(frozenset(), 0), sample)
+        run(double, ReadingLayers(frozenset(), 0), sample)
         return double, torch.float64
     except NoFormError as error:
         single = any(word in str(error) for word in ("dtype", "Double", "double", "float64"))

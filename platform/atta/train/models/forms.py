@@ -14,7 +14,7 @@ import torch
 
 from atta.samplers import LocalGraph, LocalSampler
 
-__all__ = ["BLOCKS", "TRIMMED", "WHOLE", "Layers", "NoFormError", "Sample", "SmallGraph", "Step", "run"]
+__all__ = ["BLOCKS", "TRIMMED", "WHOLE", "ModelInput", "NoFormError", "PartRows", "ReadingLayers", "SmallGraph", "run"]
 
 WHOLE, TRIMMED, BLOCKS = "whole", "trimmed", "blocks"
 
@@ -24,7 +24,7 @@ class NoFormError(Exception):
 
 
 @dataclass(frozen=True)
-class Sample:
+class ModelInput:
     """What a model is called on: a whole graph, or a batch of it.
 
     Attributes:
@@ -81,14 +81,14 @@ class SmallGraph:
         order = torch.from_numpy(np.lexsort(self.edge_index.numpy()))
         return self.with_edges(self.edge_index[:, order], order)
 
-    def whole(self) -> Sample:
+    def whole(self) -> ModelInput:
         """The graph as a model's full forward pass reads it."""
         every = torch.arange(self.num_nodes)
-        return Sample(self.x, self.edge_index, self.edge, every, [self.num_nodes], [self.edge_index.shape[1]])
+        return ModelInput(self.x, self.edge_index, self.edge, every, [self.num_nodes], [self.edge_index.shape[1]])
 
     def batch(
         self, seeds: Sequence[int], fan_outs: Sequence[int], *, in_order: bool = False, disjoint: bool = False
-    ) -> Sample:
+    ) -> ModelInput:
         """The batch of some seeds as Atta's loaders make it. ``in_order``: the edges of a vertex stand as in this graph,
         not by source."""
         found = self._sampler.sample(np.array(seeds), fan_outs, disjoint=disjoint)
@@ -100,7 +100,7 @@ class SmallGraph:
         nodes = np.cumsum(found.num_sampled_nodes).tolist()
         edges = np.cumsum([0, *found.num_sampled_edges]).tolist()
         rows = {name: table[chosen] for name, table in self.edge.items()}
-        return Sample(self.x[n_id], torch.from_numpy(ends), rows, n_id, nodes, edges)
+        return ModelInput(self.x[n_id], torch.from_numpy(ends), rows, n_id, nodes, edges)
 
     @cached_property
     def _sampler(self) -> LocalSampler:
@@ -109,7 +109,7 @@ class SmallGraph:
 
 
 @dataclass(frozen=True)
-class Step:
+class PartRows:
     """What a part of a model has given.
 
     Attributes:
@@ -124,7 +124,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Layers:
+class ReadingLayers:
     """The parts of a model that read neighbours: which modules (by name), and how often they are called in all.
 
     Attributes:
@@ -136,7 +136,7 @@ class Layers:
     reach: int = 1
 
     @classmethod
-    def of(cls, model: torch.nn.Module, sample: Sample) -> Layers:
+    def of(cls, model: torch.nn.Module, sample: ModelInput) -> ReadingLayers:
         """Look at one call of ``model``. What the model hands its edges to is a layer, the model itself if nothing is; what
         hands them on to several parts consists of layers."""
         root = _Call("")
@@ -178,14 +178,14 @@ class _Call:
 
 def run(
     model: torch.nn.Module,
-    layers: Layers,
-    sample: Sample,
+    layers: ReadingLayers,
+    sample: ModelInput,
     form: str = WHOLE,
     *,
     give: bool = False,
-    first: Sample | None = None,
+    first: ModelInput | None = None,
     seed: int = 0,
-) -> list[Step]:
+) -> list[PartRows]:
     """Call a copy of ``model`` on a sample and return what its parts gave, in their order; the last one is the model.
 
     Args:
@@ -203,7 +203,7 @@ def run(
         _called(own, first)
     seen = _Observer(own, layers, sample, form, give=give)
     out = _called(own, sample, seed)
-    return [*seen.steps, Step("the output", seen.done, out)]
+    return [*seen.steps, PartRows("the output", seen.done, out)]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class _Part:
     """Which rows and edges of a batch a layer needs. ``rows``: that there are before the layer; ``targets``: None, or how
     many of the rows are those of targets, which stand apart."""
 
-    sample: Sample
+    sample: ModelInput
     rows: int
     nodes: int
     edges: int
@@ -234,8 +234,10 @@ class _Part:
 class _Observer:
     """Hooks of a model that change what its layers are given and keep what they and the parts between them return."""
 
-    def __init__(self, model: torch.nn.Module, layers: Layers, sample: Sample, form: str, *, give: bool) -> None:
-        self.steps: list[Step] = []
+    def __init__(
+        self, model: torch.nn.Module, layers: ReadingLayers, sample: ModelInput, form: str, *, give: bool
+    ) -> None:
+        self.steps: list[PartRows] = []
         self.done = self._within = 0
         self._sample, self._form, self._reach, self._give = sample, form, layers.reach, give
         self._rows = len(sample.x)
@@ -281,19 +283,19 @@ class _Observer:
                 rows = _first_tensor(out)
                 if rows is not None and rows.dim():
                     self._rows = len(rows)
-                    self.steps.append(Step(f"{name or 'the model'} ({type(module).__name__})", self.done, rows))
+                    self.steps.append(PartRows(f"{name or 'the model'} ({type(module).__name__})", self.done, rows))
 
         return ended
 
     def _between(self, name: str) -> Callable[..., None]:
         def ended(module: Any, args: Any, out: Any) -> None:
             if self._within == 0 and isinstance(out, torch.Tensor) and out.dim() and len(out) == self._rows:
-                self.steps.append(Step(f"{name} ({type(module).__name__})", self.done, out))
+                self.steps.append(PartRows(f"{name} ({type(module).__name__})", self.done, out))
 
         return ended
 
 
-def _called(model: torch.nn.Module, sample: Sample, seed: int = 0) -> torch.Tensor:
+def _called(model: torch.nn.Module, sample: ModelInput, seed: int = 0) -> torch.Tensor:
     """[n, ...], what a model says of a sample; draws of its own follow from ``seed``. Raises NoFormError."""
     known = inspect.signature(model.forward).parameters
     edge = {name: rows for name, rows in sample.edge.items() if name in known}

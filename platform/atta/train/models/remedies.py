@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
 
-from atta.train.models.forms import SmallGraph
+from atta.train.models.forms import ModelInput, SmallGraph
 
-__all__ = ["REMEDIES", "Remedy", "remedies_for", "weighted"]
+__all__ = ["BIAS_REMEDIES", "REMEDIES", "Remedy", "remedies_for", "unbiased", "weighted"]
 
 _NORMS = ("both", "right", "left")
 
@@ -25,12 +25,14 @@ class Remedy:
         more_hops: hops that batches get beyond those that the model reads.
         in_order: the edges of a vertex stand in the user's order.
         norm: edges get weights from the degrees of the whole graph, see ``weighted``.
+        unbiased: drawn edges weigh more, see ``unbiased``.
     """
 
     settings: tuple[tuple[str, object, object], ...] = ()
     more_hops: int = 0
     in_order: bool = False
     norm: str | None = None
+    unbiased: bool = False
 
     def changed(self, model: torch.nn.Module) -> torch.nn.Module | None:
         """A copy of the model with the settings; None if it has none of them."""
@@ -45,6 +47,8 @@ class Remedy:
         parts = sorted({f"{type(module).__name__}({name}={to!r})" for module, name, to in self._held(model)})
         if self.norm:
             parts.append(f'edge_norm="{self.norm}"')
+        if self.unbiased:
+            parts.append("unbiased=True")
         if self.in_order:
             parts.append('edge_order="file"')
         if self.more_hops:
@@ -64,6 +68,7 @@ class Remedy:
             self.more_hops + other.more_hops,
             self.in_order or other.in_order,
             self.norm or other.norm,
+            self.unbiased or other.unbiased,
         )
 
 
@@ -78,6 +83,14 @@ REMEDIES = (
     Remedy((("add_self_loops", True, False),)),
 )
 """In the order in which they are tried."""
+_NO_LOOPS = REMEDIES[-1]
+BIAS_REMEDIES = (
+    Remedy(unbiased=True),
+    *(Remedy(_OWN_NORM, norm=norm, unbiased=True) for norm in ("gcn", "both", "row")),
+    _NO_LOOPS,
+    _NO_LOOPS + Remedy(unbiased=True),
+)
+"""What may make the first layer's mean over draws its value with all neighbours."""
 
 
 def remedies_for(
@@ -116,18 +129,47 @@ def weighted(graph: SmallGraph, norm: str) -> SmallGraph:
     norm: ``"gcn"``: 1 / sqrt(d of source * d of target), in-degrees with one self-loop for each vertex, as PyG adds them;
         ``"both"``: 1 / sqrt(out-degree of source * in-degree of target); ``"row"``: 1 / in-degree of the target.
     """
-    given = graph.edge.get("edge_weight")
     if norm == "gcn":
         graph = _looped(graph)
-    source, target = graph.edge_index
-    weight = torch.ones(len(source), dtype=graph.x.dtype) if given is None else graph.edge["edge_weight"]
-    into = torch.zeros(graph.num_nodes, dtype=weight.dtype).index_add_(0, target, weight)
-    out_of = torch.zeros(graph.num_nodes, dtype=weight.dtype).index_add_(0, source, weight)
-    if norm == "row":
-        weight = weight / into[target]
-    else:
-        weight = weight / ((into if norm == "gcn" else out_of)[source] * into[target]).sqrt()
+    weight = _weights(graph) * _scale(graph, norm, *graph.edge_index)
     return SmallGraph(graph.x, graph.edge_index, {**graph.edge, "edge_weight": weight.nan_to_num(0, 0, 0)})
+
+
+def unbiased(graph: SmallGraph, sample: ModelInput, norm: str | None) -> ModelInput:
+    """The sample with ``edge_weight`` so that sums over drawn edges are, on average, those over all edges of the graph.
+
+    norm: as for ``weighted``; ``"gcn"`` adds the vertices' edges to themselves, which are not drawn.
+    """
+    read = _looped(graph) if norm == "gcn" else graph
+    source, target = sample.n_id[sample.edge_index]
+    drawn = torch.bincount(sample.edge_index[1], minlength=len(sample.x))[sample.edge_index[1]]
+    given = sample.edge.get("edge_weight", torch.ones(len(source), dtype=sample.x.dtype))
+    weight = given * graph.in_degrees[target] / drawn
+    if norm is not None:
+        weight = weight * _scale(read, norm, source, target)
+    if norm != "gcn":
+        return replace(sample, edge={**sample.edge, "edge_weight": weight})
+    own = torch.arange(sample.nodes[-2])
+    places = sample.n_id[own]
+    loops = _weights(read)[-graph.num_nodes :][places] * _scale(read, norm, places, places)
+    weights = torch.cat([weight.masked_fill(source == target, 0), loops])
+    edge_index = torch.cat([sample.edge_index, torch.stack([own, own])], dim=1)
+    return replace(sample, edge_index=edge_index, edge={"edge_weight": weights})
+
+
+def _scale(graph: SmallGraph, norm: str, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """What a norm multiplies the weights of some edges with."""
+    weight = _weights(graph)
+    into, out_of = (torch.zeros(graph.num_nodes, dtype=weight.dtype).index_add_(0, ends, weight)
+                    for ends in reversed(graph.edge_index))  # fmt: skip
+    if norm == "row":
+        return 1 / into[target]
+    return 1 / ((into if norm == "gcn" else out_of)[source] * into[target]).sqrt()
+
+
+def _weights(graph: SmallGraph) -> torch.Tensor:
+    found = graph.edge.get("edge_weight")
+    return torch.ones(graph.edge_index.shape[1], dtype=graph.x.dtype) if found is None else found
 
 
 def _looped(graph: SmallGraph) -> SmallGraph:
