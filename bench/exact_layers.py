@@ -7,6 +7,7 @@ on batches of it, and writes ``docs/exact-layers.md``.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import warnings
@@ -112,14 +113,16 @@ def _size(finding: Finding) -> str:
         return "none"
     if finding.equal:
         return "="
-    return "fails" if finding.error is None else f"{finding.error:.2f}" if finding.error >= 0.005 else "< 0.01"
+    if finding.error is None or not math.isfinite(finding.error):
+        return "fails"
+    return f"{finding.error:.2f}" if finding.error >= 0.005 else "< 0.01"
 
 
 def row_of(kind: Kind, depths: Sequence[int] = DEPTHS) -> Row:
     """Try one kind with these numbers of layers; its cause if it cannot be made or called."""
     graph = graph_of_rows()
     try:
-        reports = [check_on(kind.make(depth), graph, SEEDS, draws=400 if depth == 1 else 0) for depth in depths]
+        reports = [check_on(kind.make(depth), graph, SEEDS, draws=2000 if depth == 1 else 0) for depth in depths]
     except (Exception, ConfigError) as error:  # whatever a layer raises that cannot be made or called so
         return Row(kind, cause=_cause(error))
     return Row(kind, tuple(reports))
@@ -214,7 +217,7 @@ page is made by `make exact-layers`, which runs models of one, two and three lay
 - **equal with**: each was tried, and makes the batch, and all forms that differ, equal. `edge_norm` is an argument of
   `NeighborLoader`: the layer's own normalisation is off then (`normalize=False`; in DGL `norm="none"`), and it gets
   `edge_weight`. `one hop more`: one fan-out of -1 more than the model reads hops.
-- **fan-outs**: with 2 of the neighbours the mean of one layer's rows over 400 draws is that with all (`unbiased`, within
+- **fan-outs**: with 2 of the neighbours the mean of one layer's rows over 2,000 draws is that with all (`unbiased`, within
   five standard errors), or off by this share of the largest value. In brackets: what makes it unbiased.
 - **predict**: what [`atta.predict`](inference.md#a-model-of-your-own) does with the layer.
 

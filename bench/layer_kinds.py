@@ -18,6 +18,8 @@ from atta.train.models.forms import NoFormError, SmallGraph
 WIDTH, EDGE_WIDTH, TYPES = 8, 3, 3
 EDGE_ARGUMENTS: tuple[tuple[str, ...], ...] = ((), ("edge_attr",), ("edge_type",), ("edge_type", "edge_attr"))
 """What a layer is given of edges: the first of these with which it can be called."""
+_RELATIONS = ("node", "first", "node"), ("node", "second", "node")
+_EDGE_INDICES = ("edge_index", "pos_edge_index", "neg_edge_index")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Kind:
     single: Callable[[], torch.nn.Module] | None = None
 
 
-def graph_of_rows(seed: int = 0, vertices: int = 200, edges: int = 1200) -> SmallGraph:
+def graph_of_rows(seed: int = 0, vertices: int = 200, edges: int = 700) -> SmallGraph:
     """A random directed graph in float64 with three hubs, vertices without in-edges, self-loops and edges that come twice,
     in no order."""
     random = torch.Generator().manual_seed(seed)
@@ -82,7 +84,7 @@ class Stacked(torch.nn.Module):
         edges = {"edge_attr": edge_attr, "edge_type": edge_type}
         first = x
         for number, layer in enumerate(self.layers):
-            x = layer(x, **self._asked(layer, first, edge_index, edges))
+            x = layer(x, **self._asked(layer, first[: len(x)], edge_index, edges))
             x = x[0] if isinstance(x, tuple) else x
             x = x.flatten(1)
             if number == len(self.fits):
@@ -103,7 +105,7 @@ class Stacked(torch.nn.Module):
             "type_vec": (first[:, 0] > 0).long(),
         }
         known = list(inspect.signature(layer.forward).parameters)[1:]
-        found: dict[str, Any] = {name: edge_index for name in known if name.endswith("edge_index")}
+        found: dict[str, Any] = {name: edge_index for name in known if name in _EDGE_INDICES}
         found |= {name: rows[name] for name in known if name in rows}
         return found | {name: edges[name] for name in self.gives if name in known}
 
@@ -119,15 +121,19 @@ class Aggregated(pyg.MessagePassing):  # type: ignore[misc]
 
 
 class OfOneType(torch.nn.Module):
-    """A layer of typed graphs on a graph of one type."""
+    """A layer of typed graphs on a graph with one type of vertices and two of edges."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> Any:
         """[n, ...]."""
-        return self.layer({"node": x}, {("node", "to", "node"): edge_index})["node"]
+        edges = {
+            relation: edge_index[:, (edge_type == 0) == first]
+            for relation, first in zip(_RELATIONS, (True, False), strict=True)
+        }
+        return self.layer({"node": x}, edges)["node"]
 
 
 class WithHistory(torch.nn.Module):
@@ -192,11 +198,11 @@ def _values() -> dict[str, Any]:
         **dict.fromkeys(("K", "k", "kernel_size", "n_kernels", "filter_size", "num_layers", "processing_steps"), 2),
         **dict.fromkeys(("num_heads", "n_steps", "prop_step", "num_node_types", "num_types", "groups"), 2),
         **dict.fromkeys(("edge_type_emb_dim", "edge_attr_emb_dim", "out_edge_feats", "patch_size"), 4),
-        "alpha": 0.1, "alp": 0.5, "lam": 0.5, "q": 0.5, "delta": 1.0, "layer": 1, "max_num_elements": 128,
+        "alpha": 0.1, "alp": 0.5, "lam": 0.5, "q": 0.5, "delta": 1.0, "layer": 1, "max_num_elements": 512,
         "deg": histogram(), "aggregators": ["mean", "max"], "scalers": ["identity", "amplification"],
         "aggrs": ["mean", "max"], "aggr": "mean", "scaler": ["identity", "attenuation"], "aggregator_type": "mean",
         "gate_nn": torch.nn.Linear(WIDTH, 1), "nn": _mlp(WIDTH), "first_aggr": True,
-        "edge_func": torch.nn.Linear(EDGE_WIDTH, WIDTH * WIDTH), "metadata": (["node"], [("node", "to", "node")]),
+        "edge_func": torch.nn.Linear(EDGE_WIDTH, WIDTH * WIDTH), "metadata": (["node"], [*_RELATIONS]),
         "mlp_h": _mlp(WIDTH, 3), "mlp_f": _mlp(WIDTH + 3), "mlp_g": _mlp(WIDTH), "conv": pyg.SAGEConv(WIDTH, WIDTH),
     }  # fmt: skip
 

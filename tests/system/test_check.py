@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_edges_in_the_order_of_the_file(
     assert np.array_equal(ordered.edge_table("weight"), small_graph.edge_weight[e_id])
     assert ordered.num_sampled_edges() == plain.num_sampled_edges()
     ends = np.cumsum([0, *ordered.num_sampled_edges()])
-    for first, last in zip(ends, ends[1:], strict=False):
+    for first, last in pairwise(ends.tolist()):
         part = slice(first, last)
         assert sorted(e_id[part]) == sorted(plain.e_id()[part])
         assert np.array_equal(np.lexsort((e_id[part], col[part])), np.arange(last - first))

@@ -32,7 +32,7 @@ CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """At most this share of the largest value counts as equal."""
 DEEPEST = 24
 """At most this many hops are looked for."""
-DRAWS, FAN_OUT = 400, 2
+DRAWS, FAN_OUT = 1000, 2
 """Draws of the first layer, and neighbours in each, that tell its bias."""
 
 
@@ -86,12 +86,13 @@ def check_on(
 class _Check:
     def __init__(self, model: torch.nn.Module, graph: SmallGraph, seeds: Sequence[int], hops: int | None) -> None:
         self._model, self._dtype = _prepared(model, graph)
-        self._graph, self._lone = _with_strangers(_cast(graph, self._dtype))
         self._seeds = [*map(int, seeds)]
+        self._graph, self._lone = _with_strangers(_cast(graph, self._dtype), self._seeds[0])
         self._layers: ReadingLayers
         self._sorted = False
         self._notes: list[str] = []
         self._likely: list[Remedy] = []
+        self._hopeless = False
         try:
             self._truth = self._called(self._graph)
         except NoFormError as error:
@@ -142,7 +143,7 @@ class _Check:
     def _depth(self) -> int:
         """The largest distance of a vertex whose features the model's rows depend on: seen on paths, of each of which one
         vertex has other features."""
-        paths, ends = _paths(self._graph, DEEPEST)
+        paths, ends = _paths(self._graph, DEEPEST, DEEPEST + 1)
         length = DEEPEST + 1
         x = paths.x.clone()
         changed = ends[1:] + torch.arange(1, length)
@@ -186,8 +187,9 @@ class _Check:
                 return False
 
         forms = [form] if form == "second" else [*dict.fromkeys([form, "batch"])]
-        found = remedies_for(self._model, works, [] if form == "second" else self._likely)
+        found = remedies_for(self._model, works, [] if form == "second" else self._likely, pairs=not self._hopeless)
         self._likely = self._likely or found
+        self._hopeless = self._hopeless or (form == "batch" and not found)
         return tuple(remedy.told(self._model) for remedy in found)
 
     def _compared(self, form: str, remedy: Remedy, model: torch.nn.Module) -> tuple[float, str | None]:
@@ -243,6 +245,8 @@ class _Check:
         try:
             bias, biased = self._drawn(self._model, first, chosen, draws, Remedy())
         except NoFormError:
+            return None, False, []
+        if math.isnan(bias):
             return None, False, []
         tried = (remedy for remedy in BIAS_REMEDIES if biased and self._helps(remedy, chosen, draws))
         return bias, biased, [remedy.told(self._model) for remedy in islice(tried, 1)]
@@ -307,6 +311,9 @@ def _prepared(model: torch.nn.Module, graph: SmallGraph) -> tuple[torch.nn.Modul
         own = copy.deepcopy(model).cpu().eval()
     except Exception as error:
         raise ConfigError(f"{type(model).__name__}: cannot be copied: {' '.join(str(error).split())}") from None
+    for module in own.modules():  # what layers keep of an earlier call is of another graph
+        for name in [name for name in vars(module) if name.startswith("_cached")]:
+            setattr(module, name, None)
     double = copy.deepcopy(own).double()
     try:
         sample = _cast(graph, torch.float64).by_target().whole()
@@ -327,14 +334,28 @@ def _other_rows(x: torch.Tensor) -> torch.Tensor:
     return x.roll(1, 0) * -2 + 1 if x.is_floating_point() else x.roll(1, 0)
 
 
-def _with_strangers(graph: SmallGraph) -> tuple[SmallGraph, int]:
-    """The graph, a vertex without edges, whose number is returned, the graph again with other features, and another vertex
-    without edges. No path leads from the second part to the first, and no batch of the first holds it."""
+def _with_strangers(graph: SmallGraph, seed: int) -> tuple[SmallGraph, int]:
+    """The graph with more vertices: a path into ``seed``, so that no batch holds all that a model may read; a vertex without
+    edges, whose number is returned; all of this again with other features and with a vertex that has edges from all others,
+    from where no path leads here; and another vertex without edges.
+    """
+    graph = _joined(graph, seed)
     count = graph.num_nodes
     x = torch.cat([graph.x, graph.x[:1], graph.x.flip(0), graph.x[1:2]])
-    edge_index = torch.cat([graph.edge_index, graph.edge_index + count + 1], dim=1)
-    twice = torch.arange(graph.edge_index.shape[1]).repeat(2)
-    return SmallGraph(x, edge_index, graph.with_edges(edge_index, twice).edge), count
+    every = torch.arange(graph.edge_index.shape[1])
+    hub = torch.stack([torch.arange(count), torch.full((count,), seed)])
+    edge_index = torch.cat([graph.edge_index, torch.cat([graph.edge_index, hub], dim=1) + count + 1], dim=1)
+    chosen = torch.cat([every, every, torch.arange(count) % len(every)])
+    return SmallGraph(x, edge_index, graph.with_edges(edge_index, chosen).edge), count
+
+
+def _joined(graph: SmallGraph, seed: int) -> SmallGraph:
+    """The graph with a path to ``seed`` that is longer than any model reads."""
+    (path, _), count = _paths(graph, DEEPEST + 2, 1), graph.num_nodes
+    link = torch.tensor([[count], [seed]])
+    edge_index = torch.cat([graph.edge_index, path.edge_index + count, link], dim=1)
+    edge = {name: torch.cat([rows, path.edge[name], rows[:1]]) for name, rows in graph.edge.items()}
+    return SmallGraph(torch.cat([graph.x, path.x]), edge_index, edge)
 
 
 def _with_repeated(graph: SmallGraph, seeds: Sequence[int]) -> SmallGraph:
@@ -346,14 +367,15 @@ def _with_repeated(graph: SmallGraph, seeds: Sequence[int]) -> SmallGraph:
     return graph.with_edges(edge_index, chosen)
 
 
-def _paths(graph: SmallGraph, length: int) -> tuple[SmallGraph, torch.Tensor]:
-    """Equal paths of ``length`` edges, as many as vertices of one, where every vertex but the first of a path has another
-    in-neighbour beside; and the vertices that they end at."""
+def _paths(graph: SmallGraph, length: int, count: int) -> tuple[SmallGraph, torch.Tensor]:
+    """Equal paths of ``length`` edges, both ways, with another vertex beside each but the last; and where each begins. Rows
+    are those of the graph."""
     width = 2 * length + 1
-    chain, step = torch.arange(length), torch.arange(length + 1) * width
-    one = torch.stack([torch.cat([chain + 1, chain + length + 1]), torch.cat([chain, chain])])
-    edge_index = (one[:, None] + step[:, None]).reshape(2, -1)
-    rows = torch.arange(width).repeat(length + 1) % graph.num_nodes
-    chosen = torch.arange(one.shape[1]).repeat(length + 1) % graph.edge_index.shape[1]
+    chain, firsts = torch.arange(length), torch.arange(count) * width
+    there = torch.stack([torch.cat([chain + 1, chain + length + 1]), torch.cat([chain, chain])])
+    one = torch.cat([there, there.flip(0)], dim=1)
+    edge_index = (one[:, None] + firsts[:, None]).reshape(2, -1)
+    rows = torch.arange(width).repeat(count) % graph.num_nodes
+    chosen = torch.arange(one.shape[1]).repeat(count) % graph.edge_index.shape[1]
     paths = SmallGraph(graph.x[rows], edge_index, graph.with_edges(edge_index, chosen).edge)
-    return paths.by_target(), step
+    return paths.by_target(), firsts

@@ -94,11 +94,16 @@ BIAS_REMEDIES = (
 
 
 def remedies_for(
-    model: torch.nn.Module, works: Callable[[Remedy, torch.nn.Module], bool], likely: Sequence[Remedy] = ()
+    model: torch.nn.Module,
+    works: Callable[[Remedy, torch.nn.Module], bool],
+    likely: Sequence[Remedy] = (),
+    *,
+    pairs: bool = True,
 ) -> list[Remedy]:
     """What works alone; if nothing does, the first pair that does together.
 
     works: tries a remedy on the model that it has changed. likely: if these work, no others are tried.
+    pairs: whether to try them.
     """
     if found := [remedy for remedy in likely if _helps(remedy, model, works)]:
         return found
@@ -107,11 +112,11 @@ def remedies_for(
             continue  # one hop more is enough
         if _helps(remedy, model, works):
             found.append(remedy)
-    if found:
+    if found or not pairs:
         return found
     able = [remedy for remedy in REMEDIES if remedy.changed(model) is not None]
-    pairs = (first + second for first, second in combinations(able, 2) if not _overlap(first, second))
-    return next(([pair] for pair in pairs if _helps(pair, model, works)), [])
+    both = (first + second for first, second in combinations(able, 2) if not _overlap(first, second))
+    return next(([pair] for pair in both if _helps(pair, model, works)), [])
 
 
 def _helps(remedy: Remedy, model: torch.nn.Module, works: Callable[[Remedy, torch.nn.Module], bool]) -> bool:
