@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, LayerNorm, SAGEConv
+from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, LayerNorm, SAGEConv, SGConv
 
 import atta
 from atta.cli.main import cli, main
@@ -147,13 +147,22 @@ def test_embeddings_classes_splits_and_ids(
     assert (train.values == scores.argmax(1)[by_position(small_graph, train.ids)])[clear].all()
 
 
-def test_layers_of_a_users_own_model(small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster]) -> None:
+@pytest.mark.parametrize("num_neighbors", [None, [-1]])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_layers_of_a_users_own_model(
+    small_graph: SmallGraph, clusters: dict[int, atta.LocalCluster], weighted: bool, num_neighbors: list[int] | None
+) -> None:
+    """One with two layers of one hop, one that reads two hops, and modules that read rows alone."""
     torch.manual_seed(2)
-    first, norm, last = SAGEConv(16, 6), torch.nn.LayerNorm(6), GCNConv(6, 3)
-    found = atta.predict(clusters[2], [first, norm, torch.nn.ReLU(), last])
+    first, norm, second, last = SAGEConv(16, 6), torch.nn.LayerNorm(6), SGConv(6, 5), GCNConv(5, 3)
+    tables = {"edge_weight": "weight"} if weighted else {}
+    layers = [first, norm, torch.nn.ReLU(), second, last]
+    found = atta.predict(clusters[2], layers, edge_tables=tables, num_neighbors=num_neighbors)
     edges = torch.from_numpy(np.stack([small_graph.src, small_graph.dst]))
+    given = {"edge_weight": torch.from_numpy(small_graph.edge_weight)} if weighted else {}
     with torch.no_grad():
-        expected = last(norm(first(torch.from_numpy(small_graph.x), edges)).relu(), edges).numpy()
+        hidden = second(norm(first(torch.from_numpy(small_graph.x), edges)).relu(), edges, **given)
+        expected = last(hidden, edges, **given).numpy()
     np.testing.assert_allclose(found.values, expected[by_position(small_graph, found.ids)], rtol=1e-5, atol=1e-5)
 
 
@@ -320,10 +329,9 @@ def test_sampled_batches_give_what_the_trained_model_gives(
     expected = np.stack([scores[i] for i in found.ids.tolist()])
     np.testing.assert_allclose(found.values, expected, rtol=1e-5, atol=1e-5)
     assert not np.allclose(expected, whole_graph(small_graph, gnn)[by_position(small_graph, found.ids)], atol=1e-3)
-    if model != "gcn":  # its degrees are those of the batch
-        exact = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[-1])
-        expected = whole_graph(small_graph, gnn)[by_position(small_graph, exact.ids)]
-        np.testing.assert_allclose(exact.values, expected, rtol=1e-5, atol=1e-5)
+    exact = atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[-1])
+    expected = whole_graph(small_graph, gnn)[by_position(small_graph, exact.ids)]
+    np.testing.assert_allclose(exact.values, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ConfigError, match="2 fan-outs for 3 layers"):
         atta.predict(clusters[2], folder, "train", what="scores", num_neighbors=[4, 3])
 
@@ -620,21 +628,40 @@ def test_models_of_the_same_weights_and_other_settings_are_different_ones(models
 
 def test_models_that_do_not_fit_are_refused(clusters: dict[int, atta.LocalCluster], tmp_path: Path) -> None:
     cluster = clusters[1]
-    with pytest.raises(ConfigError, match="layer 2 does not take rows of 5"):
-        atta.predict(cluster, [SAGEConv(16, 5), SAGEConv(6, 3)])
-    with pytest.raises(ConfigError, match="not a torch module"):
-        atta.predict(cluster, [SAGEConv(16, 5), "relu"])
-    with pytest.raises(ConfigError, match="at least one layer"):
-        atta.predict(cluster, [torch.nn.ReLU()])
-    for conv in (GCNConv(16, 3, aggr="max"), GCNConv(16, 3, flow="target_to_source")):
-        with pytest.raises(ConfigError, match="takes aggr='add' and flow='source_to_target'"):
-            atta.predict(cluster, [conv])
-    with pytest.raises(ConfigError, match="LSTM depends on the order"):
-        atta.predict(cluster, [SAGEConv(16, 3, aggr="lstm")])
-    with pytest.raises(ConfigError, match="LayerNorm of PyG reads no neighbours"):
-        atta.predict(cluster, [SAGEConv(16, 5), LayerNorm(5), SAGEConv(5, 3)])
-    with pytest.raises(ConfigError, match=r"called as layer\(\(x, x\[:n\]\), edge_index\)"):
-        atta.predict(cluster, [APPNP(2, 0.1)])
+    sage = SAGEConv(16, 5)
+    for layers, words in [
+        (
+            [sage, SAGEConv(6, 3)],
+            r"layer 2 \(SAGEConv\) does not take rows of 5 numbers: called as layer\(\(x, x\[:n\]\), ",
+        ),
+        ([sage, "relu"], "not a torch module"),
+        ([torch.nn.ReLU()], "at least one layer"),
+        ([GCNConv(16, 3, aggr="max")], "takes aggr='add' and flow='source_to_target'"),
+        ([GCNConv(16, 3, flow="target_to_source")], "takes aggr='add' and flow='source_to_target'"),
+        (
+            [SAGEConv(16, 3, aggr="lstm")],
+            r"layer 1 \(SAGEConv\) depends on the order of a vertex' edges.*differ by up to",
+        ),
+        ([sage, LayerNorm(5), SAGEConv(5, 3)], r"layer 2 \(LayerNorm\) gives .* depend on the other rows of the block"),
+        (
+            [sage, torch.nn.Softmax(0)],
+            r"layer 2 \(Softmax\) gives a vertex rows that depend on the other rows of the block",
+        ),
+        ([APPNP(5, 0.1)], "reads more than the in-edges of a vertex within 4 hops"),
+        ([sage, SGConv(5, 3, cached=True)], r"layer 2 \(SGConv\): cached=True of SGConv keeps"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            atta.predict(cluster, layers, edge_tables={})
+    for tables, error in [
+        ({"edge_weight": "wieght"}, "did you mean 'weight'"),
+        ({"edge_wieght": "weight"}, "edge_tables: no layer takes edge_wieght"),
+        (["weight"], "must be such as"),
+        (None, r"takes edge_weight, and edges have weight.*edge_tables=\{\} for nothing"),
+    ]:
+        with pytest.raises(AttaError, match=error):
+            atta.predict(cluster, [GCNConv(16, 3)], edge_tables=tables)
+    with pytest.raises(ConfigError, match="edge_tables: go with layers of your own"):
+        atta.predict(cluster, tmp_path / "any", edge_tables={"edge_weight": "weight"})
     with pytest.raises(ConfigError, match="layers, first to last, as a list"):
         atta.predict(cluster, GraphSAGE(16, 8, 2))
     for wrong in ({"num_neighbors": 3}, {"num_neighbors": [0]}, {"files": 0}, {"batch_size": 0}, {"device": "cuda:77"}):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.client.inference.block import in_degrees, one_prepared
+from atta.client.inference.block import DegreeRule, LayerBlock, in_degrees, one_prepared
 from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare, block_size, share_count
 from atta.errors import ConfigError
 
@@ -95,9 +95,19 @@ def test_a_graph_that_fits_is_read_in_large_blocks() -> None:
     assert block_size(245_000, 12_000_000, 256, row_per_edge=False, queued=False) == (1 << 17) // 50
 
 
-def test_in_degrees_leave_out_self_loops() -> None:
-    edges = np.array([[0, 1, 1, 2, 2], [0, 0, 0, 1, 2]])
-    assert in_degrees(edges, 3).tolist() == [2, 1, 0]
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (DegreeRule(), [3, 2, 1, 1]),
+        (DegreeRule(None), [3, 1, 1, 0]),
+        (DegreeRule(2.0, "w"), [2.25 + 0.5, 3 + 2, 4, 2]),
+        (DegreeRule(None, "w"), [2.75, 3, 4, 0]),
+    ],
+)
+def test_in_degrees_have_one_self_loop_or_those_of_the_graph(rule: DegreeRule, wanted: list[float]) -> None:
+    edges, weights = np.array([[0, 1, 1, 2, 2], [0, 0, 0, 1, 2]]), np.array([0.5, 2, 0.25, 3, 4], np.float32)
+    block = LayerBlock(np.zeros((4, 1), np.float32), edges, 4, {}, {"w": weights})
+    assert in_degrees(block, rule).tolist() == wanted
 
 
 def test_the_next_item_is_prepared_while_one_is_in_use() -> None:

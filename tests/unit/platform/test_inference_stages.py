@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.client.inference.block import Floats, LayerBlock
-from atta.client.inference.stages import (
-    DEGREES,
-    HopCounts,
-    Stage,
-    layer_widths,
-    layerwise_stages,
-    sampled_stages,
-    unread,
-)
+from atta.client.inference.block import DegreeRule, Floats, LayerBlock
+from atta.client.inference.stages import HopCounts, Stage, layerwise_stages, sampled_stages, unread
+from atta.client.inference.trial import layer_widths
 from atta.errors import ConfigError
 
 
@@ -27,26 +21,33 @@ class Sum:
     """Adds up the rows of a vertex and its in-neighbours, and repeats the first number up to ``width``."""
 
     width: int
-    needs_degrees: bool = False
+    degrees: DegreeRule | None = None
     row_per_edge: bool = False
+    hops: int = 1
+    edge_arguments: tuple[str, ...] = ()
 
     def __call__(self, block: LayerBlock) -> Floats:
-        out = block.x[: block.targets].copy()
-        np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]])
-        if self.needs_degrees:
-            assert block.degrees is not None
-            out /= 1 + block.degrees[: block.targets, None]
+        out = block.x.copy()
+        for _ in range(self.hops):
+            before = out.copy()
+            np.add.at(out, block.edge_index[1], before[block.edge_index[0]])
+        out = out[: block.targets]
+        if self.degrees is not None:
+            out /= block.degrees[self.degrees][: block.targets, None]
         return np.repeat(out[:, :1], self.width, axis=1)
 
 
+COUNTED = DegreeRule()
+
+
 def reads(stage: Stage) -> set[object]:
-    used = (stage.reads, DEGREES if stage.degrees else None, *(stage.ends or ()))
+    used = (stage.reads, *stage.degrees.values(), *(stage.ends or ()))
     return {rows for rows in used if rows is not None}
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=5), st.booleans())
 def test_every_stage_reads_what_earlier_ones_have_written(degrees: list[bool], pairs: bool) -> None:
-    layers = [Sum(2 + number, counted) for number, counted in enumerate(degrees)]
+    layers = [Sum(2 + number, COUNTED if counted else None) for number, counted in enumerate(degrees)]
     stages = layerwise_stages(layers, layer_widths(layers, 7), "train", pairs=pairs)
     assert len(stages) == len(layers) + any(degrees) + pairs
     kept: set[object] = set()
@@ -65,31 +66,36 @@ def test_every_stage_reads_what_earlier_ones_have_written(degrees: list[bool], p
 
 
 def test_widths_are_found_by_trying() -> None:
-    assert layer_widths([Sum(3), Sum(1, True), Sum(5)], 4) == [4, 3, 1, 5]
-    with pytest.raises(ConfigError, match="layer 2 gives"):
-        layer_widths([Sum(3), lambda block: np.zeros((2, 3), np.float32)], 4)
+    assert layer_widths([Sum(3), Sum(1, COUNTED), Sum(5)], 4) == [4, 3, 1, 5]
 
 
-def test_layers_on_a_sampled_batch_read_one_hop_less_each() -> None:
+@pytest.mark.parametrize("hops", [(1, 1, 1), (2, 1), (1, 2), (3,)])
+def test_layers_on_a_sampled_batch_read_their_own_hops_less_each(hops: tuple[int, ...]) -> None:
     """A path 3 -> 2 -> 1 -> 0 with one seed: three hops of one vertex each."""
-    layers = [Sum(1), Sum(1), Sum(1)]
-    (stage,) = sampled_stages(layers, [1, 1, 1, 1], None, [2])
+    layers = [Sum(1, hops=h) for h in hops]
+    (stage,) = sampled_stages(layers, [1] * (1 + len(layers)), None, [2])
     assert stage.fan_outs == (2, 2, 2)
     x = np.array([[1], [10], [100], [1000]], np.float32)
     edges = np.array([[1, 2, 3], [0, 1, 2]])
     assert stage.compute is not None
     found = stage.compute(LayerBlock(x, edges, 1), HopCounts([1, 1, 1, 1], [1, 1, 1]))
     whole = x
-    for _ in layers:
+    for _ in range(3):
         whole = whole + np.vstack([whole[1:], [[0]]])
     assert found.tolist() == whole[:1].tolist() == [[1331]]
-    with pytest.raises(ConfigError, match="2 fan-outs for 3 layers"):
+    with pytest.raises(ConfigError, match=f"2 fan-outs for {len(layers)} layers"):
         sampled_stages(layers, [1, 1, 1, 1], None, [2, 2])
 
 
-def test_sampled_layers_take_degrees_of_the_batch() -> None:
-    (stage,) = sampled_stages([Sum(1, True)], [1, 1], None, [2])
-    edges = np.array([[1, 2, 0], [0, 0, 0]])  # the last one is a self-loop
-    assert stage.compute is not None
-    found = stage.compute(LayerBlock(np.array([[3], [4], [5]], np.float32), edges, 1), HopCounts([1, 2], [3]))
-    assert found.tolist() == [[5.0]]
+def test_sampled_layers_take_degrees_of_the_batch_but_with_all_neighbours_those_of_the_graph() -> None:
+    edges, x = np.array([[1, 2, 0], [0, 0, 0]]), np.array([[3], [4], [5]], np.float32)  # the last one is a self-loop
+
+    def found(stage: Stage, degrees: Mapping[DegreeRule, Floats]) -> list[list[float]]:
+        assert stage.compute is not None
+        return stage.compute(LayerBlock(x, edges, 1, degrees), HopCounts([1, 2], [3])).tolist()
+
+    (stage,) = sampled_stages([Sum(1, COUNTED)], [1, 1], None, [2])
+    assert found(stage, {}) == [[5.0]]
+    counting, stage = sampled_stages([Sum(1, COUNTED)], [1, 1], None, [-1])
+    assert counting.writes == stage.degrees[COUNTED]
+    assert found(stage, {COUNTED: np.full(3, 5, np.float32)}) == [[3.0]]

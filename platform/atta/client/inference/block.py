@@ -4,17 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Layer", "LayerBlock", "TypedBlock", "in_degrees", "one_prepared"]
+__all__ = [
+    "DegreeRule",
+    "Floats",
+    "Layer",
+    "LayerBlock",
+    "TypedBlock",
+    "in_degrees",
+    "one_prepared",
+    "self_loops",
+    "with_company",
+]
 
 Floats = npt.NDArray[np.float32]
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class DegreeRule:
+    """How a layer counts in-degrees, as PyG's ``gcn_norm`` does.
+
+    Attributes:
+        loop: weight of the one self-loop that each vertex has in place of its own, which keeps its weight if the edges
+            have weights; None: self-loops are edges like others.
+        weights: which of ``LayerBlock.edge_rows`` has the weights of edges; None: each edge counts 1.
+    """
+
+    loop: float | None = 1.0
+    weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -24,16 +48,19 @@ class LayerBlock:
     Attributes:
         x: float32 [r, channels], rows of the vertices that the layer reads. The first ``targets`` of them are the
             vertices that it computes.
-        edge_index: int64 [2, e], positions in ``x`` of sources and targets; targets ascend.
+        edge_index: int64 [2, e], positions in ``x`` of sources and targets; targets ascend. A layer of several hops
+            has the in-edges of all vertices but those of the last hop.
         targets: number of vertices to compute.
-        degrees: float32 [r], in-edges of each vertex that is read, in the whole graph and without self-loops; None
-            unless the layer asks for them.
+        degrees: float32 [r] by rule, in-degrees in the whole graph of each vertex that is read: those that a layer asks
+            for.
+        edge_rows: [e, ...] rows of edge tables, by the argument of the layer that takes them.
     """
 
     x: Floats
     edge_index: npt.NDArray[np.int64]
     targets: int
-    degrees: Floats | None = None
+    degrees: Mapping[DegreeRule, Floats] = field(default_factory=dict)
+    edge_rows: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,8 +91,16 @@ class Layer(Protocol):
     """A layer of a model: computes a row for each target of a block from the rows that the block has."""
 
     @property
-    def needs_degrees(self) -> bool:
-        """Whether blocks must have in-degrees, as for the normalisation of a GCN."""
+    def hops(self) -> int:
+        """How far it reads: number of hops whose in-edges a block has; 0: the rows of the targets alone."""
+
+    @property
+    def degrees(self) -> DegreeRule | None:
+        """The in-degrees that blocks must have, as for the normalisation of a GCN."""
+
+    @property
+    def edge_arguments(self) -> tuple[str, ...]:
+        """Which of ``LayerBlock.edge_rows`` it reads."""
 
     @property
     def row_per_edge(self) -> bool:
@@ -75,10 +110,35 @@ class Layer(Protocol):
         """float32 [targets, out channels]."""
 
 
-def in_degrees(edge_index: npt.NDArray[np.int64], vertices: int) -> Floats:
-    """float32 [vertices]: in-edges of each vertex among these edges, without self-loops."""
-    source, target = edge_index
-    return np.bincount(target[source != target], minlength=vertices)[:vertices].astype(np.float32)
+def in_degrees(block: LayerBlock, rule: DegreeRule) -> Floats:
+    """float32 [r]: in-degree of each vertex of a block among its edges."""
+    source, target = block.edge_index
+    weights = np.ones(len(source)) if rule.weights is None else block.edge_rows[rule.weights].reshape(-1)
+    if rule.loop is None:
+        return np.bincount(target, weights, minlength=len(block.x)).astype(np.float32)
+    other = source != target
+    counts = np.bincount(target[other], weights[other], minlength=len(block.x))
+    return (counts + self_loops(block, rule.loop, weights)).astype(np.float32)
+
+
+def self_loops(block: LayerBlock, usual: float, weights: npt.NDArray[Any]) -> Floats:
+    """float32 [r]: the weight of each vertex' self-loop: its own, of several the last one, or the usual one."""
+    source, target = block.edge_index
+    found, loops = np.full(len(block.x), usual, np.float32), source == target
+    found[target[loops]] = weights[loops]
+    return found
+
+
+def with_company(block: LayerBlock) -> LayerBlock:
+    """The same block with one more target, the first one, which has edges. Some layers need it; its row means nothing.
+
+    PyG's quantiles look at the value before those of a vertex without edges, so there must be two.
+    """
+    rows = np.concatenate([block.x[:1], block.x, block.x[:1]])
+    edges = np.concatenate([[[len(rows) - 1] * 2, [0, 0]], block.edge_index + 1], axis=1)
+    degrees = {rule: np.pad(found, 1, constant_values=1) for rule, found in block.degrees.items()}
+    of_edges = {n: np.concatenate([np.zeros_like(r, shape=(2, *r.shape[1:])), r]) for n, r in block.edge_rows.items()}
+    return LayerBlock(rows, edges, block.targets + 1, degrees, of_edges)
 
 
 def one_prepared(items: Iterable[Item], prepare: Callable[[Item], Made]) -> Iterator[Made]:

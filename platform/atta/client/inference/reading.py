@@ -15,7 +15,7 @@ from atta.client.inference.block import LayerBlock, TypedBlock, one_prepared
 from atta.client.inference.plan import block_size
 from atta.client.inference.ranking import TargetBlock
 from atta.client.inference.sinks import UserIds
-from atta.client.inference.stages import DEGREES, HopCounts, Rows, Stage, Targets, TypedReads
+from atta.client.inference.stages import HopCounts, Rows, Stage, Targets, TypedReads
 from atta.client.inference.tables import InferenceTables
 from atta.client.inference.task import InferenceTask, TopTargets, target_count
 from atta.client.loaders.minibatch import MiniBatch
@@ -113,6 +113,7 @@ class BlockReader:
             seed=self._task.seed,
             tables=self._features(stage),
             seed_tables=[NAME] if self._writes_strings(stage) else [],
+            edge_tables=sorted(set(stage.edge_tables.values())),
             edge_ids=False,
             job=f"predict-{stage.title.replace(' ', '-')}-{share}",
         )
@@ -168,9 +169,10 @@ class BlockReader:
             x = np.asarray(batch.table(self._task.features), np.float32)
         else:
             x = np.empty((len(n_id), 0), np.float32)
-        degrees = self._table(DEGREES).pull(rows).values if stage.degrees else None
+        degrees = {rule: self._table(of_rule).pull(rows).values for rule, of_rule in stage.degrees.items()}
         counts = HopCounts(batch.num_sampled_nodes(), batch.num_sampled_edges())
-        block = LayerBlock(x, batch.edge_index(), targets, degrees)
+        edge_rows = {name: batch.edge_table(table) for name, table in stage.edge_tables.items()}
+        block = LayerBlock(x, batch.edge_index(), targets, degrees, edge_rows)
         return Prepared(self._ids(stage, batch), rows[:targets], block, counts)
 
     def _check_version(self, batch: MiniBatch) -> None:
@@ -209,7 +211,7 @@ class BlockReader:
     @staticmethod
     def _numbering(stage: Stage) -> list[Rows]:
         """Tables that the stage uses. All of them number their rows alike."""
-        used = (stage.reads, DEGREES if stage.degrees else None, stage.writes)
+        used = (stage.reads, *stage.degrees.values(), stage.writes)
         return [rows for rows in used if rows is not None]
 
     def _table(self, rows: Rows) -> RemoteTable:

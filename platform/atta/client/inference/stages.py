@@ -2,10 +2,10 @@
 
 | stage | reads | writes |
 |---|---|---|
-| in-degrees (only for layers that ask for them) | edges | ``degrees`` |
+| in-degrees (only for layers that ask for them) | edges | ``degrees-k`` |
 | layer k of L, for all vertices | features or ``rows-(k-1)``, edges | ``rows-k`` |
 | layer L, for the vertices asked for | ``rows-(L-1)``, edges | the result, or ``rows-L`` for pairs |
-| sampled, for the vertices asked for, in place of all these | features and edges of sampled batches | the same |
+| sampled, for the vertices asked for, in place of all layers | features and edges of sampled batches | the same |
 | pairs (only if pairs are scored) | ``rows-L`` | the result |
 
 Typed graphs have a stage per layer and node type that it computes (``typed_stages``), and one for each type with
@@ -15,25 +15,23 @@ learnt embeddings, which writes them as ``rows-0``. Sampled, they have one for e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from atta.client.inference.block import Floats, Layer, LayerBlock, TypedBlock, in_degrees
+from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, TypedBlock, in_degrees
 from atta.errors import ConfigError
 
 __all__ = [
-    "DEGREES",
     "HopCounts",
     "Rows",
     "Stage",
     "Targets",
     "TypedLayer",
     "TypedReads",
-    "layer_widths",
     "layerwise_stages",
     "sampled_stages",
     "sampled_typed_stages",
@@ -92,9 +90,6 @@ class TypedLayer:
     compute: Callable[[TypedBlock], Floats]
 
 
-DEGREES = Rows("degrees", None)
-
-
 @dataclass(frozen=True)
 class HopCounts:
     """Sizes of a sampled batch.
@@ -120,7 +115,8 @@ class Stage:
         compute: rows of a block's targets. The block of several hops has those of all of them.
         features: whether it reads the features.
         reads: the rows that it reads in place of features, if any.
-        degrees: whether it reads ``DEGREES``.
+        degrees: the rows with in-degrees that it reads, by the rule that they follow.
+        edge_tables: the edge tables that it reads, by the argument of layers that takes them.
         row_per_edge: whether ``compute`` makes a row per edge.
         writes: the rows that it writes; None: the result.
         typed: what it reads of a typed graph, in place of ``features`` and ``reads``.
@@ -134,7 +130,8 @@ class Stage:
     compute: Callable[[Any, HopCounts], Floats] | None = None
     features: bool = False
     reads: Rows | None = None
-    degrees: bool = False
+    degrees: Mapping[DegreeRule, Rows] = field(default_factory=dict)
+    edge_tables: Mapping[str, str] = field(default_factory=dict)
     row_per_edge: bool = False
     writes: Rows | None = None
     typed: TypedReads | None = None
@@ -144,17 +141,24 @@ class Stage:
     def all_reads(self) -> set[Rows]:
         """All rows that it reads."""
         typed = () if self.typed is None else self.typed.rows.values()
-        used = (self.reads, DEGREES if self.degrees else None, *typed, *(self.ends or ()))
+        used = (self.reads, *self.degrees.values(), *typed, *(self.ends or ()))
         return {rows for rows in used if rows is not None}
 
 
 def layerwise_stages(
-    layers: Sequence[Layer], widths: Sequence[int], nodes: Targets, *, pairs: bool = False
+    layers: Sequence[Layer],
+    widths: Sequence[int],
+    nodes: Targets,
+    *,
+    pairs: bool = False,
+    edge_tables: Mapping[str, str] | None = None,
 ) -> list[Stage]:
-    """The stages of exact inference. ``widths``: of rows before the first layer and after each."""
-    stages = []
-    if any(layer.needs_degrees for layer in layers):
-        stages.append(Stage("in-degrees", None, None, (-1,), _count, writes=DEGREES))
+    """The stages of exact inference.
+
+    widths: of rows before the first layer and after each. edge_tables: by the argument of layers that takes them.
+    """
+    degrees, tables = _degrees(layers), edge_tables or {}
+    stages = _counting(degrees, tables)
     last = len(layers)
     for number, layer in enumerate(layers, 1):
         written = Rows(f"rows-{number}", widths[number])
@@ -162,11 +166,12 @@ def layerwise_stages(
             f"layer {number} of {last}",
             nodes if number == last else None,
             widths[number],
-            (-1,),
+            (-1,) * layer.hops,
             partial(_one, layer),
             features=number == 1,
             reads=None if number == 1 else Rows(f"rows-{number - 1}", widths[number - 1]),
-            degrees=layer.needs_degrees,
+            degrees={rule: rows for rule, rows in degrees.items() if rule == layer.degrees},
+            edge_tables={name: tables[name] for name in layer.edge_arguments},
             row_per_edge=layer.row_per_edge,
             writes=written,
         )
@@ -175,20 +180,65 @@ def layerwise_stages(
 
 
 def sampled_stages(
-    layers: Sequence[Layer], widths: Sequence[int], nodes: Targets, fan_outs: Sequence[int], *, pairs: bool = False
+    layers: Sequence[Layer],
+    widths: Sequence[int],
+    nodes: Targets,
+    fan_outs: Sequence[int],
+    *,
+    pairs: bool = False,
+    edge_tables: Mapping[str, str] | None = None,
 ) -> list[Stage]:
-    """The stages of inference on sampled batches. ``fan_outs``: one per layer, from the seeds outwards, or one for all.
+    """The stages of inference on sampled batches. ``fan_outs``: one per hop, from the seeds outwards, or one for all.
+
+    With all neighbours in-degrees are those of the whole graph, so that the rows are those of exact inference. With
+    others they are those within the batch, as in training.
 
     Raises:
-        ConfigError: the number of fan-outs is not that of the layers.
+        ConfigError: the number of fan-outs is not that of the hops.
     """
-    fan_outs = list(fan_outs) * len(layers) if len(fan_outs) == 1 else fan_outs
-    if len(fan_outs) != len(layers):
-        raise ConfigError(f"{len(fan_outs)} fan-outs for {len(layers)} layers that are computed: give one for each")
-    written = Rows(f"rows-{len(layers)}", widths[-1])
-    compute = partial(_through, layers)
-    stage = Stage("sampled", nodes, widths[-1], tuple(fan_outs), compute, features=True, writes=written)
-    return _ended([stage], pairs)
+    hops, tables = sum(layer.hops for layer in layers), edge_tables or {}
+    fan_outs = list(fan_outs) * hops if len(fan_outs) == 1 else fan_outs
+    if len(fan_outs) != hops:
+        of_hops = "" if hops == len(layers) else f" of {hops} hops"
+        raise ConfigError(
+            f"{len(fan_outs)} fan-outs for {len(layers)} layers{of_hops} that are computed: give one for each"
+        )
+    degrees = _degrees(layers) if all(fan_out == -1 for fan_out in fan_outs) else {}
+    read = {name for layer in layers for name in layer.edge_arguments}
+    stage = Stage(
+        "sampled",
+        nodes,
+        widths[-1],
+        tuple(fan_outs),
+        partial(_through, layers),
+        features=True,
+        degrees=degrees,
+        edge_tables={name: table for name, table in tables.items() if name in read},
+        writes=Rows(f"rows-{len(layers)}", widths[-1]),
+    )
+    return _ended([*_counting(degrees, tables), stage], pairs)
+
+
+def _degrees(layers: Sequence[Layer]) -> dict[DegreeRule, Rows]:
+    """The in-degrees that layers ask for."""
+    rules = dict.fromkeys(layer.degrees for layer in layers if layer.degrees is not None)
+    return {rule: Rows(f"degrees-{number}", None) for number, rule in enumerate(rules, 1)}
+
+
+def _counting(degrees: Mapping[DegreeRule, Rows], edge_tables: Mapping[str, str]) -> list[Stage]:
+    """The stages that count in-degrees."""
+    return [
+        Stage(
+            "in-degrees",
+            None,
+            None,
+            (-1,),
+            partial(_count, rule),
+            edge_tables={} if rule.weights is None else {rule.weights: edge_tables[rule.weights]},
+            writes=rows,
+        )
+        for rule, rows in degrees.items()
+    ]
 
 
 def typed_stages(
@@ -309,33 +359,8 @@ def unread(stages: Sequence[Stage], current: int) -> set[Rows]:
     return {rows for rows in written - read if rows is not None}
 
 
-def layer_widths(layers: Sequence[Layer], channels: int) -> list[int]:
-    """Numbers per row before the first layer, which are ``channels``, and after each layer: each is tried on one vertex.
-
-    Raises:
-        ConfigError: a layer does not take what the layer before gives, or does not give a row.
-    """
-    widths = [channels]
-    for number, layer in enumerate(layers, 1):
-        before = widths[-1]
-        x, edges, degrees = np.zeros((1, before), np.float32), np.empty((2, 0), np.int64), np.zeros(1, np.float32)
-        try:
-            out = layer(LayerBlock(x, edges, 1, degrees))
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
-            cause = str(error).partition("\n")[0]
-            raise ConfigError(
-                f"layer {number} does not take rows of {before} numbers, called as layer((x, x[:n]), edge_index): {cause}"
-            ) from error
-        if out.ndim != 2 or len(out) != 1:
-            raise ConfigError(
-                f"layer {number} gives an array of shape {list(out.shape)} for one vertex, not [1, width]"
-            )
-        widths.append(out.shape[1])
-    return widths
-
-
-def _count(block: LayerBlock, counts: HopCounts) -> Floats:
-    return in_degrees(block.edge_index, block.targets)
+def _count(rule: DegreeRule, block: LayerBlock, counts: HopCounts) -> Floats:
+    return in_degrees(block, rule)[: block.targets]
 
 
 def _one(layer: Layer, block: LayerBlock, counts: HopCounts) -> Floats:
@@ -343,15 +368,23 @@ def _one(layer: Layer, block: LayerBlock, counts: HopCounts) -> Floats:
 
 
 def _through(layers: Sequence[Layer], block: LayerBlock, counts: HopCounts) -> Floats:
-    """All layers on a sampled batch. Each layer computes one hop less than it reads.
+    """All layers on a sampled batch. Each layer computes as many hops less than it reads as it has itself.
 
-    In-degrees are those within the batch, as in training.
+    In-degrees that nobody gives are those within the batch.
     """
-    x, edges = block.x, block.edge_index
-    degrees = in_degrees(edges, len(x)) if any(layer.needs_degrees for layer in layers) else None
-    for done, layer in enumerate(layers):
-        hops = len(layers) - done
-        read, computed = sum(counts.nodes[: hops + 1]), sum(counts.nodes[:hops])
-        near = None if degrees is None else degrees[:read]
-        x = layer(LayerBlock(x[:read], edges[:, : sum(counts.edges[:hops])], computed, near))
+    x, hops = block.x, len(counts.edges)
+    rules = {layer.degrees for layer in layers if layer.degrees is not None}
+    degrees = {rule: in_degrees(block, rule) for rule in rules - block.degrees.keys()} | {**block.degrees}
+    for layer in layers:
+        read, edges = sum(counts.nodes[: hops + 1]), sum(counts.edges[:hops])
+        hops -= layer.hops
+        x = layer(
+            LayerBlock(
+                x[:read],
+                block.edge_index[:, :edges],
+                sum(counts.nodes[: hops + 1]),
+                {rule: found[:read] for rule, found in degrees.items()},
+                {name: block.edge_rows[name][:edges] for name in layer.edge_arguments},
+            )
+        )
     return x

@@ -20,7 +20,7 @@ from atta.client.inference.plan import share_count
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
-from atta.client.inference.stages import Stage, Targets, layer_widths, layerwise_stages, sampled_stages
+from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
 from atta.client.inference.task import INNER_PRODUCTS, InferenceTask, PairScore, TopTargets, feature_width, target_count
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from atta.client.inference.block import Layer
-    from atta.partition.schema import Schema
+    from atta.partition.schema import Schema, TableSpec
     from atta.train.checkpoint import SavedModel
 
 __all__ = ["PredictJob", "predict", "predicted_types"]
@@ -45,6 +45,8 @@ __all__ = ["PredictJob", "predict", "predicted_types"]
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
 MOST_TARGETS = 1 << 16
+_NO_INPUT = ("time", "y")
+"""Edge tables that layers hardly read: they say when an edge came, and what is to be predicted."""
 _COLUMNS = dict(zip(WHAT, ("embedding", "score", "class"), strict=True))
 
 
@@ -57,6 +59,7 @@ def predict(
     links: ArrayLike | None = None,
     top: int | None = None,
     num_neighbors: Sequence[int] | None = None,
+    edge_tables: Mapping[str, str] | None = None,
     out: str | Path | None = None,
     table: str | None = None,
     rank: int | None = None,
@@ -81,6 +84,9 @@ def predict(
             it has an edge to are left out, and so is the vertex itself. Of equal scores the smaller id comes first.
         num_neighbors: compute on sampled batches with these fan-outs, from the vertices outwards: one per layer that is
             computed (embeddings need the last one only of deep models), or one for all; None: exactly.
+        edge_tables: of a list of layers: by argument of the layers the edge table that it gets, such as
+            ``{"edge_weight": "weight"}``. Each layer gets those that it takes. Where edges have tables and a layer takes
+            some, say ``{}`` if it was trained without.
         out: folder for files; table: name of a mutable table to write. With neither the result is returned.
         rank, world_size: number of this process, and of all that run the same line (default: those of torch's
             process group, or torchrun's RANK and WORLD_SIZE). Each writes files of its own.
@@ -105,8 +111,8 @@ def predict(
     if out is None and table is None and place.world > 1:
         raise ConfigError(f"{place.world} processes: give out= or table=, for each has only a part of the result")
     job = PredictJob(
-        cluster, model, nodes, what, links=links, top=top, num_neighbors=num_neighbors, out=out, table=table,
-        rank=place.rank, world=place.world, **options,
+        cluster, model, nodes, what, links=links, top=top, num_neighbors=num_neighbors, edge_tables=edge_tables, out=out,
+        table=table, rank=place.rank, world=place.world, **options,
     )  # fmt: skip
     inference = job.inference(progress)
     try:
@@ -142,6 +148,7 @@ class PredictJob:
     top: int | None = None
     relation: str | None = None
     num_neighbors: Sequence[int] | None = None
+    edge_tables: Mapping[str, str] | None = None
     out: str | Path | None = None
     table: str | None = None
     rank: int = 0
@@ -174,7 +181,7 @@ class PredictJob:
         version = self._present_version(nodes[self.types[0]])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
-        about = {
+        about: dict[str, Any] = {
             "dataset": self.cluster.dataset_id,
             "model": digest,
             "what": self.what,
@@ -184,6 +191,8 @@ class PredictJob:
             "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
             "seed": None if self.num_neighbors is None else self.seed,
         }
+        if self.edge_tables:
+            about["edge_tables"] = dict(self.edge_tables)
         if version:
             about["tables_version"] = version
         if self.node_type is not None:
@@ -230,6 +239,8 @@ class PredictJob:
             self._check_top()
         elif self.relation is not None:
             raise ConfigError(f"relation {self.relation!r}: goes with top")
+        if self.edge_tables and isinstance(self.model, str | Path):
+            raise ConfigError("edge_tables: go with layers of your own, models of atta train read none")
         if self.links is None:
             return
         if self.nodes is not None or self.node_type is not None:
@@ -303,11 +314,13 @@ class PredictJob:
     def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
         """What is computed on a graph with one node type and one edge type."""
         channels = feature_width(self.cluster.schema, self.features)
-        layers, digest, score = self._layers(saved, channels)
-        widths, own = layer_widths(layers, channels), nodes[self.types[0]]
+        layers, widths, digest, score = self._layers(saved, channels)
+        own, tables = nodes[self.types[0]], self.edge_tables
         if self.num_neighbors is None:
-            return layerwise_stages(layers, widths, own, pairs=pairs), widths[-1], digest, score
-        return sampled_stages(layers, widths, own, self.num_neighbors, pairs=pairs), widths[-1], digest, score
+            stages = layerwise_stages(layers, widths, own, pairs=pairs, edge_tables=tables)
+        else:
+            stages = sampled_stages(layers, widths, own, self.num_neighbors, pairs=pairs, edge_tables=tables)
+        return stages, widths[-1], digest, score
 
     def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
         """What is computed on a typed graph."""
@@ -322,24 +335,39 @@ class PredictJob:
         ends = (self.types[0], self.types[-1]) if pairs else None
         return model.stages(nodes, self.num_neighbors, ends), model.width, model.digest, model.score
 
-    def _layers(self, saved: SavedModel | None, channels: int) -> tuple[list[Layer], str, PairScore]:
-        from atta.train.models.layers import digest_of, layers_of, saved_model, wrapped
+    def _layers(self, saved: SavedModel | None, channels: int) -> tuple[list[Layer], list[int], str, PairScore]:
+        """Layers with the widths of rows before and after them, a digest of the model, and what scores pairs."""
+        from atta.client.inference.trial import layer_widths
+        from atta.train.models.layers import digest_of, layers_of, saved_model
         from atta.train.models.links import saved_decoder, scorer
+        from atta.train.models.own import own_layers
 
         device = self._torch_device()
         if saved is None:
             assert not isinstance(self.model, str | Path)
             modules: Sequence[Any] = self.model
-            return wrapped(modules, device), digest_of(modules), INNER_PRODUCTS
+            layers, widths = own_layers(modules, device, channels, *self._tables_of_edges())
+            return layers, widths, digest_of(modules), INNER_PRODUCTS
         task = self._check_kind(saved)
         model = saved_model(saved, channels)
-        if task not in UNTABLED:
-            hidden = self.what == "embeddings" or self._scores_pairs
-            return layers_of(model, device, hidden=hidden), digest_of([model]), INNER_PRODUCTS
-        if task not in (LINK, EDGE_CLASSES):
-            return layers_of(model, device, hidden=False), digest_of([model]), INNER_PRODUCTS
-        decoder = saved_decoder(saved)
-        return layers_of(model, device, hidden=False), digest_of([model, decoder]), scorer(decoder)
+        hidden = task not in UNTABLED and (self.what == "embeddings" or self._scores_pairs)
+        layers = layers_of(model, device, hidden=hidden)
+        decoders = [saved_decoder(saved)] if task in (LINK, EDGE_CLASSES) else []
+        score = scorer(decoders[0]) if decoders else INNER_PRODUCTS
+        return layers, layer_widths(layers, channels), digest_of([model, *decoders]), score
+
+    def _tables_of_edges(self) -> tuple[dict[str, TableSpec] | None, list[str]]:
+        """The edge tables that layers get, by argument, and the names of those that they could get."""
+        there = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
+        known = [name for name in there if name not in _NO_INPUT]
+        if self.edge_tables is None:
+            return None, known
+        if not isinstance(self.edge_tables, Mapping):
+            raise ConfigError(f"edge_tables {self.edge_tables!r}: must be such as {{'edge_weight': 'weight'}}")
+        for table in self.edge_tables.values():
+            if table not in there:
+                raise UnknownNameError.of("edge table", str(table), there)
+        return {str(name): there[table] for name, table in self.edge_tables.items()}, known
 
     def _torch_device(self) -> torch.device:
         import torch

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import GCNConv, MessagePassing, SAGEConv
+from torch_geometric.nn import GCNConv, SAGEConv
 
-from atta.client.inference.block import Floats, Layer, LayerBlock
+from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, self_loops, with_company
 from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import SavedModel
 from atta.train.models import whole_model
@@ -19,34 +19,57 @@ from atta.train.models.links import DECODER
 from atta.train.models.matrix import adjacency
 from atta.train.settings import TrainSettings
 
-__all__ = ["TorchLayer", "digest_of", "layers_of", "saved_model", "wrapped"]
+__all__ = [
+    "TorchLayer",
+    "digest_of",
+    "edges_of",
+    "gcn_degrees",
+    "gcn_rows",
+    "layers_of",
+    "pair_rows",
+    "saved_model",
+    "sums_rows",
+]
 
-Rows = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
+RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
 
 
 class TorchLayer:
     """A layer of torch: moves a block to the device, computes without gradients, and brings the rows back.
 
     Attributes:
-        needs_degrees, row_per_edge: see ``atta.client.inference.block.Layer``.
+        rows: makes rows of the targets from all rows of a block, which are on the device already.
+        hops, degrees, edge_arguments, row_per_edge: see ``atta.client.inference.block.Layer``.
+        needs_edges: whether a block's first target must have an edge.
+        dtype: that it computes in. What it reads and gives are float32.
     """
 
     def __init__(
-        self, rows: Rows, device: torch.device, *, needs_degrees: bool = False, row_per_edge: bool = True
+        self,
+        rows: RowsOf,
+        device: torch.device,
+        *,
+        hops: int = 1,
+        degrees: DegreeRule | None = None,
+        edge_arguments: Sequence[str] = (),
+        row_per_edge: bool = True,
+        needs_edges: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        """``rows``: makes rows of the targets from all rows of a block, which are on ``device`` already."""
-        self._rows, self._device = rows, device
-        self.needs_degrees, self.row_per_edge = needs_degrees, row_per_edge
+        self.rows, self._device, self.dtype = rows, device, dtype
+        self.hops, self.degrees, self.edge_arguments = hops, degrees, tuple(edge_arguments)
+        self.row_per_edge, self.needs_edges = row_per_edge, needs_edges
 
     @torch.no_grad()
     def __call__(self, block: LayerBlock) -> Floats:
         """See ``Layer``."""
-        x = torch.from_numpy(np.require(block.x, requirements="W")).to(self._device)
-        out = self._rows(x, block)
+        whole = with_company(block) if self.needs_edges else block
+        x = torch.from_numpy(np.require(whole.x, requirements="W")).to(self._device, self.dtype)
+        out = self.rows(x, whole)
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"it returns {type(out).__name__}, not a tensor")
         found: Floats = out.float().cpu().numpy()
-        return found
+        return found[whole.targets - block.targets :]
 
 
 def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = False) -> list[Layer]:
@@ -70,111 +93,75 @@ def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = Fals
     return layers[:-1] if hidden else layers
 
 
-def wrapped(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> list[Layer]:
-    """The layers of a user's model, put into evaluation mode and on ``device``.
-
-    A module is called as ``module((x, x[:n]), edge_index)`` with the rows that it reads, of which the first n are those
-    of the vertices to compute. PyG's layers that can tell sources from targets take this. Modules of ``torch.nn``, such
-    as ``ReLU``, are called on the rows alone and belong to the layer before them.
-
-    Raises:
-        ConfigError: something is no module, or no module reads neighbours.
-    """
-    if isinstance(modules, torch.nn.Module):
-        if not isinstance(modules, torch.nn.Sequential | torch.nn.ModuleList):
-            raise ConfigError(f"{type(modules).__name__}: give a model's layers, first to last, as a list")
-        modules = [*modules]
-    layers: list[Layer] = []
-    before: list[torch.nn.Module] = []
-    reader: torch.nn.Module | None = None
-    after: list[torch.nn.Module] = []
-    for number, module in enumerate(modules, 1):
-        if not isinstance(module, torch.nn.Module):
-            raise ConfigError(f"layer {number}: {type(module).__name__} is not a torch module")
-        module.eval().to(device)
-        if type(module).__module__.startswith("torch.nn."):
-            (before if reader is None else after).append(module)
-            continue
-        of_pyg = type(module).__module__.startswith("torch_geometric.")
-        if of_pyg and not any(isinstance(part, MessagePassing) for part in module.modules()):
-            raise ConfigError(
-                f"layer {number}: {type(module).__name__} of PyG reads no neighbours; between layers take modules of torch.nn"
-            )
-        if reader is not None:
-            layers.append(_fused(before, reader, after, device))
-            before, after = [], []
-        reader = module
-    if reader is None:
-        raise ConfigError("a model needs at least one layer that reads neighbours")
-    return [*layers, _fused(before, reader, after, device)]
-
-
-def _fused(
-    before: Sequence[torch.nn.Module], reader: torch.nn.Module, after: Sequence[torch.nn.Module], device: torch.device
-) -> TorchLayer:
-    return _conv(reader, torch.nn.Sequential(*after), device, torch.nn.Sequential(*before))
-
-
-def _conv(
-    conv: Any,
-    act: Callable[[torch.Tensor], torch.Tensor] | None,
-    device: torch.device,
-    first: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> TorchLayer:
-    gcn = type(conv) is GCNConv
-    if gcn and (conv.improved or not conv.add_self_loops or not conv.normalize):
-        raise ConfigError("GCNConv: inference layer by layer takes improved=False, add_self_loops and normalize")
-    if gcn and (conv.aggr not in ("add", "sum") or conv.flow != "source_to_target"):
-        raise ConfigError("GCNConv: inference layer by layer takes aggr='add' and flow='source_to_target'")
-
-    ordered = [type(part).__name__ for part in conv.modules() if isinstance(part, torch.nn.RNNBase)]
-    if ordered:
-        raise ConfigError(
-            f"{type(conv).__name__}: its {ordered[0]} depends on the order of neighbours, which is not kept"
-        )
+def _conv(conv: Any, act: Callable[[torch.Tensor], torch.Tensor] | None, device: torch.device) -> TorchLayer:
+    of_gcn = type(conv) is GCNConv
+    degrees = gcn_degrees(conv) if of_gcn else None
 
     def rows(x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
-        x = x if first is None else first(x)
-        out: torch.Tensor = _gcn(conv, x, block) if gcn else _pair(conv, x, block)
+        out = gcn_rows(conv, degrees, x, block) if of_gcn else pair_rows(conv, x, block)
         return out if act is None else act(out)
 
-    return TorchLayer(rows, device, needs_degrees=gcn, row_per_edge=not gcn and not _sums(conv, device))
+    return TorchLayer(rows, device, degrees=degrees, row_per_edge=not of_gcn and not sums_rows(conv, device))
 
 
-def _pair(conv: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
-    source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
+def pair_rows(conv: Any, x: torch.Tensor, block: LayerBlock, **edge_rows: torch.Tensor) -> torch.Tensor:
+    """What a layer gives that is called as ``conv((x, x[:n]), edge_index)``."""
     targets = x[: block.targets]
-    if _sums(conv, x.device):
-        ones = torch.ones(len(source), dtype=x.dtype)
-        matrix = adjacency(source, target, ones, (block.targets, len(block.x)))
+    if sums_rows(conv, x.device) and not edge_rows:
+        source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
+        matrix = adjacency(source, target, torch.ones(len(source), dtype=x.dtype), (block.targets, len(block.x)))
         try:
             summed: torch.Tensor = conv((x, targets), matrix)
             return summed
         except NotImplementedError:
             pass  # PyG makes code per class, and the first layer of this process made some that reads lists of edges only
-    found: torch.Tensor = conv((x, targets), torch.stack([source, target]).to(x.device))
+    found: torch.Tensor = conv((x, targets), edges_of(block, x.device), **edge_rows)
     return found
 
 
-def _sums(conv: Any, device: torch.device) -> bool:
+def edges_of(block: LayerBlock, device: torch.device) -> torch.Tensor:
+    """int64 [2, e]: the edges of a block."""
+    return torch.from_numpy(np.ascontiguousarray(np.require(block.edge_index, requirements="W"))).to(device)
+
+
+def sums_rows(conv: Any, device: torch.device) -> bool:
     """Whether PyG sums up rows of the layer as a sparse matrix reads them."""
     return type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and device.type == "cpu"
 
 
-def _gcn(conv: GCNConv, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
+def gcn_degrees(conv: GCNConv, weights: str | None = None) -> DegreeRule | None:
+    """The in-degrees by which a layer scales rows, of edges with these weights; None: it does not.
+
+    A self-loop counts twice with ``improved=True``, but for PyG only where edges have weights.
+    """
+    if not conv.normalize:
+        return None
+    loop = 2.0 if conv.improved and weights is not None else 1.0
+    return DegreeRule(loop if conv.add_self_loops else None, weights)
+
+
+def gcn_rows(
+    conv: GCNConv, degrees: DegreeRule | None, x: torch.Tensor, block: LayerBlock, weights: str | None = None
+) -> torch.Tensor:
     """``GCNConv`` with degrees of the whole graph. Rows are summed up before the weights, which is the same and less.
 
-    As PyG's ``gcn_norm`` does, one self-loop of weight 1 takes the place of any that are there.
+    weights: which of ``block.edge_rows`` the edges have.
     """
-    assert block.degrees is not None, "the layer asks for degrees"
-    scale = torch.from_numpy(1 / np.sqrt(block.degrees + 1)).to(x.dtype)
-    source, target = (torch.from_numpy(ends.astype(np.int64)) for ends in block.edge_index)
-    other = source != target
-    source, target = source[other], target[other]
-    weights = scale[source] * scale[target]
-    own = scale[: block.targets, None].to(x.device) ** 2 * x[: block.targets]
-    matrix = adjacency(source, target, weights, (block.targets, len(block.x)))
-    summed = matrix.to(x.device) @ x + own
+    source, target = block.edge_index
+    values = np.ones(len(source)) if weights is None else block.edge_rows[weights].reshape(-1).astype(np.float64)
+    own = np.zeros(block.targets)
+    if degrees is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scale = block.degrees[degrees].astype(np.float64) ** -0.5
+        scale[np.isinf(scale)] = 0
+        if degrees.loop is not None:
+            own = self_loops(block, degrees.loop, values)[: block.targets] * scale[: block.targets] ** 2
+            other = source != target
+            source, target, values = source[other], target[other], values[other]
+        values = values * scale[source] * scale[target]
+    source_, target_ = (torch.from_numpy(side.astype(np.int64)) for side in (source, target))
+    matrix = adjacency(source_, target_, torch.from_numpy(values).to(x.dtype), (block.targets, len(block.x)))
+    summed = matrix.to(x.device) @ x + torch.from_numpy(own).to(x)[:, None] * x[: block.targets]
     found: torch.Tensor = conv.lin(summed)
     return found if conv.bias is None else found + conv.bias
 
@@ -187,9 +174,9 @@ def _deep(gnn: DeepGNN, number: int, device: torch.device, *, hidden: bool) -> T
     def rows(x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
         if number == 0:
             x = gnn.encoder(x)
-            h = _pair(layer.conv, x, block)
+            h = pair_rows(layer.conv, x, block)
         else:
-            h = x[: block.targets] + _pair(layer.conv, layer.act(layer.norm(x)), block)
+            h = x[: block.targets] + pair_rows(layer.conv, layer.act(layer.norm(x)), block)
         if number < len(gnn.layers) - 1:
             return h
         if hidden:

@@ -1,0 +1,248 @@
+"""Tries a layer on a small graph: whether the rows of a vertex are the same in any block, and if not, why. No daemons.
+
+The graph has a vertex with many edges, vertices with none, one of them the last, self-loops, an edge that comes twice,
+and a long path, whose end is far from its beginning. A layer is right if a vertex gets the row that it has on the whole graph
+
+- called again,
+- with its edges in another order,
+- beside vertices that no edge joins to it,
+- in any block which has only what the layer reads: ``hops`` hops of in-edges.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.client.inference.block import Floats, Layer, LayerBlock, in_degrees, with_company
+from atta.errors import ConfigError
+from atta.partition.schema import TableSpec
+
+__all__ = ["CANNOT", "LayerFault", "LayerVerdict", "largest_difference", "layer_widths", "tried"]
+
+CANNOT = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    ImportError,
+)
+"""What layers raise on input that they cannot take."""
+TOLERANCE = 1e-3
+"""Rounding of float32 that is no difference, as a part of a row's largest number."""
+_SMALL = 0.05
+"""Rows whose numbers are smaller than this part of the largest of all are compared with that part."""
+_PATH = 8
+_VERTICES, _HUB, _STRANGERS, _LARGER_HUB = 16 + _PATH, 40, 6 + _PATH, 150
+
+
+@dataclass(frozen=True)
+class LayerFault:
+    """Why a layer cannot be computed block by block.
+
+    Attributes:
+        kind: ``"raises"``, ``"shape"``, ``"random"``, ``"order"`` (of edges), ``"others"`` (the other rows of the block)
+            or ``"far"`` (edges farther than ``hops``).
+        cause: a sentence about the layer, without its name.
+        off: how far rows are off, as a part of a row's largest number; 0 of the first two kinds.
+    """
+
+    kind: str
+    cause: str
+    off: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerVerdict:
+    """What the trial of a layer has shown.
+
+    Attributes:
+        width: numbers per row that it gives.
+        fault: why it cannot be computed; None: it can.
+        needs_edges: whether its first vertex must have an edge (see ``with_company``).
+    """
+
+    width: int = 0
+    fault: LayerFault | None = None
+    needs_edges: bool = False
+
+
+class _FoundError(Exception):
+    def __init__(self, kind: str, cause: str, off: float = 0.0) -> None:
+        super().__init__(cause)
+        self.fault = LayerFault(kind, cause, off)
+
+
+def tried(layer: Layer, channels: int, edge_tables: Mapping[str, TableSpec] | None = None) -> LayerVerdict:
+    """Try a layer that reads rows of ``channels`` numbers.
+
+    edge_tables: by name what ``LayerBlock.edge_rows`` has for it.
+    """
+    trial, first = None, None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for graph in _graphs(channels, edge_tables or {}):
+            for needs_edges in (False, True):
+                trial = _Trial(layer, graph, needs_edges)
+                try:
+                    return LayerVerdict(trial.width(), None, trial.needs_edges)
+                except _FoundError as error:
+                    if error.fault.kind != "raises":
+                        return LayerVerdict(0, error.fault, trial.needs_edges)
+                    first = first or error.fault
+    return LayerVerdict(0, first)
+
+
+def layer_widths(layers: Sequence[Layer], channels: int) -> list[int]:
+    """Numbers per row before the first layer, which are ``channels``, and after each layer, of layers known to be right.
+
+    Each computes one vertex. Raises ConfigError for layers that do not give it a row.
+    """
+    widths = [channels]
+    for number, layer in enumerate(layers, 1):
+        degrees = {} if layer.degrees is None else {layer.degrees: np.ones(1, np.float32)}
+        out = layer(LayerBlock(np.zeros((1, widths[-1]), np.float32), np.empty((2, 0), np.int64), 1, degrees))
+        if out.ndim != 2 or len(out) != 1:
+            raise ConfigError(f"layer {number} gives an array of shape {list(out.shape)} for a vertex, not [1, width]")
+        widths.append(out.shape[1])
+    return widths
+
+
+def largest_difference(found: Floats, wanted: Floats) -> float:
+    """The largest difference between two arrays of rows [n, width], as a part of the largest number of its row."""
+    if not wanted.size:
+        return 0.0
+    finite = np.where(np.isfinite(wanted), np.abs(wanted), 0)
+    size = np.maximum(finite.max(axis=1, keepdims=True), _SMALL * finite.max())
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        off = np.where(same, 0, np.abs(found.astype(np.float64) - wanted) / size)
+    return float(np.nan_to_num(off, nan=np.inf).max())
+
+
+@dataclass(frozen=True)
+class _TrialGraph:
+    """Rows of vertices [n, channels], edges [2, e] in the order of their targets, and rows of edges [e, ...]."""
+
+    x: Floats
+    edges: npt.NDArray[np.int64]
+    edge_rows: Mapping[str, npt.NDArray[np.generic]]
+
+    def block(self, layer: Layer, targets: Sequence[int]) -> LayerBlock:
+        """What a layer reads to compute some vertices."""
+        order = np.asarray(targets)
+        read = order[:0]
+        for _ in range(layer.hops):
+            read = order
+            found = np.unique(self.edges[0][np.isin(self.edges[1], read)])
+            order = np.concatenate([order, np.setdiff1d(found, order)])
+        place = np.zeros(len(self.x), np.int64)
+        place[order] = np.arange(len(order))
+        kept = np.flatnonzero(np.isin(self.edges[1], read))
+        kept = kept[np.argsort(place[self.edges[1][kept]], kind="stable")]
+        rows = {name: of_edges[kept] for name, of_edges in self.edge_rows.items()}
+        block = LayerBlock(self.x[order], place[self.edges[:, kept]], len(targets), edge_rows=rows)
+        if layer.degrees is None:
+            return block
+        whole = LayerBlock(self.x, self.edges, len(self.x), edge_rows=self.edge_rows)
+        return replace(block, degrees={layer.degrees: in_degrees(whole, layer.degrees)[order]})
+
+    def reordered(self, rng: np.random.Generator) -> _TrialGraph:
+        """The same graph with the edges of each vertex in another order."""
+        return self._with_edges(np.lexsort((rng.random(self.edges.shape[1]), self.edges[1])))
+
+    def _with_edges(self, order: npt.NDArray[np.int64]) -> _TrialGraph:
+        return _TrialGraph(self.x, self.edges[:, order], {name: rows[order] for name, rows in self.edge_rows.items()})
+
+    def beside(self, other: _TrialGraph) -> _TrialGraph:
+        """This graph and another one, which no edge joins."""
+        rows = {name: np.concatenate([own, other.edge_rows[name]]) for name, own in self.edge_rows.items()}
+        edges = np.concatenate([self.edges, other.edges + len(self.x)], axis=1)
+        return _TrialGraph(np.concatenate([self.x, other.x]), edges, rows)
+
+
+class _Trial:
+    """One layer on one graph."""
+
+    def __init__(self, layer: Layer, graph: _TrialGraph, needs_edges: bool) -> None:
+        self._layer, self._graph = layer, graph
+        self.needs_edges = needs_edges
+
+    def width(self) -> int:
+        """Numbers per row, if all is well; raises ``_FoundError``."""
+        layer, graph, rng = self._layer, self._graph, np.random.default_rng(1)
+        everywhere = range(len(graph.x))
+        whole = self._rows(graph, everywhere)
+        self._compare("random", "gives other rows each time it is called", self._rows(graph, everywhere), whole)
+        reordered = self._rows(graph.reordered(rng), everywhere)
+        self._compare("order", "depends on the order of a vertex' edges, which is not kept", reordered, whole)
+        strangers = _graph(rng, _STRANGERS, _LARGER_HUB, graph)
+        both = self._rows(graph.beside(strangers), range(len(graph.x) + _STRANGERS))[: len(whole)]
+        self._compare("others", "gives a vertex rows that depend on the other rows of the block", both, whole)
+        within = f" within {layer.hops} hops" if layer.hops > 1 else ""
+        far = f"reads more than the in-edges of a vertex{within}"
+        for targets in ([v] for v in everywhere):
+            self._compare("far", far, self._rows(graph, targets), whole[targets])
+        for _ in range(4):
+            some = rng.permutation(everywhere)[: rng.integers(2, len(graph.x))].tolist()
+            self._compare("far", far, self._rows(graph, some), whole[some])
+        return int(whole.shape[1])
+
+    def _rows(self, graph: _TrialGraph, targets: Sequence[int]) -> Floats:
+        block = graph.block(self._layer, targets)
+        if self.needs_edges:
+            block = with_company(block)
+        try:
+            found = self._layer(block)
+        except CANNOT as error:
+            said = str(error).partition("\n")[0]
+            raise _FoundError("raises", f"raises {type(error).__name__}{said and f': {said}'}") from error
+        if found.ndim != 2 or len(found) != block.targets:
+            shape = list(found.shape)
+            raise _FoundError("shape", f"gives an array of shape {shape} for {block.targets} vertices, not [n, width]")
+        return found[len(found) - len(targets) :]
+
+    @staticmethod
+    def _compare(kind: str, cause: str, found: Floats, wanted: Floats) -> None:
+        off = largest_difference(found, wanted) if found.shape == wanted.shape else np.inf
+        if off > TOLERANCE:
+            raise _FoundError(kind, f"{cause}: they differ by up to {off:.2g} of their size", off)
+
+
+def _graphs(channels: int, edge_tables: Mapping[str, TableSpec]) -> Iterator[_TrialGraph]:
+    """The small graph with rows of several kinds: layers may read codes in place of numbers, or no large ones."""
+    rng = np.random.default_rng(0)
+    nothing = {name: np.zeros((0, *t.row_shape), t.dtype) for name, t in edge_tables.items()}
+    like = _TrialGraph(np.zeros((0, channels), np.float32), np.zeros((2, 0), np.int64), nothing)
+    graph = _graph(rng, _VERTICES, _HUB, like)
+    yield graph
+    for top in (2, 1):
+        yield replace(graph, x=rng.integers(0, top, graph.x.shape).astype(np.float32))
+
+
+def _graph(rng: np.random.Generator, vertices: int, hub: int, like: _TrialGraph) -> _TrialGraph:
+    """A graph of some vertices, one of them with ``hub`` edges, with rows such as ``like`` has."""
+    near = vertices - _PATH - 1  # vertices from here on are a path that begins at the last vertex of the rest
+    some = rng.integers(0, near, (2, 3 * near))  # the last vertex has no edge
+    some = some[:, (some[0] != some[1]) & (some[1] > 1)]  # the first one has no in-edges, the second one many
+    extra = np.array([[2, 0, 0], [2, 3, 3]])  # a self-loop, and an edge that comes twice
+    many = np.stack([rng.integers(2, near, hub), np.full(hub, 1)])
+    path = np.arange(near - 1, vertices - 2)
+    edges = np.concatenate([some, extra, many, [path, path + 1]], axis=1)
+    edges = edges[:, np.lexsort((edges[0], edges[1]))]
+    rows = {name: _edge_rows(rng, edges.shape[1], table) for name, table in like.edge_rows.items()}
+    return _TrialGraph(rng.normal(size=(vertices, like.x.shape[1])).astype(np.float32), edges, rows)
+
+
+def _edge_rows(rng: np.random.Generator, count: int, like: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Numbers between 0 and 1 that are not small, or for whole numbers 0 and 1: there may be codes of two kinds."""
+    shape = (count, *like.shape[1:])
+    found = rng.uniform(0.2, 1, shape) if like.dtype.kind == "f" else rng.integers(0, 2, shape)
+    return found.astype(like.dtype)
