@@ -7,30 +7,39 @@ on batches of it, and writes ``docs/exact-layers.md``.
 from __future__ import annotations
 
 import argparse
+import inspect
 import math
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch_geometric
 
+from atta.client.inference.block import Layer, LayerBlock, in_degrees
+from atta.client.inference.trial import largest_difference
 from atta.errors import ConfigError
+from atta.partition.schema import TableSpec
 from atta.train.models.exactness import check_on
+from atta.train.models.forms import SmallGraph
+from atta.train.models.own import own_layers
 from atta.train.reports.exactness import ExactnessReport, Finding
-from bench.layer_kinds import Kind, dgl_kinds, graph_of_rows, pyg_kinds
+from bench.layer_kinds import EDGE_ARGUMENTS, Kind, dgl_kinds, graph_of_rows, pyg_kinds
 
 __all__ = ["PAGE", "Row", "page", "row_of", "rows_of"]
 
 PAGE = Path(__file__).parents[1] / "docs/exact-layers.md"
 DEPTHS = (1, 2, 3)
 SEEDS = (3, 4, 5, 6)
+BLOCKS, ROUNDING = 7, 1e-3
+"""Blocks that a prediction is made in, and differences in float32 that count as none."""
 WIDEST = 120
 """Most characters of a line."""
-_COLUMNS = ("layer", "batch", "trimmed", "blocks", "also differs", "equal with", "fan-outs", "predict")
+_COLUMNS = ("kind", "batch", "trimmed", "blocks", "also", "equal with", "fan-outs", "predict")
 
 
 @dataclass(frozen=True)
@@ -50,30 +59,23 @@ class Row:
     predicted: str = ""
 
     @property
-    def exact(self) -> bool:
-        """Whether every form that it has is equal."""
-        return all(report.ok for report in self.reports)
-
-    @property
-    def complete(self) -> bool:
-        """Whether it has every form, and takes edges in any order."""
-        return all(f.equal is not None for r in self.reports for f in r.findings) and not self._notes
-
-    @property
-    def _notes(self) -> tuple[str, ...]:
-        return tuple(note for report in self.reports[:1] for note in report.notes)
+    def everywhere(self) -> bool:
+        """Whether it has every form, and all are equal."""
+        return all(finding.equal for report in self.reports for finding in report.findings)
 
     def cells(self) -> tuple[str, ...]:
         """The cells of its line in the table."""
-        rest = [form for form in ("beside", "isolated", "repeated", "second") if self._off(form) not in ("=", "none")]
-        notes = [short for text, short in _NOTES.items() if any(text in note for note in self._notes)]
+        batch = self._off("batch")
+        forms = ("beside", "second") if batch != "=" else ("beside", "isolated", "repeated", "second")
+        also = [form for form in forms if self._off(form) != "="]
+        said = [short for text, short in _NOTES.items() if any(text in note for note in self.reports[0].notes)]
         return (
             f"`{self.kind.name}`",
-            self._off("batch"),
+            batch,
             self._off("trimmed"),
             self._off("blocks"),
-            ", ".join(rest + notes),
-            ", or ".join(self._remedies()),
+            ", ".join(also + said),
+            ", ".join(self._remedies()),
             self._bias(),
             self.predicted,
         )
@@ -81,25 +83,33 @@ class Row:
     def _off(self, form: str) -> str:
         found = [next(f for f in report.findings if f.form == form) for report in self.reports]
         texts = [_size(finding) for finding in found]
-        return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+        return texts[0] if len(set(texts)) == 1 else " ".join(texts)
 
     def _remedies(self) -> list[str]:
-        found = [f.remedies for r in self.reports for f in r.findings if f.equal is False and f.form != "second"]
-        also = [f.remedies for r in self.reports for f in r.findings if f.equal is False and f.form == "second"]
-        kept = [text for text in (found[0] if found else ()) if all(text in texts for texts in found)]
-        return [_short(text) for text in kept] + [_short(text) for texts in also[:1] for text in texts[:1]]
+        """What makes all forms equal that differ; for a second batch, what makes that one equal."""
+        off = [f for report in self.reports for f in report.findings if f.equal is False]
+        plain = [f.remedies for f in off if f.form != "second"]
+        kept = [text for text in (plain[0] if plain else ()) if all(text in texts for texts in plain)]
+        return [_short(text) for text in [*kept, *(f.remedies[0] for f in off[-1:] if f.form == "second")]]
 
     def _bias(self) -> str:
         report = self.reports[0]
         if report.bias is None:
             return ""
-        if not report.biased:
-            return "unbiased"
-        return " ".join([f"{report.bias:.1f}", *(f"({_short(text)})" for text in report.bias_remedies)])
+        remedy = "".join(f" ({_short(text)})" for text in report.bias_remedies)
+        return f"{report.bias:.2f}{remedy}" if report.biased else "unbiased"
 
 
 _NOTES = {"no path leads": "batch-wide", "order of edges": "order", "sorted by target": "sorted", "at random": "random"}
-_SHORT = ((r"\w+\((\w+=[^)]*)\)", r"\1"), (r"normalize=False and ", ""), (r"_?norm=\"none\" and ", ""), (" and ", ", "))
+_SHORT = (
+    (r'\w+\((?:normalize=False|_?norm="none")\) and ', ""),
+    (r"\w+\((\w+=[^)]*)\)", r"\1"),
+    (r'edge_norm="(\w+)"( and unbiased=True)?', r"\1"),
+    (r"unbiased=True", "unbiased"),
+    (r"one hop more", "hop"),
+    (r"(\d) hops more", r"\1 hops"),
+    (r" and ", " + "),
+)
 
 
 def _short(text: str) -> str:
@@ -115,7 +125,7 @@ def _size(finding: Finding) -> str:
         return "="
     if finding.error is None or not math.isfinite(finding.error):
         return "fails"
-    return f"{finding.error:.2f}" if finding.error >= 0.005 else "< 0.01"
+    return f"{finding.error:.2f}" if finding.error >= 0.005 else "<0.01"
 
 
 def row_of(kind: Kind, depths: Sequence[int] = DEPTHS) -> Row:
@@ -125,7 +135,52 @@ def row_of(kind: Kind, depths: Sequence[int] = DEPTHS) -> Row:
         reports = [check_on(kind.make(depth), graph, SEEDS, draws=2000 if depth == 1 else 0) for depth in depths]
     except (Exception, ConfigError) as error:  # whatever a layer raises that cannot be made or called so
         return Row(kind, cause=_cause(error))
-    return Row(kind, tuple(reports))
+    return Row(kind, tuple(reports), predicted=predicted(kind))
+
+
+def predicted(kind: Kind) -> str:
+    """What ``atta.predict`` makes of one layer: ``exact``, ``no`` (it is refused), or how far rows are off."""
+    graph = _cast(graph_of_rows().by_target())
+    specs = {name: TableSpec(rows.numpy().dtype.str, tuple(rows.shape[1:])) for name, rows in graph.edge.items()}
+    for given in EDGE_ARGUMENTS:
+        modules = kind.parts()
+        try:
+            layers, _ = own_layers(
+                modules, torch.device("cpu"), graph.x.shape[1], {name: specs[name] for name in given}
+            )
+        except Exception:  # it is refused, or cannot be called: DGL has errors of its own
+            continue
+        rows, whole = graph.x, graph.x
+        for layer in layers:
+            rows = _by_blocks(layer, replace(graph, x=rows))
+        with torch.no_grad():
+            for module in modules:
+                known = inspect.signature(module.forward).parameters
+                edges = {"edge_index": graph.edge_index, **{name: graph.edge[name] for name in given}}
+                whole = module(whole, **{name: value for name, value in edges.items() if name in known})
+        off = largest_difference(rows.numpy(), whole.numpy())
+        return "exact" if off < ROUNDING else f"off {off:.2g}"
+    return "no"
+
+
+def _by_blocks(layer: Layer, graph: SmallGraph) -> torch.Tensor:
+    """[n, width]: what a layer gives, block by block."""
+    every = np.arange(graph.num_nodes)
+    edge = {name: graph.edge[name].numpy() for name in layer.edge_arguments}
+    whole = LayerBlock(graph.x.numpy(), graph.edge_index.numpy(), len(every), {}, edge)
+    degrees = {} if layer.degrees is None else {layer.degrees: in_degrees(whole, layer.degrees)}
+    found = []
+    for part in np.array_split(every, BLOCKS):
+        batch = graph.batch(part.tolist(), [-1] * layer.hops)
+        near = {rule: values[batch.n_id.numpy()] for rule, values in degrees.items()}
+        rows = {name: batch.edge[name].numpy() for name in layer.edge_arguments}
+        found.append(layer(LayerBlock(batch.x.numpy(), batch.edge_index.numpy(), len(part), near, rows)))
+    return torch.from_numpy(np.concatenate(found))
+
+
+def _cast(graph: SmallGraph) -> SmallGraph:
+    edge = {name: rows.float() if rows.is_floating_point() else rows for name, rows in graph.edge.items()}
+    return SmallGraph(graph.x.float(), graph.edge_index, edge)
 
 
 def _cause(error: Exception) -> str:
@@ -143,26 +198,16 @@ def rows_of(kinds: Iterable[Kind], depths: Sequence[int] = DEPTHS) -> Iterator[R
 def page(rows: Sequence[Row]) -> str:
     """The text of the page."""
     tried = [row for row in rows if row.reports]
-    every = [row for row in tried if row.exact and row.complete]
-    parts = [_HEAD.format(versions=_versions(), tried=len(tried), exact=len(every))]
+    parts = [_HEAD.format(versions=_versions(), tried=len(tried), exact=sum(row.everywhere for row in tried))]
     for group in dict.fromkeys(row.kind.group for row in rows):
         own = [row for row in rows if row.kind.group == group]
-        parts.append(f"## {group}\n")
-        if simple := [row for row in own if row in every]:
-            names = ", ".join(f"`{row.kind.name}`{_aside(row)}" for row in simple)
-            parts.append(_wrapped(f"Equal in every form: {names}.") + "\n")
-        if others := [row for row in own if row.reports and row not in every]:
-            lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(row.cells() for row in others)]
-            parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n")
-        if missing := [row for row in own if row.cause]:
-            parts.append(_wrapped("Not tried, since they cannot be called on a graph of one type with the packages here: "
-                                  + ", ".join(f"`{row.kind.name}`" for row in missing) + ".") + "\n")  # fmt: skip
+        lines = [_COLUMNS, ("---",) * len(_COLUMNS), *(row.cells() for row in own if row.reports)]
+        parts += [f"## {group}\n", "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"]
+        if missing := [f"`{row.kind.name}`" for row in own if row.cause]:
+            parts.append(
+                _wrapped(f"Not tried, as they cannot be called on such a graph here: {', '.join(missing)}.") + "\n"
+            )
     return "\n".join(parts)
-
-
-def _aside(row: Row) -> str:
-    said = [text for text in (row.cells()[6], row.predicted) if text not in ("", "unbiased", "exact")]
-    return f" ({', '.join(said)})" if said else ""
 
 
 def _wrapped(text: str) -> str:
@@ -180,7 +225,7 @@ def _versions() -> str:
         import dgl
     except Exception:  # whatever its libraries raise
         return " and ".join(found)
-    return ", ".join([f"PyG {torch_geometric.__version__}", f"DGL {dgl.__version__}"]) + f" and {found[1]}"
+    return f"{found[0]}, DGL {dgl.__version__} and {found[1]}"
 
 
 def main() -> None:
@@ -203,23 +248,26 @@ _HEAD = """# Which layers are exact on a batch
 
 What a layer computes for a seed on a batch is not always what it computes on the graph, even with all neighbours. This
 page is made by `make exact-layers`, which runs models of one, two and three layers of every kind on a random graph of
-200 vertices in float64, and on batches of it: {versions}. Of {tried} kinds, {exact} are equal in every form.
-[`atta check`](#check-your-own-model) does the same with a model of yours on your graph.
+200 vertices in float64, and on batches of it: {versions}.
+Of {tried} kinds, {exact} have every form and are equal in all of them. [`atta check`](#check-your-own-model) does the
+same with a model of yours on your graph.
 
 - **batch**: a batch with all neighbours and as many hops as the model reads. `=`: its rows are those of the graph.
   Numbers are the largest difference after one, two and three layers, as a share of the largest value.
-- **trimmed**: each layer gets what later ones need (PyG's `trim_to_layer`). **blocks**: sources and targets apart, as in
-  DGL's blocks and `layer((x, x[:n]), edge_index)`. `none`: the layer cannot be called so.
-- **also differs**: `beside`: another seed in the batch changes a seed's row. `isolated`: a seed without edges.
-  `repeated`: edges that come twice, and self-loops. `second`: a batch after another one. `batch-wide`: rows depend on
-  vertices that no path leads from. `order`: on the order of edges. `sorted`: edges must be sorted by target, and those
-  of a batch are. `random`: no two calls give the same.
-- **equal with**: each was tried, and makes the batch, and all forms that differ, equal. `edge_norm` is an argument of
-  `NeighborLoader`: the layer's own normalisation is off then (`normalize=False`; in DGL `norm="none"`), and it gets
-  `edge_weight`. `one hop more`: one fan-out of -1 more than the model reads hops.
-- **fan-outs**: with 2 of the neighbours the mean of one layer's rows over 2,000 draws is that with all (`unbiased`, within
-  five standard errors), or off by this share of the largest value. In brackets: what makes it unbiased.
-- **predict**: what [`atta.predict`](inference.md#a-model-of-your-own) does with the layer.
+- **trimmed**: each layer gets what later ones need (PyG's `trim_to_layer`). **blocks**: sources and targets apart, as
+  in DGL's blocks and `layer((x, x[:n]), edge_index)`. `none`: the layer cannot be called so.
+- **also**: `beside`: another seed in the batch changes a seed's row. `second`: so does a batch before. `isolated`: a
+  seed without edges. `repeated`: edges that come twice, and self-loops; both are named where the plain batch is equal.
+  `batch-wide`: rows depend on vertices that no path leads from. `order`: rows depend on the order of edges. `sorted`:
+  edges must be sorted by target, and those of a batch are.
+- **equal with**: each was tried, and makes all forms equal that differ. `hop`: one fan-out of -1 more than the model
+  reads hops. `gcn`, `both`, `row`: this `edge_norm` of `NeighborLoader`, and the layer's own normalisation off
+  (`normalize=False`; in DGL `norm="none"`). Others are settings of the layer or of the loader.
+- **fan-outs**: with 2 of the neighbours the mean of one layer's rows over 2,000 draws is that with all (`unbiased`:
+  within five standard errors), or off by this share of the largest value. In brackets: what makes it unbiased; `gcn`
+  and the like with `unbiased=True`.
+- **predict**: what [`atta.predict`](inference.md#a-model-of-your-own) does with the layer. `exact`: it gives the rows
+  of the graph. `no`: it refuses the layer, with the cause.
 
 ## Check your own model
 
@@ -228,8 +276,8 @@ page is made by `make exact-layers`, which runs models of one, two and three lay
     atta check models:net --data data/mine-2p
 
 `models:net` is a torch module in `models.py`, or a function that returns one. The check takes some hundred vertices of
-your graph with all edges among them, runs the model on all of them and on batches, and says for each form: equal, or the
-first layer that differs, by how much, and which remedies were tried and work. From Python:
+your graph with all edges among them, runs the model on all of them and on batches, and says for each form: equal, or
+the first layer that differs, by how much, and which remedies were tried and work. From Python:
 
 ```python
 import torch
@@ -265,7 +313,9 @@ print(report)
 - **What was kept.** `cached=True` keeps the normalised edges of the first call: every other batch is wrong.
 - **A sample.** With fan-outs a sum over some neighbours is less than that over all: see `unbiased=True` of
   `NeighborLoader`. A mean over some is on average that over all. Attention that adds self-loops gives these too much.
-- **A histogram.** `PNAConv` and `DegreeScalerAggregation` scale by a histogram of degrees: take that of the whole graph.
+- **A histogram.** `PNAConv` and `DegreeScalerAggregation` scale by a histogram of degrees: take that of the graph.
+- **Other directions.** `ChebConv` and `DirGNNConv` read out-edges, which batches of in-neighbours do not have.
+- **No neighbours.** PyG's median and quantiles give a vertex without in-edges a value of another vertex.
 """
 
 if __name__ == "__main__":

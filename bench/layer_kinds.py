@@ -18,6 +18,7 @@ from atta.train.models.forms import NoFormError, SmallGraph
 WIDTH, EDGE_WIDTH, TYPES = 8, 3, 3
 EDGE_ARGUMENTS: tuple[tuple[str, ...], ...] = ((), ("edge_attr",), ("edge_type",), ("edge_type", "edge_attr"))
 """What a layer is given of edges: the first of these with which it can be called."""
+_EMPTY = inspect.Parameter.empty
 _RELATIONS = ("node", "first", "node"), ("node", "second", "node")
 _EDGE_INDICES = ("edge_index", "pos_edge_index", "neg_edge_index")
 
@@ -30,13 +31,13 @@ class Kind:
         group: heading of the page that it stands under.
         name: as in its library, with settings that are not the default ones.
         make: makes a model of some layers.
-        single: makes one layer as ``atta.predict`` takes it; None: it is none.
+        parts: makes one layer of it as ``atta.predict`` takes layers.
     """
 
     group: str
     name: str
     make: Callable[[int], torch.nn.Module]
-    single: Callable[[], torch.nn.Module] | None = None
+    parts: Callable[[], Sequence[torch.nn.Module]]
 
 
 def graph_of_rows(seed: int = 0, vertices: int = 200, edges: int = 700) -> SmallGraph:
@@ -156,7 +157,9 @@ class OfDgl(torch.nn.Module):
         self.layer = layer
         self.names = [*inspect.signature(layer.forward).parameters][2:]
 
-    def forward(self, x: Any, edge_index: torch.Tensor, edge_attr: Any = None, edge_type: Any = None) -> Any:
+    def forward(
+        self, x: Any, edge_index: torch.Tensor, edge_attr: Any = None, edge_type: Any = None, edge_weight: Any = None
+    ) -> Any:
         """[targets, ...]."""
         import dgl
 
@@ -170,6 +173,7 @@ class OfDgl(torch.nn.Module):
         given = {
             **dict.fromkeys(("efeats", "edge_feat", "edge_feats", "efeat", "pseudo"), edge_attr),
             "etypes": edge_type,
+            "edge_weight": edge_weight,
             "feat_0": x,
             "coord_feat": None if pair else x[:, :3],
         }
@@ -209,10 +213,12 @@ def _values() -> dict[str, Any]:
 
 _SPECIAL: dict[str, dict[str, Any]] = {
     "EdgeConv": {"nn": _mlp(2 * WIDTH)},
-    "GENConv": {},
+    "GPSConv": {"heads": 2},
+    "DegreeScalerAggregation": {"scaler": "amplification"},
+    "EquilibriumAggregation": {"num_layers": [WIDTH]},
     "GINEConv": {"edge_dim": EDGE_WIDTH},
     "GMMConv": {"dim": EDGE_WIDTH},
-    "GPSConv": {"heads": 2},
+    "MLPAggregation": {"num_layers": 2, "hidden_channels": WIDTH},
     "NNConv": {"nn": torch.nn.Linear(EDGE_WIDTH, WIDTH * WIDTH)},
     "PNAConv": {"out_channels": WIDTH},
     "PPFConv": {"local_nn": _mlp(WIDTH + 4)},
@@ -223,14 +229,11 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 
 def made(kind: type, **given: Any) -> torch.nn.Module:
     """An object of a class with the values above for what its constructor needs; raises what that raises."""
-    values = {**_values(), **_SPECIAL.get(kind.__name__, {}), **given}
+    own = {**_SPECIAL.get(kind.__name__, {}), **given}
     needed = inspect.signature(kind.__init__).parameters
-    arguments = {
-        name: values[name]
-        for name, parameter in needed.items()
-        if name in values
-        and (parameter.default is parameter.empty or name in given or name in _SPECIAL.get(kind.__name__, {}))
-    }
+    values = {name: value for name, value in _values().items() if name in needed and needed[name].default is _EMPTY}
+    others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in needed.values())
+    arguments = {**values, **{name: value for name, value in own.items() if others or name in needed}}
     layer: torch.nn.Module = kind(**arguments)
     if kind.__name__ in ("HANConv", "HGTConv") and kind.__module__.startswith("torch_geometric."):
         return OfOneType(layer)
@@ -273,7 +276,7 @@ _MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
         (name, {})
         for name in ("GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN", "PMLP", "GraphUNet", "RECT_L", "LINKX")
     ),
-    *((name, {}) for name in ("SGFormer", "Polynormer", "LabelPropagation", "NeuralFingerprint")),
+    *((name, {}) for name in ("SGFormer", "Polynormer", "NeuralFingerprint")),
     ("GraphSAGE", {"norm": "LayerNorm"}),
     ("GraphSAGE", {"jk": "cat"}),
     ("GCN", {"cached": True}),
@@ -284,18 +287,16 @@ def pyg_kinds() -> Iterator[Kind]:
     """Every class of ``torch_geometric.nn.conv``, ``.aggr`` and ``.norm``, settings of some, and models."""
     plain = [(getattr(conv, name), {}) for name in conv.__all__ if name != "MessagePassing"]
     for kind, given in [*plain, *_CONVS]:
-        single = partial(made, kind, **given)
-        yield Kind("Layers of PyG", _named(kind, given), partial(stacked, single), single)
+        yield _kind("Layers of PyG", _named(kind, given), partial(made, kind, **given))
     for name in aggr.__all__:
         if name != "Aggregation":
-            layer = partial(_aggregated, getattr(aggr, name))
-            yield Kind("Aggregations of PyG", name, partial(stacked, layer), layer)
-    for name in norm.__all__:
-        yield Kind("Norms, after SAGEConv", name, partial(_normed, partial(made, getattr(norm, name))))
-    for name, module in _BETWEEN:
-        yield Kind("Norms, after SAGEConv", name, partial(_normed, module))
+            yield _kind("Aggregations of PyG", name, partial(_aggregated, getattr(aggr, name)))
+    norms = [(name, partial(made, getattr(norm, name))) for name in norm.__all__]
+    for name, module in [*norms, *_BETWEEN]:
+        yield _kind("Norms and the like, after SAGEConv", name, partial(pyg.SAGEConv, WIDTH, WIDTH), module)
     for name, given in _MODELS:
-        yield Kind("Models of PyG", _named(getattr(models, name), given), partial(_whole, getattr(models, name), given))
+        whole = partial(_whole, getattr(models, name), given)
+        yield Kind("Models of PyG", _named(getattr(models, name), given), whole, lambda made=whole: [made(1)])
 
 
 def dgl_kinds() -> Iterator[Kind]:
@@ -308,13 +309,23 @@ def dgl_kinds() -> Iterator[Kind]:
         if not name.startswith(("Dense", "CuGraph")) and name != "EdgeWeightNorm":
             kind = getattr(convs, name)
             able = {"allow_zero_in_degree"} & set(inspect.signature(kind.__init__).parameters)
-            yield Kind("Layers of DGL", name, partial(stacked, partial(made, kind, **dict.fromkeys(able, True))))
+            yield _kind("Layers of DGL", name, partial(made, kind, **dict.fromkeys(able, True)))
     for given in ({"norm": "right"}, {"norm": "none"}):
         own = partial(made, convs.GraphConv, allow_zero_in_degree=True, **given)
-        yield Kind("Layers of DGL", _named(convs.GraphConv, given), partial(stacked, own))
+        yield _kind("Layers of DGL", _named(convs.GraphConv, given), own)
     for name in ("gcn", "pool", "lstm"):
         own = partial(made, convs.SAGEConv, aggregator_type=name)
-        yield Kind("Layers of DGL", f'SAGEConv(aggregator_type="{name}")', partial(stacked, own))
+        yield _kind("Layers of DGL", f'SAGEConv(aggregator_type="{name}")', own)
+
+
+def _kind(
+    group: str, name: str, layer: Callable[[], torch.nn.Module], between: Callable[[], Any] | None = None
+) -> Kind:
+    def parts() -> list[torch.nn.Module]:
+        torch.manual_seed(0)
+        return [layer()] if between is None else [layer(), between()]
+
+    return Kind(group, name, partial(stacked, layer, between=between), parts)
 
 
 def _named(kind: type, given: dict[str, Any]) -> str:
@@ -324,10 +335,6 @@ def _named(kind: type, given: dict[str, Any]) -> str:
 
 def _aggregated(kind: type) -> torch.nn.Module:
     return Aggregated(aggr=made(kind))
-
-
-def _normed(between: Callable[[], Any], depth: int) -> torch.nn.Module:
-    return stacked(lambda: pyg.SAGEConv(WIDTH, WIDTH), depth, between)
 
 
 def _whole(kind: Any, given: dict[str, Any], depth: int) -> torch.nn.Module:
