@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch_geometric.nn import GATConv, GCNConv, GraphConv
 from torch_geometric.nn.models import GraphSAGE
 
 import atta
+from atta.cli.main import cli
 from atta.partition import GraphWriter, partition_graph
+from atta.train.launching.check import imported_model
 from atta.train.launching.check import small_graph as fetched
 from tests.system.conftest import SmallGraph
 
@@ -91,40 +94,50 @@ def test_a_graph_without_edges_is_refused(tmp_path: Path) -> None:
         atta.check(GraphSAGE(16, 8, 2), running)
 
 
-def test_the_command(small_graph: SmallGraph, tmp_path: Path) -> None:
+def test_the_command(small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "own_models.py").write_text(
         "from torch_geometric.nn import GCNConv, SAGEConv\n"
         "exact = SAGEConv(16, 4)\n"
         "def other():\n    return GCNConv(16, 4)\n"
-        "def asks(width):\n    return GCNConv(width, 4)\n"
-        "text = 'no model'\n"
     )
     data = str(small_graph.dataset(2, "random"))
-
-    def command(model: str, *more: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "atta.cli.main", "check", model, "--data", data, *more]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-
-    found = command("own_models:exact")
+    line = [sys.executable, "-m", "atta.cli.main", "check", "own_models:exact", "--data", data]
+    found = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("SAGEConv: ")
-    found = command("own_models:other", "--hops", "2", "--json", "-")
-    assert found.returncode == 0  # one hop more than it reads
-    report = json.loads(found.stdout)
-    assert (report["ok"], report["hops"], report["reads"]) == (True, 2, 1)
-    assert command("own_models:other").returncode == 1
-    for name, cause in [
-        ("own_models:asks", "without arguments"),
-        ("own_models:text", "not a module of torch"),
-        ("own_models:nobody", "nobody"),
+    how = ["check", "own_models:other", "--data", data, "--json", "-"]
+    for more, code, hops in (["--hops", "2"], 0, 2), ([], 1, 1):  # exact with one hop more than it reads
+        ran = CliRunner().invoke(cli, [*how, *more])
+        report = json.loads(ran.stdout)
+        assert (ran.exit_code, report["ok"], report["hops"], report["reads"]) == (code, code == 0, hops, 1)
+    ran = CliRunner().invoke(cli, ["check", "own_models:exact"])
+    assert isinstance(ran.exception, atta.ConfigError)
+    assert "--data" in str(ran.exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("models_of_test:asks", "without arguments"),
+        ("models_of_test:text", "not a module of torch"),
+        ("models_of_test:nobody", "nobody"),
+        ("models_of_test:fails", "no file"),
+        ("breaks_in_test:net", "division by zero"),
         ("nowhere:net", "nowhere"),
-        ("own_models", "MODULE:NAME"),
-    ]:
-        found = command(name)
-        assert found.returncode == 2
-        assert found.stderr.startswith("atta: error: ")
-        assert cause in found.stderr
-        assert found.stderr.count("\n") == 1
+        ("models_of_test", "MODULE:NAME"),
+        (":net", "MODULE:NAME"),
+    ],
+)
+def test_names_that_give_no_model(name: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models_of_test.py").write_text(
+        "text = 'no model'\ndef asks(width): pass\ndef fails():\n    raise OSError('no file')\n"
+    )
+    (tmp_path / "breaks_in_test.py").write_text("1 / 0\n")
+    with pytest.raises(atta.ConfigError, match=cause):
+        imported_model(name)
+    assert "" not in sys.path
 
 
 @pytest.mark.parametrize("options", [{}, {"frontier": "all"}, {"subgraph_type": "induced"}, {"disjoint": True}])
@@ -178,3 +191,30 @@ def test_a_seed_that_comes_twice(cluster: atta.LocalCluster, small_graph: SmallG
     assert torch.allclose(rows[0], rows[4])
     plain = once.to_pyg()
     assert torch.allclose(layer(plain.x, plain.edge_index)[:3].detach(), rows[[0, 1, 3]], atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def of_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
+    """The graph of the page of exact layers, on daemons."""
+    from bench.layer_kinds import graph_of_rows
+
+    graph, folder = graph_of_rows(), tmp_path_factory.mktemp("table")
+    with GraphWriter(folder / "graph") as out:
+        out.add_nodes("node", graph.num_nodes, tables={"x": graph.x.float().numpy()})
+        out.add_edges("node__to__node", *graph.edge_index.numpy())
+    partition_graph(folder / "graph", folder / "parts", parts=2, method="random", seed=0)
+    with atta.local(folder / "parts", threads=1) as running:
+        yield running
+
+
+def test_checks_on_daemons_say_what_the_page_says(of_table: atta.LocalCluster) -> None:
+    from bench.exact_layers import PAGE
+    from bench.layer_kinds import dgl_kinds, pyg_kinds
+
+    rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    page = {row[0].strip(" `"): row[1].strip() for row in rows[::-1]}
+    wanted = ("SAGEConv", "GATv2Conv", "GINConv", "GCNConv", "LGConv", "APPNP", "GraphNorm", "MaxAggregation", "GCN")
+    for kind in [*pyg_kinds(), *dgl_kinds()]:
+        if kind.name in wanted and kind.group != "Layers of DGL":
+            report = atta.check(kind.make(2), of_table, draws=0)
+            assert report.findings[0].equal is (page[kind.name] == "="), kind.name

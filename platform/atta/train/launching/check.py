@@ -36,6 +36,7 @@ def check(
     hops: int | None = None,
     features: str = "x",
     seed: int = 0,
+    draws: int = 1000,
     seconds: float = 60.0,
 ) -> ExactnessReport:
     """Run a model on a small part of the graph and on batches of it, and say where the two differ and what helps.
@@ -51,6 +52,7 @@ def check(
         hops: of the batches; None: as many as the model reads, which is found out.
         features: node table that is ``x``.
         seed: of the choice of vertices.
+        draws: of the first layer with 2 neighbours, which tell its bias; 0: it is not measured.
         seconds: forms that have not begun by then are not run.
 
     Returns:
@@ -64,6 +66,7 @@ def check(
 
     if hops is not None:
         whole("hops", hops, 1, 32)
+    whole("draws", draws, 0, 100_000)
     if not seconds > 0:
         raise ConfigError(f"seconds {seconds}: must be positive")
     arguments = _edge_arguments(model)
@@ -72,7 +75,7 @@ def check(
     middle = [int(v) for v in found if graph.in_degrees[v] > 0]
     if len(middle) < 2:
         raise ConfigError("the graph has no edges to check a model on")
-    return check_on(model, graph, middle[len(middle) // 4 :][:SEEDS], hops, seconds=seconds)
+    return check_on(model, graph, middle[len(middle) // 4 :][:SEEDS], hops, draws=draws, seconds=seconds)
 
 
 def imported_model(name: str) -> torch.nn.Module:
@@ -90,14 +93,23 @@ def imported_model(name: str) -> torch.nn.Module:
     sys.path.insert(0, "")
     try:
         found = member(name, module, called)
-        model = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
-    except TypeError as error:
-        raise ConfigError(f"{name}: cannot be called without arguments: {error}") from None
     finally:
         sys.path.remove("")
+    model = found if isinstance(found, torch.nn.Module) or not callable(found) else _made(name, found)
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"{name}: is of {type(model).__name__}, not a module of torch")
     return model
+
+
+def _made(name: str, make: Any) -> Any:
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ConfigError(f"{name}: cannot be called without arguments: {error}") from None
+    try:
+        return make()
+    except Exception as error:  # whatever a user's function raises
+        raise ConfigError(f"{name}: {type(error).__name__}: {' '.join(str(error).split())}") from None
 
 
 def _edge_arguments(model: Any) -> list[str]:

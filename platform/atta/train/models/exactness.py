@@ -226,7 +226,8 @@ class _Check:
         before = self._batch(graph, self._seeds[1:], remedy) if case.like == "fresh" else None
         steps = run(model, self._layers, sample, case.form, give=give, first=before)
         if case.like == "graph":
-            known = [sample.nodes[max(0, self._hops - step.done * self._layers.reach)] for step in steps]
+            reach, deepest = self._layers.reach, min(self._hops, self._layers.calls * self._layers.reach)
+            known = [sample.nodes[max(0, deepest - step.done * reach)] for step in steps]
             return _first_off(steps, whole, [sample.n_id[:count] for count in known], CLOSE[self._dtype])
         alone = self._batch(graph, case.seeds[:1], remedy)
         wanted = run(model, self._layers, alone, case.form, give=give)
