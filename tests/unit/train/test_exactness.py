@@ -18,7 +18,7 @@ from torch_geometric.utils import degree
 
 from atta.errors import ConfigError
 from atta.train.models.exactness import check_on
-from atta.train.models.forms import BLOCKS, TRIMMED, ReadingLayers, SmallGraph, run
+from atta.train.models.forms import BLOCKS, TRIMMED, OfBlocks, ReadingLayers, SmallGraph, run
 from atta.train.models.remedies import REMEDIES, unbiased, weighted
 from atta.train.reports.exactness import ExactnessReport
 
@@ -316,3 +316,34 @@ def test_remedies_change_copies() -> None:
     changed = [own for remedy in REMEDIES if (own := remedy.changed(model)) is not None]
     assert model.add_self_loops
     assert not changed[-1].add_self_loops
+
+
+@pytest.mark.parametrize(
+    ("norm", "equal", "remedy"),
+    [("both", False, 'GraphConv(norm="none") and edge_norm="both"'), ("right", True, None)],
+)
+def test_models_of_blocks(norm: str, equal: bool, remedy: str | None) -> None:
+    dgl = pytest.importorskip("dgl")
+    from dgl.nn.pytorch import GraphConv as DglConv
+
+    class OnBlocks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(
+                DglConv(WIDTH, WIDTH, norm=norm, allow_zero_in_degree=True) for _ in range(2)
+            )
+
+        def forward(self, blocks: list[dgl.DGLGraph], x: torch.Tensor) -> torch.Tensor:
+            for layer, block in zip(self.layers, blocks, strict=True):
+                x = layer(block, x).tanh()
+            return x
+
+    report = checked(OfBlocks(OnBlocks(), 2), hops=2)
+    found = form(report, "blocks")
+    assert report.layers == report.reads == 2
+    assert found.equal is equal
+    assert form(report, "trimmed").equal is None
+    assert report.ok is equal
+    if remedy is not None:
+        assert found.layer == "model.layers.0 (GraphConv)"
+        assert remedy in found.remedies

@@ -25,6 +25,8 @@ __all__ = ["check", "imported_model"]
 FAN_OUTS = (8, 4, 2)
 """Of the vertices that are fetched, hop by hop around each of ``SEEDS``: at most 105 for each."""
 SEEDS = 4
+_BLOCKS = ("blocks", "mfgs")
+"""What DGL's examples call the first argument of a model."""
 MOST_EDGES = 100_000
 """At most this many edges among them are looked at."""
 
@@ -47,7 +49,8 @@ def check(
 
     Args:
         model: called as ``model(x, edge_index)`` and with ``edge_weight``, ``edge_attr`` or another argument ``edge_...``
-            if it has such and the graph has the table; returns a row per vertex.
+            if it has such and the graph has the table; or, as DGL's, ``model(blocks, x)`` with ``hops``. It returns a row
+            per vertex.
         cluster: from ``atta.connect`` or ``atta.local``, of a graph with one node type and one edge type.
         hops: of the batches; None: as many as the model reads, which is found out.
         features: node table that is ``x``.
@@ -69,13 +72,13 @@ def check(
     whole("draws", draws, 0, 100_000)
     if not seconds > 0:
         raise ConfigError(f"seconds {seconds}: must be positive")
-    arguments = _edge_arguments(model)
+    own, arguments = _called_as(model, hops)
     graph = small_graph(cluster, features, arguments, seed)
     found = graph.in_degrees.argsort(descending=True, stable=True)
     middle = [int(v) for v in found if graph.in_degrees[v] > 0]
     if len(middle) < 2:
         raise ConfigError("the graph has no edges to check a model on")
-    return check_on(model, graph, middle[len(middle) // 4 :][:SEEDS], hops, draws=draws, seconds=seconds)
+    return check_on(own, graph, middle[len(middle) // 4 :][:SEEDS], hops, draws=draws, seconds=seconds)
 
 
 def imported_model(name: str) -> torch.nn.Module:
@@ -112,13 +115,20 @@ def _made(name: str, make: Any) -> Any:
         raise ConfigError(f"{name}: {type(error).__name__}: {' '.join(str(error).split())}") from None
 
 
-def _edge_arguments(model: Any) -> list[str]:
-    """The arguments of a model that take rows of edge tables; raises ConfigError for others that it cannot do without."""
+def _called_as(model: Any, hops: int | None) -> tuple[Any, list[str]]:
+    """The model as ``check_on`` calls it, and its arguments that take rows of edge tables; raises ConfigError for others
+    that it cannot do without."""
+    from atta.train.models.forms import OfBlocks
+
     name = type(model).__name__
     try:
         first, second, *others = inspect.signature(model.forward).parameters.values()
     except (AttributeError, TypeError, ValueError):
         raise ConfigError(f"{name}: a model is called as model(x, edge_index)") from None
+    if first.name in _BLOCKS:
+        if hops is None:
+            raise ConfigError(f"{name}: is called as model({first.name}, x): say with hops how many blocks it reads")
+        return OfBlocks(model, hops), []
     if second.kind is second.KEYWORD_ONLY or first.kind is first.VAR_KEYWORD:
         raise ConfigError(f"{name}: a model is called as model(x, edge_index)")
     for other in others:
@@ -127,7 +137,7 @@ def _edge_arguments(model: Any) -> list[str]:
             raise ConfigError(
                 f"{name}: needs {other.name!r}, which a check does not have; it calls model(x, edge_index)"
             )
-    return [other.name for other in others if other.name.startswith("edge_")]
+    return model, [other.name for other in others if other.name.startswith("edge_")]
 
 
 def small_graph(cluster: atta.Cluster, features: str, arguments: list[str], seed: int) -> SmallGraph:

@@ -18,6 +18,7 @@ from atta.train.models.forms import (
     WHOLE,
     ModelInput,
     NoFormError,
+    OfBlocks,
     PartRows,
     ReadingLayers,
     SmallGraph,
@@ -86,6 +87,7 @@ def check_on(
 class _Check:
     def __init__(self, model: torch.nn.Module, graph: SmallGraph, seeds: Sequence[int], hops: int | None) -> None:
         self._model, self._dtype = _prepared(model, graph)
+        self._name = type(model.model if isinstance(model, OfBlocks) else model).__name__
         self._seeds = [*map(int, seeds)]
         self._graph, self._lone = _with_strangers(_cast(graph, self._dtype), self._seeds[0])
         self._layers: ReadingLayers
@@ -97,7 +99,7 @@ class _Check:
             self._truth = self._called(self._graph)
         except NoFormError as error:
             if "sorted" not in str(error):
-                raise ConfigError(f"{type(model).__name__}: {error}") from None
+                raise ConfigError(f"{self._name}: {error}") from None
             self._notes.append("wants edges sorted by target: those of a batch are")
             self._sorted = True
             self._graph = self._graph.by_target()
@@ -118,9 +120,7 @@ class _Check:
         rows = self._truth[-1].rows
         if not rows.dim() or len(rows) != self._graph.num_nodes:
             shape = list(rows.shape)
-            raise ConfigError(
-                f"{type(self._model).__name__}: gives {shape} for {self._graph.num_nodes} vertices, not a row for each"
-            )
+            raise ConfigError(f"{self._name}: gives {shape} for {self._graph.num_nodes} vertices, not a row for each")
 
     def _note_habits(self, *, whole: bool) -> None:
         if whole:
@@ -162,7 +162,7 @@ class _Check:
         )
         bias, biased, remedies = self._bias(draws) if draws else (None, False, [])
         return ExactnessReport(
-            type(self._model).__name__, self._layers.calls, self._reads, self._hops, findings, tuple(self._notes), bias,
+            self._name, self._layers.calls, self._reads, self._hops, findings, tuple(self._notes), bias,
             biased, tuple(remedies),
         )  # fmt: skip
 
@@ -223,14 +223,15 @@ class _Check:
     ) -> tuple[float, str | None]:
         sample = self._batch(graph, case.seeds, remedy)
         give = remedy.norm is not None
+        form = BLOCKS if isinstance(model, OfBlocks) and case.form == WHOLE else case.form
         before = self._batch(graph, self._seeds[1:], remedy) if case.like == "fresh" else None
-        steps = run(model, self._layers, sample, case.form, give=give, first=before)
+        steps = run(model, self._layers, sample, form, give=give, first=before)
         if case.like == "graph":
             reach, deepest = self._layers.reach, min(self._hops, self._layers.calls * self._layers.reach)
             known = [sample.nodes[max(0, deepest - step.done * reach)] for step in steps]
             return _first_off(steps, whole, [sample.n_id[:count] for count in known], CLOSE[self._dtype])
         alone = self._batch(graph, case.seeds[:1], remedy)
-        wanted = run(model, self._layers, alone, case.form, give=give)
+        wanted = run(model, self._layers, alone, form, give=give)
         return _first_off(steps, wanted, [torch.zeros(1, dtype=torch.long)] * len(steps), CLOSE[self._dtype])
 
     def _batch(self, graph: SmallGraph, seeds: Sequence[int], remedy: Remedy) -> ModelInput:

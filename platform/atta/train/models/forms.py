@@ -12,11 +12,50 @@ from typing import Any
 import numpy as np
 import torch
 
+from atta.observe.extras import load
 from atta.samplers import LocalGraph, LocalSampler
 
-__all__ = ["BLOCKS", "TRIMMED", "WHOLE", "ModelInput", "NoFormError", "PartRows", "ReadingLayers", "SmallGraph", "run"]
+__all__ = [
+    "BLOCKS",
+    "TRIMMED",
+    "WHOLE",
+    "ModelInput",
+    "NoFormError",
+    "OfBlocks",
+    "PartRows",
+    "ReadingLayers",
+    "SmallGraph",
+    "run",
+]
 
 WHOLE, TRIMMED, BLOCKS = "whole", "trimmed", "blocks"
+
+
+class OfBlocks(torch.nn.Module):
+    """A model of DGL, called as ``model(blocks, x)`` with a block per hop, the input side first."""
+
+    def __init__(self, model: torch.nn.Module, hops: int) -> None:
+        """hops: number of blocks that the model reads."""
+        super().__init__()
+        self.model, self._hops = model, hops
+        self._sample: ModelInput | None = None
+
+    def read(self, sample: ModelInput, form: str) -> None:
+        """Cut the blocks of the calls that follow from ``sample``; of a whole graph each block is all of it."""
+        if form == TRIMMED:
+            raise NoFormError("DGL's models read blocks")
+        self._sample = sample
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        """[targets, ...]; raises ConfigError where DGL is missing."""
+        dgl = load("a model of blocks", "dgl")
+        sample, made = self._sample, []
+        for done in range(self._hops):
+            hops = 0 if sample is None else sample.hops - done
+            nodes = (len(x), len(x)) if sample is None or hops < 1 else (sample.nodes[hops], sample.nodes[hops - 1])
+            source, target = edge_index if sample is None or hops < 1 else edge_index[:, : sample.edges[hops]]
+            made.append(dgl.create_block((source, target), num_src_nodes=nodes[0], num_dst_nodes=nodes[1]))
+        return self.model(made, x)
 
 
 class NoFormError(Exception):
@@ -144,7 +183,7 @@ class ReadingLayers:
 
         def enter(name: str) -> Callable[..., None]:
             def begun(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                given = any(_is_edges(value) for value in (*args, *kwargs.values()))
+                given = any(_is_edges(value) or _is_block(value) for value in (*args, *kwargs.values()))
                 call = _Call(name, given)
                 open_calls[-1].inner.append(call)
                 open_calls.append(call)
@@ -201,6 +240,9 @@ def run(
     own = copy.deepcopy(model)
     if first is not None:
         _called(own, first)
+    if isinstance(own, OfBlocks):
+        own.read(sample, form)
+        form = WHOLE
     seen = _Observer(own, layers, sample, form, give=give)
     out = _called(own, sample, seed)
     return [*seen.steps, PartRows("the output", seen.done, out)]
@@ -258,7 +300,8 @@ class _Observer:
         if self._give:
             names = inspect.signature(module.forward).parameters
             missing = [n for n in self._sample.edge if n in names and bound.arguments.get(n) is None]
-            bound.arguments.update({name: self._sample.edge[name] for name in missing})
+            count = next((v.num_edges() for v in bound.arguments.values() if _is_block(v)), None)
+            bound.arguments.update({name: self._sample.edge[name][:count] for name in missing})
         if self._form != WHOLE:
             self._cut(bound.arguments)
         return bound.args, bound.kwargs
@@ -316,6 +359,10 @@ def _first_tensor(out: Any) -> torch.Tensor | None:
     while isinstance(out, tuple | list) and out:
         out = out[0]
     return out if isinstance(out, torch.Tensor) else None
+
+
+def _is_block(value: Any) -> bool:
+    return hasattr(value, "num_dst_nodes")
 
 
 def _is_edges(value: Any) -> bool:

@@ -44,7 +44,9 @@ class Remedy:
 
     def told(self, model: torch.nn.Module) -> str:
         """What the user of ``model`` does."""
-        parts = sorted({f"{type(module).__name__}({name}={to!r})" for module, name, to in self._held(model)})
+        parts = sorted(
+            {f"{type(module).__name__}({name.lstrip('_')}={to!r})" for module, name, to in self._held(model)}
+        )
         if self.norm:
             parts.append(f'edge_norm="{self.norm}"')
         if self.unbiased:

@@ -90,15 +90,14 @@ class ExactnessReport:
         return found
 
     def __str__(self) -> str:
-        counts = (
-            f"layers that read neighbours: {self.layers}, hops that it reads: {self.reads}, of batches: {self.hops}"
-        )
-        head = f"{self.model}: {counts}"
-        width = max(map(len, FORMS))
-        lines = [f"  {found.form:{width}}  {_said(found)}" for found in self.findings]
+        head = f"{self.model} reads neighbours in {self.layers} layers, {self.reads} hops; batches of {self.hops} hops"
+        rows = [("form", "rows", "first in", "equal with"), *(_cells(found) for found in self.findings)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         if self.bias is not None:
-            lines.append(f"  {'fan-outs':{width}}  {self._said_bias()}")
-        return "\n".join([head, *lines, *(f"  {note}" for note in self.notes)])
+            lines.append(f"fan-outs: {self._said_bias()}")
+        causes = {f"{found.form}: {found.why}": None for found in self.findings if found.why}
+        return "\n  ".join([head, *lines, *causes, *self.notes])
 
     def _said_bias(self) -> str:
         if not self.biased:
@@ -107,13 +106,12 @@ class ExactnessReport:
         return f"biased: the first layer's mean over draws is off by {self.bias:.2g}{remedy}"
 
 
-def _said(found: Finding) -> str:
-    if found.equal is None:
-        return f"not run: {found.why}"
-    if found.equal:
-        return "equal"
-    remedy = f"; exact with {', or with '.join(found.remedies)}" if found.remedies else "; no remedy found"
-    return f"{_off(found)}{remedy}"
+def _cells(found: Finding) -> tuple[str, str, str, str]:
+    if found.equal is not False:
+        return found.form, "equal" if found.equal else "not run", "", ""
+    finite = found.error is not None and math.isfinite(found.error)
+    size = f"{found.error:.2g} off" if finite else "fails" if found.why else "no numbers"
+    return found.form, size, found.layer or "", ", or ".join(found.remedies) or "no remedy found"
 
 
 def _off(found: Finding) -> str:
