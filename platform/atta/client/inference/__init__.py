@@ -6,6 +6,6 @@ What lies between two layers are rows of hidden values. They wait in mutable tab
 memory for a whole layer.
 
 Reading order: ``stages`` (what is computed, in which order), ``plan`` (which share comes next; both are pure), ``block``
-(what a layer reads), ``tables`` (rows between layers, and which shares are done), ``sinks`` and ``files`` (where
-results go), ``run`` (does what the plan says).
+(what a layer reads), ``trial`` (whether a layer gives a vertex one row in any block), ``tables`` (rows between layers,
+and which shares are done), ``sinks`` and ``files`` (where results go), ``run`` (does what the plan says).
 """

@@ -35,12 +35,16 @@ CANNOT = (
     ImportError,
 )
 """What layers raise on input that they cannot take."""
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 """Rounding of float32 that is no difference, as a part of a row's largest number."""
 _SMALL = 0.05
 """Rows whose numbers are smaller than this part of the largest of all are compared with that part."""
 _PATH = 8
-_VERTICES, _HUB, _STRANGERS, _LARGER_HUB = 16 + _PATH, 40, 6 + _PATH, 150
+"""Vertices of the long path: more than any layer reads hops."""
+_VERTICES, _HUB = 16 + _PATH, 40
+"""Size of the graph, and edges of its hub: more than neighbourhoods are cut off at, or divided into."""
+_STRANGERS, _LARGER_HUB = 6 + _PATH, 150
+"""The same of vertices beside it. Their hub is larger, so that what is padded to the largest is padded more."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,13 @@ def tried(layer: Layer, channels: int, edge_tables: Mapping[str, TableSpec] | No
     trial, first = None, None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for graph in _graphs(channels, edge_tables or {}):
-            for needs_edges in (False, True):
-                trial = _Trial(layer, graph, needs_edges)
+        for graph, strangers in _graphs(channels, edge_tables or {}):
+            for needs_edges in (False, True) if layer.hops else (False,):
+                trial = _Trial(layer, graph, strangers, needs_edges)
                 try:
                     return LayerVerdict(trial.width(), None, trial.needs_edges)
                 except _FoundError as error:
-                    if error.fault.kind != "raises":
+                    if error.fault.kind not in ("raises", "shape"):
                         return LayerVerdict(0, error.fault, trial.needs_edges)
                     first = first or error.fault
     return LayerVerdict(0, first)
@@ -169,10 +173,10 @@ class _TrialGraph:
 
 
 class _Trial:
-    """One layer on one graph."""
+    """One layer on one graph, also beside one of strangers."""
 
-    def __init__(self, layer: Layer, graph: _TrialGraph, needs_edges: bool) -> None:
-        self._layer, self._graph = layer, graph
+    def __init__(self, layer: Layer, graph: _TrialGraph, strangers: _TrialGraph, needs_edges: bool) -> None:
+        self._layer, self._graph, self._strangers = layer, graph, strangers
         self.needs_edges = needs_edges
 
     def width(self) -> int:
@@ -183,9 +187,9 @@ class _Trial:
         self._compare("random", "gives other rows each time it is called", self._rows(graph, everywhere), whole)
         reordered = self._rows(graph.reordered(rng), everywhere)
         self._compare("order", "depends on the order of a vertex' edges, which is not kept", reordered, whole)
-        strangers = _graph(rng, _STRANGERS, _LARGER_HUB, graph)
-        both = self._rows(graph.beside(strangers), range(len(graph.x) + _STRANGERS))[: len(whole)]
-        self._compare("others", "gives a vertex rows that depend on the other rows of the block", both, whole)
+        both = graph.beside(self._strangers)
+        beside = self._rows(both, range(len(both.x)))[: len(whole)]
+        self._compare("others", "gives a vertex rows that depend on the other rows of the block", beside, whole)
         within = f" within {layer.hops} hops" if layer.hops > 1 else ""
         far = f"reads more than the in-edges of a vertex{within}"
         for targets in ([v] for v in everywhere):
@@ -216,19 +220,23 @@ class _Trial:
             raise _FoundError(kind, f"{cause}: they differ by up to {off:.2g} of their size", off)
 
 
-def _graphs(channels: int, edge_tables: Mapping[str, TableSpec]) -> Iterator[_TrialGraph]:
-    """The small graph with rows of several kinds: layers may read codes in place of numbers, or no large ones."""
+def _graphs(channels: int, edge_tables: Mapping[str, TableSpec]) -> Iterator[tuple[_TrialGraph, _TrialGraph]]:
+    """The small graph and strangers, with rows of several kinds: some layers read codes in place of numbers."""
     rng = np.random.default_rng(0)
-    nothing = {name: np.zeros((0, *t.row_shape), t.dtype) for name, t in edge_tables.items()}
-    like = _TrialGraph(np.zeros((0, channels), np.float32), np.zeros((2, 0), np.int64), nothing)
-    graph = _graph(rng, _VERTICES, _HUB, like)
-    yield graph
+    pair = [
+        _graph(rng, vertices, hub, channels, edge_tables)
+        for vertices, hub in ((_VERTICES, _HUB), (_STRANGERS, _LARGER_HUB))
+    ]
+    yield pair[0], pair[1]
     for top in (2, 1):
-        yield replace(graph, x=rng.integers(0, top, graph.x.shape).astype(np.float32))
+        graph, strangers = (replace(g, x=rng.integers(0, top, g.x.shape).astype(np.float32)) for g in pair)
+        yield graph, strangers
 
 
-def _graph(rng: np.random.Generator, vertices: int, hub: int, like: _TrialGraph) -> _TrialGraph:
-    """A graph of some vertices, one of them with ``hub`` edges, with rows such as ``like`` has."""
+def _graph(
+    rng: np.random.Generator, vertices: int, hub: int, channels: int, edge_tables: Mapping[str, TableSpec]
+) -> _TrialGraph:
+    """A graph of some vertices, one of them with ``hub`` edges."""
     near = vertices - _PATH - 1  # vertices from here on are a path that begins at the last vertex of the rest
     some = rng.integers(0, near, (2, 3 * near))  # the last vertex has no edge
     some = some[:, (some[0] != some[1]) & (some[1] > 1)]  # the first one has no in-edges, the second one many
@@ -237,12 +245,12 @@ def _graph(rng: np.random.Generator, vertices: int, hub: int, like: _TrialGraph)
     path = np.arange(near - 1, vertices - 2)
     edges = np.concatenate([some, extra, many, [path, path + 1]], axis=1)
     edges = edges[:, np.lexsort((edges[0], edges[1]))]
-    rows = {name: _edge_rows(rng, edges.shape[1], table) for name, table in like.edge_rows.items()}
-    return _TrialGraph(rng.normal(size=(vertices, like.x.shape[1])).astype(np.float32), edges, rows)
+    rows = {name: _edge_rows(rng, edges.shape[1], table) for name, table in edge_tables.items()}
+    return _TrialGraph(rng.normal(size=(vertices, channels)).astype(np.float32), edges, rows)
 
 
-def _edge_rows(rng: np.random.Generator, count: int, like: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _edge_rows(rng: np.random.Generator, count: int, table: TableSpec) -> npt.NDArray[np.generic]:
     """Numbers between 0 and 1 that are not small, or for whole numbers 0 and 1: there may be codes of two kinds."""
-    shape = (count, *like.shape[1:])
-    found = rng.uniform(0.2, 1, shape) if like.dtype.kind == "f" else rng.integers(0, 2, shape)
-    return found.astype(like.dtype)
+    shape, dtype = (count, *table.row_shape), np.dtype(table.dtype)
+    found = rng.uniform(0.2, 1, shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+    return found.astype(dtype)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from atta.client.inference.block import Layer
-    from atta.partition.schema import Schema, TableSpec
+    from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
 
 __all__ = ["PredictJob", "predict", "predicted_types"]
@@ -45,8 +45,6 @@ __all__ = ["PredictJob", "predict", "predicted_types"]
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
 MOST_TARGETS = 1 << 16
-_NO_INPUT = ("time", "y")
-"""Edge tables that layers hardly read: they say when an edge came, and what is to be predicted."""
 _COLUMNS = dict(zip(WHAT, ("embedding", "score", "class"), strict=True))
 
 
@@ -346,7 +344,8 @@ class PredictJob:
         if saved is None:
             assert not isinstance(self.model, str | Path)
             modules: Sequence[Any] = self.model
-            layers, widths = own_layers(modules, device, channels, *self._tables_of_edges())
+            known = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
+            layers, widths = own_layers(modules, device, channels, known, self.edge_tables)
             return layers, widths, digest_of(modules), INNER_PRODUCTS
         task = self._check_kind(saved)
         model = saved_model(saved, channels)
@@ -355,19 +354,6 @@ class PredictJob:
         decoders = [saved_decoder(saved)] if task in (LINK, EDGE_CLASSES) else []
         score = scorer(decoders[0]) if decoders else INNER_PRODUCTS
         return layers, layer_widths(layers, channels), digest_of([model, *decoders]), score
-
-    def _tables_of_edges(self) -> tuple[dict[str, TableSpec] | None, list[str]]:
-        """The edge tables that layers get, by argument, and the names of those that they could get."""
-        there = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
-        known = [name for name in there if name not in _NO_INPUT]
-        if self.edge_tables is None:
-            return None, known
-        if not isinstance(self.edge_tables, Mapping):
-            raise ConfigError(f"edge_tables {self.edge_tables!r}: must be such as {{'edge_weight': 'weight'}}")
-        for table in self.edge_tables.values():
-            if table not in there:
-                raise UnknownNameError.of("edge table", str(table), there)
-        return {str(name): there[table] for name, table in self.edge_tables.items()}, known
 
     def _torch_device(self) -> torch.device:
         import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch_geometric.nn import GCNConv, MessagePassing
 
 from atta.client.inference.block import Layer, LayerBlock
 from atta.client.inference.trial import CANNOT, LayerFault, tried
-from atta.errors import ConfigError
+from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
 from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, pair_rows, sums_rows
 
@@ -25,14 +25,16 @@ MOST_HOPS = 4
 """How far a layer may read."""
 _FINAL = ("random", "order", "others")
 """Faults that a layer has however it is called."""
+_NO_INPUT = ("time", "y")
+"""Edge tables that layers hardly read: they say when an edge came, and what is to be predicted."""
 
 
 def own_layers(
     modules: Sequence[Any] | torch.nn.Module,
     device: torch.device,
     channels: int,
-    edge_tables: Mapping[str, TableSpec] | None = None,
-    known_tables: Sequence[str] = (),
+    known: Mapping[str, TableSpec],
+    edge_tables: Mapping[str, str] | None,
 ) -> tuple[list[Layer], list[int]]:
     """The layers of a user's model, put into evaluation mode and on ``device``, and the widths of rows before and after.
 
@@ -44,24 +46,27 @@ def own_layers(
         modules: first to last.
         device: that they compute on.
         channels: numbers per row of the features.
-        edge_tables: by argument of modules the table that it gets; None: the user has not said.
-        known_tables: names of the graph's edge tables.
+        known: the graph's edge tables by name.
+        edge_tables: by argument of modules the name of the edge table that it gets; None: the user has not said.
 
     Raises:
         ConfigError: something is no module, no module reads neighbours, or a module's rows cannot be computed block by
             block.
+        UnknownNameError: there is no such edge table.
     """
     if isinstance(modules, torch.nn.Module):
         if not isinstance(modules, torch.nn.Sequential | torch.nn.ModuleList):
             raise ConfigError(f"{type(modules).__name__}: give a model's layers, first to last, as a list")
         modules = [*modules]
     own = [_own(number, module, device) for number, module in enumerate(modules, 1)]
-    for name in edge_tables or ():
-        if not any(module.takes(name) for module in own):
-            raise ConfigError(f"edge_tables: no layer takes {name}")
+    tables = {} if edge_tables is None else _checked(edge_tables, known, own)
     parts, width, widths = [], channels, [channels]
     for module in own:
-        layer, width = module.chosen(width, edge_tables, known_tables)
+        layer, width = module.chosen(width, tables)
+        if edge_tables is None:
+            module.check_untold(known)
+        if edge_tables is None or tables:
+            module.check_weights(layer, widths[-1], tables)
         parts.append(layer)
         widths.append(width)
     readers = [number for number, part in enumerate(parts) if part.hops]
@@ -77,6 +82,20 @@ def _own(number: int, module: Any, device: torch.device) -> _OwnModule:
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"layer {number}: {type(module).__name__} is not a torch module")
     return _OwnModule(f"layer {number} ({type(module).__name__})", module.eval().to(device), device)
+
+
+def _checked(
+    edge_tables: Mapping[str, str], known: Mapping[str, TableSpec], own: Sequence[_OwnModule]
+) -> dict[str, TableSpec]:
+    """The edge tables by argument of modules."""
+    if not isinstance(edge_tables, Mapping):
+        raise ConfigError(f"edge_tables {edge_tables!r}: must be such as {{'edge_weight': 'weight'}}")
+    for argument, table in edge_tables.items():
+        if not isinstance(table, str) or table not in known:
+            raise UnknownNameError.of("edge table", str(table), known)
+        if not any(module.takes(argument) for module in own):
+            raise ConfigError(f"edge_tables: no layer takes {argument}")
+    return {argument: known[table] for argument, table in edge_tables.items()}
 
 
 def _fused(parts: Sequence[TorchLayer], device: torch.device) -> TorchLayer:
@@ -108,19 +127,15 @@ class _OwnModule:
     module: Any
     device: torch.device
 
-    def chosen(
-        self, channels: int, edge_tables: Mapping[str, TableSpec] | None, known: Sequence[str]
-    ) -> tuple[TorchLayer, int]:
+    def chosen(self, channels: int, edge_tables: Mapping[str, TableSpec]) -> tuple[TorchLayer, int]:
         """The way to call it that gives right rows in any block, and their width."""
-        tables = {name: t for name, t in (edge_tables or {}).items() if self.takes(name)}
+        tables = {name: table for name, table in edge_tables.items() if self.takes(name)}
         self._check(tables)
         faults = []
         for called, layer in self._ways([*tables]):
             verdict = tried(layer, channels, tables)
             if verdict.fault is None:
                 layer.needs_edges = verdict.needs_edges
-                if edge_tables is None or (edge_tables and not tables):
-                    self._check_edge_data(layer, channels, known if edge_tables is None else [])
                 return layer, verdict.width
             faults.append((called, verdict.fault))
             if verdict.fault.kind in _FINAL:
@@ -156,7 +171,7 @@ class _OwnModule:
                 f"{self.title}: cached=True of {cached[0]} keeps what it computed on the first edges for all others: "
                 "make it with cached=False, its weights are the same"
             )
-        by_type = [name for name in inspect.signature(module.forward).parameters if name.endswith("_dict")]
+        by_type = [name for name in self._signature if name.endswith("_dict")]
         if by_type:
             raise ConfigError(f"{self.title} takes {by_type[0]}: it is made for graphs with several types")
         if self._reads_edges and len(names) > 1:
@@ -168,16 +183,23 @@ class _OwnModule:
                     f"given, edge_tables={{{missing[0]!r}: NAME}}"
                 )
 
-    def _check_edge_data(self, layer: TorchLayer, channels: int, known: Sequence[str]) -> None:
-        """Refuse to compute without edge tables a module that may have been trained with some."""
-        takes = self._edge_arguments
-        if known and takes:
+    def check_untold(self, known: Mapping[str, TableSpec]) -> None:
+        """Refuse to guess whether a module was trained with one of the graph's edge tables."""
+        takes, there = self._edge_arguments, [name for name in known if name not in _NO_INPUT]
+        if takes and there:
             raise ConfigError(
-                f"{self.title} takes {' or '.join(takes)}, and edges have {', '.join(known)}: say what it was trained "
-                f"with, edge_tables={{{takes[0]!r}: {known[0]!r}}}, or edge_tables={{}} for nothing"
+                f"{self.title} takes {' or '.join(takes)}, and edges have {', '.join(there)}: say what it was trained "
+                f"with, edge_tables={{{takes[0]!r}: {there[0]!r}}}, or edge_tables={{}} for nothing"
             )
-        for name in takes:
-            idle = _idle_weight(layer, self.module, name, channels, self.device)
+
+    def check_weights(self, layer: TorchLayer, channels: int, tables: Mapping[str, TableSpec]) -> None:
+        """Refuse a module that has weights for rows of edges which it does not get."""
+        given = {name: np.ones((3, *tables[name].row_shape), tables[name].dtype) for name in layer.edge_arguments}
+        degrees = {} if layer.degrees is None else {layer.degrees: np.ones(3, np.float32)}
+        rows = np.random.default_rng(0).random((3, channels), np.float32)
+        block = LayerBlock(rows, np.array([[1, 2, 0], [0, 0, 1]]), 3, degrees, given)
+        for name in self._edge_arguments:
+            idle = None if name in given else _idle_weight(layer, self.module, block, name, self.device)
             if idle is not None:
                 raise ConfigError(
                     f"{self.title} has weights for {name} ({idle}), which it would not use: give "
@@ -190,12 +212,19 @@ class _OwnModule:
             return ""
         return f"; it takes {' or '.join(without)}, too: edge_tables={{{without[0]!r}: NAME}}"
 
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of its ``forward`` by name; nothing where that does not say them."""
+        try:
+            return inspect.signature(self.module.forward).parameters
+        except (TypeError, ValueError):
+            return {}
+
     @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Of its ``forward``, by name."""
+        """Those without ``*args`` and ``**kwargs``."""
         variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-        found = inspect.signature(self.module.forward).parameters
-        return {name: p for name, p in found.items() if p.kind not in variable}
+        return {name: p for name, p in self._signature.items() if p.kind not in variable}
 
     @property
     def _edge_arguments(self) -> list[str]:
@@ -208,7 +237,7 @@ class _OwnModule:
 
     def takes(self, name: str) -> bool:
         """Whether it takes rows of edges by the argument ``name``."""
-        found = inspect.signature(self.module.forward).parameters
+        found = self._signature
         return name in found or any(p.kind == inspect.Parameter.VAR_KEYWORD for p in found.values())
 
     @property
@@ -219,8 +248,8 @@ class _OwnModule:
         passes = any(isinstance(part, MessagePassing) for part in self.module.modules())
         if of_torch or (of_pyg and not passes and len(self._required) == 1):
             return False
-        found = inspect.signature(self.module.forward).parameters.values()
-        return len(self._parameters) != 1 or any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in found)
+        several = any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in self._signature.values())
+        return several or len(self._parameters) != 1
 
 
 def _paired(module: Any, x: torch.Tensor, block: LayerBlock) -> torch.Tensor:
@@ -257,41 +286,39 @@ def _cause(faults: Sequence[tuple[str, LayerFault]], channels: int) -> str:
     return f"does not take rows of {channels} numbers: {each}"
 
 
-def _unread_weights(layer: TorchLayer, module: torch.nn.Module, block: LayerBlock, device: torch.device) -> list[str]:
-    """The weights of a module that no row of a block depends on; raises what the module raises."""
+def _idle_weight(
+    layer: TorchLayer, module: torch.nn.Module, block: LayerBlock, argument: str, device: torch.device
+) -> str | None:
+    """The name of a weight that a module uses only if it gets rows of edges as ``argument``, too; None: it has none."""
+    idle = _unread_weights(layer, module, block, device)
+    if not idle:
+        return None
+    edges = block.edge_index.shape[1]
+    widths = {n for name, weight in module.named_parameters() if name in idle for n in weight.shape}
+    given = [np.ones(shape, np.float32) for shape in [(edges,), *((edges, width) for width in sorted(widths))]]
+    blocks = [replace(block, edge_rows={**block.edge_rows, argument: rows}) for rows in given]
+    still = [left for one in blocks if (left := _unread_weights(layer, module, one, device)) is not None]
+    woken = [name for name in idle if any(name not in left for left in still)]
+    return woken[0] if woken else None if still else idle[0]
+
+
+def _unread_weights(
+    layer: TorchLayer, module: torch.nn.Module, block: LayerBlock, device: torch.device
+) -> list[str] | None:
+    """The weights of a module that no row of a block depends on; None: it does not take the block."""
     weights = {name: w for name, w in module.named_parameters() if w.is_floating_point()}
-    if not weights:
-        return []
     frozen = [w for w in weights.values() if not w.requires_grad]
     try:
         for weight in frozen:
             weight.requires_grad_(True)
         with torch.enable_grad():
             total = layer.rows(torch.from_numpy(block.x).to(device, layer.dtype), block).sum()
+            if not total.requires_grad:
+                return [*weights]
             found = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
+    except CANNOT:
+        return None
     finally:
         for weight in frozen:
             weight.requires_grad_(False)
     return [name for name, gradient in zip(weights, found, strict=True) if gradient is None]
-
-
-def _idle_weight(
-    layer: TorchLayer, module: torch.nn.Module, argument: str, channels: int, device: torch.device
-) -> str | None:
-    """The name of a weight that a module uses only if it gets rows of edges as ``argument``; None: it has none."""
-    rows = np.random.default_rng(0).random((3, channels), np.float32)
-    ones = {} if layer.degrees is None else {layer.degrees: np.ones(3, np.float32)}
-    block = LayerBlock(rows, np.array([[1, 2, 0], [0, 0, 1]]), 3, ones)
-    idle = _unread_weights(layer, module, block, device)
-    widths = {n for name, weight in module.named_parameters() if name in idle for n in weight.shape}
-    ran = not idle
-    for shape in [(3,), *((3, width) for width in sorted(widths))]:
-        of_edges = {argument: np.ones(shape, np.float32)}
-        try:
-            still = _unread_weights(layer, module, replace(block, edge_rows=of_edges), device)
-        except CANNOT:
-            continue
-        ran = True
-        if woken := set(idle) - set(still):
-            return min(woken)
-    return None if ran else idle[0]

@@ -1,0 +1,159 @@
+"""Layers of a user's own model: which are computed, which are refused and what is said of them. No daemons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.nn import (
+    GCN,
+    ARMAConv,
+    GATConv,
+    GCNConv,
+    GENConv,
+    GeneralConv,
+    GraphConv,
+    GraphNorm,
+    GraphSAGE,
+    InstanceNorm,
+    LayerNorm,
+    PDNConv,
+    SAGEConv,
+    Sequential,
+    SGConv,
+    TransformerConv,
+)
+
+from atta.client.inference.block import LayerBlock
+from atta.errors import ConfigError, UnknownNameError
+from atta.partition.schema import TableSpec
+from atta.train.models.own import own_layers
+
+CPU = torch.device("cpu")
+TABLES = {"weight": TableSpec("<f4"), "attr": TableSpec("<f4", (3,)), "time": TableSpec("<i8")}
+
+
+def sage() -> torch.nn.Module:
+    return SAGEConv(4, 4)
+
+
+class Pairs(torch.nn.Module):
+    """Takes sources and targets, and nothing else."""
+
+    def forward(self, ends: tuple[torch.Tensor, torch.Tensor], edges: torch.Tensor) -> torch.Tensor:
+        sources, targets = ends
+        return targets + torch.zeros_like(targets).index_add(0, edges[1], sources[edges[0]])
+
+
+class Nested(torch.nn.Module):
+    """A GCN whose norm PyG computes from the edges of the call."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.conv = GCNConv(4, 3, **options)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.conv(x, edge_index).relu()
+
+
+class Codes(torch.nn.Module):
+    """The first column of rows is a code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = torch.nn.Embedding(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.names(x[:, 0].long())
+
+
+class Noise(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize(
+    ("modules", "widths"),
+    [
+        ([sage(), torch.nn.BatchNorm1d(4), torch.nn.LayerNorm(4), torch.nn.ReLU()], [4, 4]),
+        ([torch.nn.Linear(4, 6), SAGEConv(6, 5), torch.nn.Linear(5, 2), SAGEConv(2, 3)], [4, 2, 3]),
+        ([sage(), LayerNorm(4, mode="node"), torch.nn.Dropout(0.5)], [4, 4]),
+        ([Pairs(), Nested(), SAGEConv(3, 2)], [4, 4, 3, 2]),
+        ([Codes(), sage()], [4, 4]),
+        ([GATConv(4, 4, heads=2), torch.nn.Softmax(1)], [4, 8]),
+        ([ARMAConv(4, 4)], [4, 4]),
+        ([GCNConv(4, 3, cached=True)], [4, 3]),
+        ([torch.jit.script(Pairs()), GraphSAGE(4, 5, 2, 3), GCN(3, 5, 2, 2)], [4, 4, 3, 2]),
+        ([Sequential("x, edge_index", [(SAGEConv(4, 4), "x, edge_index -> x"), torch.nn.ReLU()]), sage()], [4, 4, 4]),
+    ],
+)
+def test_what_is_computed(modules: list[Any], widths: list[int]) -> None:
+    layers, found = own_layers(modules, CPU, 4, {"time": TABLES["time"]}, None)
+    assert found == widths
+    assert len(layers) == len(widths) - 1
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (torch.nn.Softmax(0), "gives a vertex rows that depend on the other rows of the block"),
+        (torch.nn.TransformerEncoderLayer(4, 2), "gives a vertex rows that depend on the other rows of the block"),
+        (LayerNorm(4), "gives a vertex rows that depend on the other rows of the block"),
+        (GraphNorm(4), "gives a vertex rows that depend on the other rows of the block"),
+        (InstanceNorm(4), "gives a vertex rows that depend on the other rows of the block"),
+        (torch.nn.BatchNorm1d(4, track_running_stats=False), "depend on the other rows of the block"),
+        (Noise(), "gives other rows each time it is called"),
+        (Nested(cached=True), "cached=True of GCNConv keeps what it computed on the first edges"),
+        (SGConv(4, 4, cached=True), "cached=True of SGConv keeps what it computed on the first edges"),
+        (SAGEConv(4, 4, flow="target_to_source"), "reads more than the in-edges of a vertex within 4 hops"),
+        (torch.nn.Linear(5, 4), r"does not take rows of 4 numbers: called as layer\(x\) it raises RuntimeError: mat1"),
+        (torch.nn.LSTM(4, 4), "called as layer.x. it raises TypeError: it returns tuple, not a tensor"),
+        (GATConv(4, 4, edge_dim=3), "has weights for edge_attr .att_edge.*edge_tables={'edge_attr': NAME}"),
+        (TransformerConv(4, 4, edge_dim=2), "it takes edge_attr, too: edge_tables={'edge_attr': NAME}"),
+        (GENConv(4, 4, edge_dim=2), "has weights for edge_attr .lin_edge.weight"),
+        (GeneralConv(4, 4, in_edge_channels=2), "has weights for edge_attr .lin_edge"),
+        (PDNConv(4, 4, edge_dim=5, hidden_channels=3), "has weights for edge_attr .mlp"),
+    ],
+)
+def test_what_is_refused(module: torch.nn.Module, said: str) -> None:
+    module.requires_grad_(False)  # trained, and no more to be
+    for modules in ([sage(), module], [module, sage()], [sage(), module, sage()]):
+        number = modules.index(module) + 1
+        with pytest.raises(ConfigError, match=rf"layer {number} \({type(module).__name__}\).*{said}") as refused:
+            own_layers(modules, CPU, 4, {}, None)
+        assert "\n" not in str(refused.value)
+    assert not any(weight.requires_grad for weight in module.parameters())
+
+
+def test_edge_tables_must_be_said_where_there_are_some() -> None:
+    gat, graph = GATConv(4, 4, edge_dim=3), GraphConv(4, 4)
+    with pytest.raises(ConfigError, match=r"layer 1 \(GraphConv\) takes edge_weight, and edges have weight, attr: say"):
+        own_layers([graph], CPU, 4, TABLES, None)
+    assert own_layers([sage()], CPU, 4, TABLES, None)[1] == [4, 4]
+    (layer, other), _ = own_layers([gat, graph], CPU, 4, TABLES, {"edge_attr": "attr"})
+    assert (layer.edge_arguments, other.edge_arguments) == (("edge_attr",), ())
+    with pytest.raises(ConfigError, match=r"layer 2 \(GATConv\) has weights for edge_attr"):
+        own_layers([graph, gat], CPU, 4, TABLES, {"edge_weight": "weight"})
+    with pytest.raises(ConfigError, match=r"layer 1 \(GATConv\) does not take rows.*lin_edge|mat1"):
+        own_layers([gat], CPU, 4, TABLES, {"edge_attr": "weight"})
+    assert own_layers([gat, graph], CPU, 4, TABLES, {})[1] == [4, 4, 4]
+    with pytest.raises(UnknownNameError, match="unknown edge table"):
+        own_layers([gat], CPU, 4, {}, {"edge_attr": "attr"})
+    with pytest.raises(UnknownNameError, match="unknown edge table"):
+        own_layers([gat], CPU, 4, TABLES, {"edge_attr": ["attr"]})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("options", [{}, {"edge_dim": 3}])
+def test_edge_rows_reach_the_layer_with_its_edges(options: dict[str, int]) -> None:
+    torch.manual_seed(3)
+    conv, rng = GATConv(4, 4, **options).double(), np.random.default_rng(3)
+    tables = {"edge_attr": "attr"} if options else {}
+    (layer,), _ = own_layers([conv], CPU, 4, TABLES, tables)
+    x, edges = rng.random((6, 4), np.float32), np.array([[3, 4, 0, 5], [0, 0, 1, 2]])
+    attr = rng.random((4, 3), np.float32)
+    found = layer(LayerBlock(x, edges, 3, {}, {"edge_attr": attr} if options else {}))
+    given = {"edge_attr": torch.from_numpy(attr).double()} if options else {}
+    wanted = conv(torch.from_numpy(x).double(), torch.from_numpy(edges), **given).detach().numpy()[:3]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
