@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from torch_geometric.nn import GATConv, GCNConv, GraphConv
+from torch_geometric.nn import GATConv, GCNConv, GraphConv, PNAConv
 from torch_geometric.nn.models import GraphSAGE
 
 import atta
@@ -65,6 +65,15 @@ def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster) -> None:
     assert differs.findings[0].remedies[0] == "one hop more"
     assert atta.check(Weighted(), cluster).ok
     assert not atta.check(GraphSAGE(16, 8, 2), cluster, hops=1).ok
+
+
+def test_a_histogram_of_a_part_of_the_graph_is_told(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
+    degrees = torch.from_numpy(np.bincount(small_graph.dst, minlength=300))
+    how = {"aggregators": ["mean"], "scalers": ["linear"]}
+    whole = atta.check(PNAConv(16, 4, deg=torch.bincount(degrees), **how), cluster, draws=0)
+    part = atta.check(PNAConv(16, 4, deg=torch.bincount(degrees[:100]), **how), cluster, draws=0)
+    assert not any("histogram" in note for note in whole.notes)
+    assert any("the graph one of 10" in note for note in part.notes)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from atta.samplers.arguments import whole
 if TYPE_CHECKING:
     import torch
 
+    from atta.partition.schema import Schema
     from atta.train.models.forms import SmallGraph
     from atta.train.reports.exactness import ExactnessReport
 
@@ -78,7 +80,8 @@ def check(
     middle = [int(v) for v in found if graph.in_degrees[v] > 0]
     if len(middle) < 2:
         raise ConfigError("the graph has no edges to check a model on")
-    return check_on(own, graph, middle[len(middle) // 4 :][:SEEDS], hops, draws=draws, seconds=seconds)
+    report = check_on(own, graph, middle[len(middle) // 4 :][:SEEDS], hops, draws=draws, seconds=seconds)
+    return replace(report, notes=(*report.notes, *_other_histograms(model, cluster.schema)))
 
 
 def imported_model(name: str) -> torch.nn.Module:
@@ -138,6 +141,19 @@ def _called_as(model: Any, hops: int | None) -> tuple[Any, list[str]]:
                 f"{name}: needs {other.name!r}, which a check does not have; it calls model(x, edge_index)"
             )
     return model, [other.name for other in others if other.name.startswith("edge_")]
+
+
+def _other_histograms(model: torch.nn.Module, schema: Schema) -> list[str]:
+    """What layers of ``model`` that scale by a histogram of degrees say wrongly of the graph's mean degree."""
+    (node_type,), (edge_type,) = schema.node_types, schema.edge_types
+    mean = schema.edge_counts[edge_type] / max(1, schema.node_counts[node_type])
+    held = {name: float(buffer.mean()) for name, buffer in model.named_buffers() if name.endswith("avg_deg_lin")}
+    return [
+        f"{name.rpartition('.')[0] or 'the model'}: its histogram has a mean degree of {found:.3g}, the graph one of "
+        f"{mean:.3g}: give it the histogram of the whole graph"
+        for name, found in held.items()
+        if not math.isclose(found, mean, rel_tol=1e-3)
+    ]
 
 
 def small_graph(cluster: atta.Cluster, features: str, arguments: list[str], seed: int) -> SmallGraph:
