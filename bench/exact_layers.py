@@ -66,7 +66,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The cells of its line in the table."""
         batch = self._off("batch")
-        forms = ("beside", "second") if batch != "=" else ("beside", "isolated", "repeated", "second")
+        forms = ("beside", "isolated", "repeated", "second") if batch.startswith("=") else ("beside", "second")
         also = [form for form in forms if self._off(form) != "="]
         said = [short for text, short in _NOTES.items() if any(text in note for note in self.reports[0].notes)]
         return (
@@ -74,8 +74,8 @@ class Row:
             batch,
             self._off("trimmed"),
             self._off("blocks"),
-            ", ".join(also + said),
-            ", ".join(self._remedies()),
+            " ".join(also + said),
+            " ".join(self._remedies()),
             self._bias(),
             self.predicted,
         )
@@ -97,18 +97,20 @@ class Row:
         if report.bias is None:
             return ""
         remedy = "".join(f" ({_short(text)})" for text in report.bias_remedies)
-        return f"{report.bias:.2f}{remedy}" if report.biased else "unbiased"
+        return f"{_number(report.bias)}{remedy}" if report.biased else "unbiased"
 
 
-_NOTES = {"no path leads": "batch-wide", "order of edges": "order", "sorted by target": "sorted", "at random": "random"}
+_NOTES = {"no path leads": "batch-wide", "order of edges": "order", "sorted by target": "sorted"}
 _SHORT = (
     (r'\w+\((?:normalize=False|_?norm="none")\) and ', ""),
     (r"\w+\((\w+=[^)]*)\)", r"\1"),
     (r'edge_norm="(\w+)"( and unbiased=True)?', r"\1"),
     (r"unbiased=True", "unbiased"),
+    (r'edge_order="file"', "file"),
+    (r"cached=False", "uncached"),
     (r"one hop more", "hop"),
-    (r"(\d) hops more", r"\1 hops"),
-    (r" and ", " + "),
+    (r"(\d) hops more", r"\1-hops"),
+    (r" and ", "+"),
 )
 
 
@@ -125,7 +127,11 @@ def _size(finding: Finding) -> str:
         return "="
     if finding.error is None or not math.isfinite(finding.error):
         return "fails"
-    return f"{finding.error:.2f}" if finding.error >= 0.005 else "<0.01"
+    return _number(finding.error) if finding.error >= 0.005 else "<.01"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
 
 
 def row_of(kind: Kind, depths: Sequence[int] = DEPTHS) -> Row:
@@ -142,13 +148,14 @@ def predicted(kind: Kind) -> str:
     """What ``atta.predict`` makes of one layer: ``exact``, ``no`` (it is refused), or how far rows are off."""
     graph = _cast(graph_of_rows().by_target())
     specs = {name: TableSpec(rows.numpy().dtype.str, tuple(rows.shape[1:])) for name, rows in graph.edge.items()}
+    refusals = Exception if kind.group == "Layers of DGL" else ConfigError  # DGL has errors of its own
     for given in EDGE_ARGUMENTS:
         modules = kind.parts()
         try:
             layers, _ = own_layers(
-                modules, torch.device("cpu"), graph.x.shape[1], {name: specs[name] for name in given}
+                modules, torch.device("cpu"), graph.x.shape[1], specs, {name: name for name in given}
             )
-        except Exception:  # it is refused, or cannot be called: DGL has errors of its own
+        except refusals:
             continue
         rows, whole = graph.x, graph.x
         for layer in layers:
@@ -257,12 +264,12 @@ same with a model of yours on your graph.
 - **trimmed**: each layer gets what later ones need (PyG's `trim_to_layer`). **blocks**: sources and targets apart, as
   in DGL's blocks and `layer((x, x[:n]), edge_index)`. `none`: the layer cannot be called so.
 - **also**: `beside`: another seed in the batch changes a seed's row. `second`: so does a batch before. `isolated`: a
-  seed without edges. `repeated`: edges that come twice, and self-loops; both are named where the plain batch is equal.
+  seed without edges; `repeated`: edges that come twice, and self-loops (both named where the plain batch is equal).
   `batch-wide`: rows depend on vertices that no path leads from. `order`: rows depend on the order of edges. `sorted`:
   edges must be sorted by target, and those of a batch are.
 - **equal with**: each was tried, and makes all forms equal that differ. `hop`: one fan-out of -1 more than the model
   reads hops. `gcn`, `both`, `row`: this `edge_norm` of `NeighborLoader`, and the layer's own normalisation off
-  (`normalize=False`; in DGL `norm="none"`). Others are settings of the layer or of the loader.
+  (`normalize=False`; in DGL `norm="none"`). `file`: `edge_order="file"`. `uncached`: `cached=False`.
 - **fan-outs**: with 2 of the neighbours the mean of one layer's rows over 2,000 draws is that with all (`unbiased`:
   within five standard errors), or off by this share of the largest value. In brackets: what makes it unbiased; `gcn`
   and the like with `unbiased=True`.

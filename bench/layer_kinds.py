@@ -266,10 +266,10 @@ _CONVS: tuple[tuple[type, dict[str, Any]], ...] = (
 )
 _BETWEEN: tuple[tuple[str, Callable[[], Any]], ...] = (
     ('LayerNorm(mode="node")', lambda: pyg.LayerNorm(WIDTH, mode="node")),
-    ("torch.nn.LayerNorm", lambda: torch.nn.LayerNorm(WIDTH)),
-    ("torch.nn.BatchNorm1d", lambda: torch.nn.BatchNorm1d(WIDTH)),
-    ("torch.nn.Softmax(0)", lambda: torch.nn.Softmax(0)),
-    ("torch.nn.TransformerEncoderLayer", lambda: torch.nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0)),
+    ("nn.LayerNorm", lambda: torch.nn.LayerNorm(WIDTH)),
+    ("nn.BatchNorm1d", lambda: torch.nn.BatchNorm1d(WIDTH)),
+    ("nn.Softmax(0)", lambda: torch.nn.Softmax(0)),
+    ("nn.TransformerEncoderLayer", lambda: torch.nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0)),
 )
 _MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     *(
