@@ -277,7 +277,7 @@ _MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
         for name in ("GCN", "GraphSAGE", "GIN", "GAT", "PNA", "EdgeCNN", "PMLP", "GraphUNet", "RECT_L", "LINKX")
     ),
     *((name, {}) for name in ("SGFormer", "Polynormer", "NeuralFingerprint")),
-    ("GraphSAGE", {"norm": "LayerNorm"}),
+    ("GraphSAGE", {"norm": "layer"}),
     ("GraphSAGE", {"jk": "cat"}),
     ("GCN", {"cached": True}),
 )
