@@ -114,7 +114,7 @@ def test_the_command(small_graph: SmallGraph, tmp_path: Path, monkeypatch: pytes
     line = [sys.executable, "-m", "atta.cli.main", "check", "own_models:exact", "--data", data]
     found = subprocess.run(line, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.startswith("SAGEConv: ")
+    assert found.stdout.startswith("SAGEConv reads neighbours over 1 hop, in 1 layer; batches of 1 hop\n")
     how = ["check", "own_models:other", "--data", data, "--json", "-"]
     for more, code, hops in (["--hops", "2"], 0, 2), ([], 1, 1):  # exact with one hop more than it reads
         ran = CliRunner().invoke(cli, [*how, *more])

@@ -349,7 +349,7 @@ def _called(model: torch.nn.Module, sample: ModelInput, seed: int = 0) -> torch.
         except NoFormError:
             raise
         except Exception as error:  # whatever a user's model raises
-            raise NoFormError(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}") from None
+            raise NoFormError(_told(error)) from None
     if out is None:
         raise NoFormError("it returns no tensor")
     return out
@@ -367,3 +367,9 @@ def _is_block(value: Any) -> bool:
 
 def _is_edges(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.long and value.dim() == 2 and len(value) == 2
+
+
+def _told(error: Exception) -> str:
+    """The class of an error and the first sentence of its text."""
+    text = " ".join(str(error).split()).partition(". ")[0]
+    return f"{type(error).__name__}: {text[:200]}".rstrip(": ")
