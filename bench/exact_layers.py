@@ -66,7 +66,8 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The cells of its line in the table."""
         batch = self._off("batch")
-        forms = ("beside", "isolated", "repeated", "second") if batch.startswith("=") else ("beside", "second")
+        plain = batch.startswith("=") and self._off("beside") == "="
+        forms = ("isolated", "repeated", "second") if plain else ("beside", "second")
         also = [form for form in forms if self._off(form) != "="]
         said = [short for text, short in _NOTES.items() if any(text in note for note in self.reports[0].notes)]
         return (
