@@ -285,7 +285,8 @@ same with a model of yours on your graph.
 
 `models:net` is a torch module in `models.py`, or a function that returns one. The check takes some hundred vertices of
 your graph with all edges among them, runs the model on all of them and on batches, and says for each form: equal, or
-the first layer that differs, by how much, and which remedies were tried and work. From Python:
+the first layer that differs, by how much, and which remedies were tried and work. A model of DGL that is called as
+`model(blocks, x)` needs `--hops`, the number of blocks. From Python:
 
 ```python
 import torch

@@ -108,8 +108,8 @@ class _Check:
         found = self._layers
         self._reads, whole = self._depth(), self._reads_strangers()
         self._hops = hops or max(1, found.calls if whole else self._reads)
-        reach = 1 if whole else max(1, math.ceil(self._reads / found.calls))
-        self._layers = ReadingLayers(found.names, found.calls, reach)
+        each = 1 if whole else max(1, math.ceil(self._reads / found.calls))
+        self._layers = ReadingLayers(found.names, found.calls, each)
         self._note_habits(whole=whole)
 
     def _called(self, graph: SmallGraph) -> list[PartRows]:
@@ -227,8 +227,8 @@ class _Check:
         before = self._batch(graph, self._seeds[1:], remedy) if case.like == "fresh" else None
         steps = run(model, self._layers, sample, form, give=give, first=before)
         if case.like == "graph":
-            reach, deepest = self._layers.reach, min(self._hops, self._layers.calls * self._layers.reach)
-            known = [sample.nodes[max(0, deepest - step.done * reach)] for step in steps]
+            each, deepest = self._layers.hops, min(self._hops, self._layers.calls * self._layers.hops)
+            known = [sample.nodes[max(0, deepest - step.done * each)] for step in steps]
             return _first_off(steps, whole, [sample.n_id[:count] for count in known], CLOSE[self._dtype])
         alone = self._batch(graph, case.seeds[:1], remedy)
         wanted = run(model, self._layers, alone, form, give=give)
@@ -267,7 +267,7 @@ class _Check:
     def _drawn(
         self, model: torch.nn.Module, wanted: torch.Tensor, chosen: Sequence[int], draws: int, remedy: Remedy
     ) -> tuple[float, bool]:
-        sample = self._graph.batch([*chosen] * draws, [FAN_OUT] * self._layers.reach, disjoint=True)
+        sample = self._graph.batch([*chosen] * draws, [FAN_OUT] * self._layers.hops, disjoint=True)
         if remedy.unbiased:
             sample = unbiased(self._graph, sample, remedy.norm)
         steps = run(model, self._layers, sample, give=remedy.unbiased)

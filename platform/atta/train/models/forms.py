@@ -167,12 +167,12 @@ class ReadingLayers:
     """The parts of a model that read neighbours: which modules (by name), and how often they are called in all.
 
     Attributes:
-        reach: hops that each of them reads.
+        hops: hops that each of them reads.
     """
 
     names: frozenset[str]
     calls: int
-    reach: int = 1
+    hops: int = 1
 
     @classmethod
     def of(cls, model: torch.nn.Module, sample: ModelInput) -> ReadingLayers:
@@ -281,9 +281,9 @@ class _Observer:
     ) -> None:
         self.steps: list[PartRows] = []
         self.done = self._within = 0
-        self._sample, self._form, self._reach, self._give = sample, form, layers.reach, give
+        self._sample, self._form, self._hops, self._give = sample, form, layers.hops, give
         self._rows = len(sample.x)
-        if form == BLOCKS and layers.reach != 1:
+        if form == BLOCKS and layers.hops != 1:
             raise NoFormError("a layer reads several hops")
         for name, module in model.named_modules():
             if name in layers.names:
@@ -309,7 +309,7 @@ class _Observer:
     def _cut(self, given: dict[str, Any]) -> None:
         """Leave the layer what it needs for the rows that later layers read."""
         sample = self._sample
-        hops = max(sample.hops - self.done * self._reach, 1)
+        hops = max(sample.hops - self.done * self._hops, 1)
         nodes, edges, targets = sample.nodes[hops], sample.edges[hops], sample.nodes[hops - 1]
         values = [one for value in given.values() for one in (value if isinstance(value, tuple) else [value])]
         if not any(_is_edges(value) and value.shape[1] == sample.edge_index.shape[1] for value in values):
