@@ -286,6 +286,7 @@ def test_what_there_is_no_time_for_is_told() -> None:
     report = checked(GraphSAGE(WIDTH, 8, 2), seconds=1e-9)
     assert {found.why for found in report.findings} == {"no time was left"}
     assert {found.equal for found in report.findings} == {None}
+    assert not report.ok
 
 
 class Pooled(torch.nn.Module):
