@@ -72,6 +72,13 @@ def failing_without(first: int) -> Callable[[LayerBlock], Floats]:
     return rows
 
 
+def failing_on_several_without(block: LayerBlock) -> Floats:
+    """As attention over padded neighbourhoods does."""
+    if block.targets > 1 and not block.edge_index.size:
+        raise RuntimeError("cannot reshape tensor of 0 elements")
+    return summed(block)
+
+
 def weighted(block: LayerBlock) -> Floats:
     out = np.zeros_like(block.x)
     np.add.at(out, block.edge_index[1], block.x[block.edge_index[0]] * block.edge_rows["w"][:, None])
@@ -95,6 +102,7 @@ def weighted(block: LayerBlock) -> Floats:
         (Made(lambda block: block.x), "shape"),
         (Made(lambda block: np.linalg.inv(block.x)), "raises"),
         (Made(failing_without(2)), None),
+        (Made(failing_on_several_without), None),
         (Made(failing_without(1000)), "raises"),
     ],
 )  # fmt: skip

@@ -192,11 +192,11 @@ class _Trial:
         self._compare("others", "gives a vertex rows that depend on the other rows of the block", beside, whole)
         within = f" within {layer.hops} hops" if layer.hops > 1 else ""
         far = f"reads more than the in-edges of a vertex{within}"
-        for targets in ([v] for v in everywhere):
+        alone = [[vertex] for vertex in everywhere]
+        without_edges = np.setdiff1d(everywhere, graph.edges[1]).tolist()
+        some = [rng.permutation(everywhere)[:count].tolist() for count in rng.integers(2, len(graph.x), 4)]
+        for targets in (*alone, without_edges, *some):
             self._compare("far", far, self._rows(graph, targets), whole[targets])
-        for _ in range(4):
-            some = rng.permutation(everywhere)[: rng.integers(2, len(graph.x))].tolist()
-            self._compare("far", far, self._rows(graph, some), whole[some])
         return int(whole.shape[1])
 
     def _rows(self, graph: _TrialGraph, targets: Sequence[int]) -> Floats:

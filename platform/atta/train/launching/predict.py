@@ -71,7 +71,7 @@ def predict(
         cluster: from ``atta.connect`` or ``atta.local``.
         model: folder of ``atta train --checkpoint``, or the layers of a model, first to last: PyG layers, modules of
             ``torch.nn`` between them, and modules of your own that are called as ``layer((x, x[:n]), edge_index)`` and
-            return rows of the first n vertices.
+            return rows of the first n vertices, or else as ``layer(x, edge_index)``. Each is tried on a small graph.
         nodes: name of a split, user ids (numbers or strings), or None for all vertices. Repeated ids count once.
         what: of a checkpoint: ``"embeddings"``, ``"scores"`` or ``"classes"``. Of a list of layers the last one's rows
             are taken; with ``"classes"`` the position of the largest number in each.
@@ -101,7 +101,8 @@ def predict(
         strings.
 
     Raises:
-        ConfigError: an argument makes no sense, or the model does not fit the graph.
+        ConfigError: an argument makes no sense, the model does not fit the graph, or a layer gives a vertex other rows
+            in a block than on the whole graph.
         DataError: the checkpoint is missing or damaged, or of other features.
         RemoteError: a daemon does not answer.
     """

@@ -147,22 +147,26 @@ def gcn_rows(
 
     weights: which of ``block.edge_rows`` the edges have.
     """
+    dtype = np.float64 if x.dtype == torch.float64 else np.float32
     source, target = block.edge_index
-    values = np.ones(len(source)) if weights is None else block.edge_rows[weights].reshape(-1).astype(np.float64)
-    own = np.zeros(block.targets)
+    values = np.ones(len(source), dtype)
+    if weights is not None:
+        values = block.edge_rows[weights].reshape(-1).astype(dtype)
+    own = None
     if degrees is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            scale = block.degrees[degrees].astype(np.float64) ** -0.5
+            scale = 1 / np.sqrt(block.degrees[degrees].astype(dtype))
         scale[np.isinf(scale)] = 0
         if degrees.loop is not None:
-            own = self_loops(block, degrees.loop, values)[: block.targets] * scale[: block.targets] ** 2
+            loops = (self_loops(block, degrees.loop, values) * scale**2)[: block.targets, None]
+            own = torch.from_numpy(loops).to(x) * x[: block.targets]
             other = source != target
             source, target, values = source[other], target[other], values[other]
         values = values * scale[source] * scale[target]
-    source_, target_ = (torch.from_numpy(side.astype(np.int64)) for side in (source, target))
-    matrix = adjacency(source_, target_, torch.from_numpy(values).to(x.dtype), (block.targets, len(block.x)))
-    summed = matrix.to(x.device) @ x + torch.from_numpy(own).to(x)[:, None] * x[: block.targets]
-    found: torch.Tensor = conv.lin(summed)
+    sources, targets = (torch.from_numpy(ends.astype(np.int64)) for ends in (source, target))
+    matrix = adjacency(sources, targets, torch.from_numpy(values), (block.targets, len(block.x)))
+    summed = matrix.to(x.device) @ x
+    found: torch.Tensor = conv.lin(summed if own is None else summed + own)
     return found if conv.bias is None else found + conv.bias
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -54,15 +54,11 @@ def own_layers(
             block.
         UnknownNameError: there is no such edge table.
     """
-    if isinstance(modules, torch.nn.Module):
-        if not isinstance(modules, torch.nn.Sequential | torch.nn.ModuleList):
-            raise ConfigError(f"{type(modules).__name__}: give a model's layers, first to last, as a list")
-        modules = [*modules]
-    own = [_own(number, module, device) for number, module in enumerate(modules, 1)]
+    own = _listed(modules, device)
     tables = {} if edge_tables is None else _checked(edge_tables, known, own)
-    parts, width, widths = [], channels, [channels]
+    parts, widths = [], [channels]
     for module in own:
-        layer, width = module.chosen(width, tables)
+        layer, width = module.chosen(widths[-1], tables)
         if edge_tables is None:
             module.check_untold(known)
         if edge_tables is None or tables:
@@ -72,16 +68,21 @@ def own_layers(
     readers = [number for number, part in enumerate(parts) if part.hops]
     if not readers:
         raise ConfigError("a model needs at least one layer that reads neighbours")
-    ends = [*readers[1:], len(parts)]
-    starts = [0, *readers[1:]]
-    layers = [_fused(parts[start:end], device) for start, end in zip(starts, ends, strict=True)]
-    return [*layers], [channels, *(widths[end] for end in ends)]
+    bounds = [0, *readers[1:], len(parts)]
+    layers: list[Layer] = [_fused(parts[start:end], device) for start, end in pairwise(bounds)]
+    return layers, [widths[end] for end in bounds]
 
 
-def _own(number: int, module: Any, device: torch.device) -> _OwnModule:
-    if not isinstance(module, torch.nn.Module):
-        raise ConfigError(f"layer {number}: {type(module).__name__} is not a torch module")
-    return _OwnModule(f"layer {number} ({type(module).__name__})", module.eval().to(device), device)
+def _listed(modules: Sequence[Any] | torch.nn.Module, device: torch.device) -> list[_OwnModule]:
+    """The modules, put into evaluation mode and on the device."""
+    if isinstance(modules, torch.nn.Module) and not isinstance(modules, torch.nn.Sequential | torch.nn.ModuleList):
+        raise ConfigError(f"{type(modules).__name__}: give a model's layers, first to last, as a list")
+    found = []
+    for number, module in enumerate(modules, 1):
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError(f"layer {number}: {type(module).__name__} is not a torch module")
+        found.append(_OwnModule(f"layer {number} ({type(module).__name__})", module.eval().to(device), device))
+    return found
 
 
 def _checked(
