@@ -14,7 +14,7 @@ FUZZ := $(wildcard tests/fuzz/*.?pp)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage lint format protos docs wheel release bench peers claims sanitize soak clean
+.PHONY: help setup demo test test-all coverage lint format protos docs wheel release bench peers exact-layers claims sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ bench: setup ## measure what bench/results records (takes long; DistDGL as a pee
 peers: setup ## run test files of PyG or DGL over Atta (FOLDER=... of theirs, JSON=... for a record); it fetches nothing
 	@test -n "$(FOLDER)" || { echo "name the folder of a peer's tests: make peers FOLDER=.../test/loader" >&2; exit 2; }
 	@$(BIN)/python -m tests.peers $(FOLDER) $(if $(JSON),--json $(JSON))
+
+exact-layers: setup ## try every layer of PyG and DGL on batches and write docs/exact-layers.md
+	@$(BIN)/python -m bench.exact_layers
 
 claims: setup ## repeat the claims of the papers that can be shown in minutes
 	@$(BIN)/python -m bench.claims

@@ -48,6 +48,7 @@ SMALLER = {
     "simulate": "--batches 5",
 }
 PRINTED = {
+    "exact-layers.md": "first (GCNConv)",
     "cooperative.md": "\n",
     "README.md": "",
     "from-distdgl.md": "validation accuracy 0.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from atta.errors import ConfigError
 
-__all__ = ["EXTRAS", "load", "missing", "need", "not_installed"]
+__all__ = ["EXTRAS", "load", "member", "missing", "need", "not_installed"]
 
 EXTRAS = {
     "torch": "train",
@@ -59,6 +59,19 @@ def load(what: str, *modules: str) -> Any:
             f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}] ({error})"
         ) from None
     return found[0]
+
+
+def member(what: str, module: str, name: str) -> Any:
+    """What a user's own ``module`` calls ``name``.
+
+    Raises:
+        ConfigError: it cannot be imported; begins with ``what``.
+    """
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:  # the module runs, so this may be anything
+        text = " ".join(str(error).split())
+        raise ConfigError(f"{what}: cannot be imported: {text or type(error).__name__}") from None
 
 
 def _installed(package: str) -> bool:

@@ -17,7 +17,7 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
-from atta.client.loaders.subgraphs import with_reverses
+from atta.client.loaders.subgraphs import EDGE_ORDERS, in_file_order, with_reverses
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
 from atta.client.sessions.resuming import ResumingStream, Search
 from atta.client.sessions.stream import BatchStream
@@ -67,6 +67,7 @@ class DagLoader:
         world_size: int | None = None,
         pad: bool = True,
         edge_ids: bool = True,
+        edge_order: str = "source",
         transform: Callable[[MiniBatch], Any] | None = None,
         codec: str = "",
         job: str | None = None,
@@ -83,12 +84,16 @@ class DagLoader:
         ignore_torch_options(type(self), torch_options)
         if seed_policy not in _SEED_POLICIES:
             raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
+        if edge_order not in EDGE_ORDERS:
+            raise UnknownNameError.of("edge_order", str(edge_order), EDGE_ORDERS)
+        if edge_order == "file" and not edge_ids:
+            raise ConfigError("edge_order='file': goes by the ids of edges, so edge_ids must be True")
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform {transform!r}: must be a function of a MiniBatch")
         self._trainer, self._given = TrainerRank.of(rank, world_size), (rank, world_size)
         self._cluster = cluster
         self._home = None if home is None else whole("home", home, 0, cluster.num_parts - 1)
-        self._transform = transform
+        self._transform, self._edge_order = transform, edge_order
         self._epoch, self.epochs = 0, None if epochs is None else whole("epochs", epochs, 0)
         self._reconnect_s = number("reconnect", reconnect, "seconds, at least 0", above=-math.ulp(0.0))
         self._place, self._loaded = StreamPlace(0), False
@@ -243,6 +248,8 @@ class DagLoader:
     def _made(self, raw: Any) -> Any:
         if self._origin.reverses is not None:
             raw = dataclasses.replace(raw, arrays=with_reverses(raw.arrays, self._origin.reverses))
+        if self._edge_order == "file":
+            raw = dataclasses.replace(raw, arrays=in_file_order(raw.arrays))
         batch = MiniBatch(raw, self._cluster.schema, self._cluster.scratch, self._origin)
         return batch if self._transform is None else self._transform(batch)
 

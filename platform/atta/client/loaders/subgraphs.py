@@ -11,9 +11,12 @@ import numpy as np
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema, join_edge_type, split_edge_type
 
-__all__ = ["SUBGRAPHS", "check_rows", "reverses_of", "subgraph_name", "with_reverses"]
+__all__ = ["EDGE_ORDERS", "SUBGRAPHS", "check_rows", "in_file_order", "reverses_of", "subgraph_name", "with_reverses"]
 
 SUBGRAPHS = ("directional", "induced", "bidirectional")
+EDGE_ORDERS = ("source", "file")
+"""By what the edges into a vertex stand: the ids of their sources, or their own."""
+_EDGE_ARRAYS = ("row", "col", "e_id", "edge_weight")
 
 
 def subgraph_name(given: Any) -> str:
@@ -78,6 +81,21 @@ def with_reverses(arrays: Mapping[str, np.ndarray], reverses: Mapping[str, str])
                 out.pop(name, None)
             elif name in arrays:
                 out[name] = np.concatenate([arrays[name]] * 2)[chosen]
+    return out
+
+
+def in_file_order(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of a batch with the edges into each vertex by their ids, which ascend in the user's file. The edges of a hop
+    stay together."""
+    out = dict(arrays)
+    for edge_type in [name.removeprefix("e_id/") for name in arrays if name.startswith("e_id/")]:
+        counts = arrays[f"hops/{edge_type}"]
+        hop = np.repeat(np.arange(len(counts)), counts)
+        order = np.lexsort((arrays[f"e_id/{edge_type}"], arrays[f"col/{edge_type}"], hop))
+        owned = {f"{kind}/{edge_type}" for kind in _EDGE_ARRAYS}
+        for name in arrays:
+            if name in owned or name.rpartition("/")[0] == f"edge/{edge_type}":
+                out[name] = arrays[name][order]
     return out
 
 

@@ -10,12 +10,12 @@ import csv
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from atta.errors import ConfigError, DataError
+from atta.observe.extras import member
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
@@ -70,11 +70,8 @@ def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    module, _, member = name.rpartition(".")
-    try:
-        found = getattr(import_module(module), member)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"--logger {name}: cannot be imported: {error}") from None
+    module, _, called = name.rpartition(".")
+    found = member(f"--logger {name}", module, called)
     if not callable(found):
         raise ConfigError(f"--logger {name}: is no class or function")
     return found  # type: ignore[no-any-return]

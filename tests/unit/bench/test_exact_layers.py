@@ -1,0 +1,73 @@
+"""docs/exact-layers.md says what bench/exact_layers.py finds now, and names every layer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bench.exact_layers import PAGE, page, row_of
+from bench.layer_kinds import Kind, dgl_kinds, pyg_kinds
+
+TEXT = PAGE.read_text()
+KINDS = [*pyg_kinds(), *dgl_kinds()]
+
+
+def of_page() -> dict[tuple[str, str], tuple[str, ...]]:
+    """The cells of each row by heading and name."""
+    found = {}
+    for part in TEXT.split("\n## ")[1:]:
+        heading, _, text = part.partition("\n")
+        for line in text.splitlines():
+            if line.startswith("| `"):
+                cells = tuple(cell.strip() for cell in line.strip("|").split("|"))
+                found[heading, cells[0].strip("`")] = cells
+    return found
+
+
+def kind(group: str, name: str) -> Kind:
+    return next(one for one in KINDS if (one.group, one.name) == (group, name))
+
+
+def same_versions() -> bool:
+    return all(version in TEXT for version in re.findall(r"(?:PyG|DGL|torch) [\d.]+\d", page([])))
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        ("Layers of PyG", "SAGEConv"),
+        ("Layers of PyG", "GCNConv"),
+        ("Layers of PyG", "GCNConv(cached=True)"),
+        ("Layers of PyG", "LGConv"),
+        ("Aggregations of PyG", "SortAggregation"),
+        ("Norms and the like, after SAGEConv", "LayerNorm"),
+        ("Layers of DGL", "GraphConv"),
+    ],
+)
+def test_rows_come_out_again(group: str, name: str) -> None:
+    if not same_versions():
+        pytest.skip("the page is of other versions")
+    row = row_of(kind(group, name))
+    assert row.cause == ""
+    assert tuple(cell.strip() for cell in row.cells()) == of_page()[group, name]
+
+
+def test_the_page_tells_exact_from_other_kinds() -> None:
+    found = of_page()
+    assert found["Layers of PyG", "SAGEConv"][1:4] == ("=", "=", "=")
+    assert "hop" in found["Layers of PyG", "GCNConv"][5]
+    assert 'mode="node"' in found["Norms and the like, after SAGEConv", "LayerNorm"][5]
+    assert "second" in found["Layers of PyG", "GCNConv(cached=True)"][4]
+    assert "batch-wide" in found["Norms and the like, after SAGEConv", "nn.Softmax(0)"][4]
+    assert not any("off" in cells[7] for cells in found.values()), "atta.predict gives other rows than the graph"
+
+
+def test_every_kind_is_on_the_page_once() -> None:
+    if not same_versions():
+        pytest.skip("the page is of other versions")
+    found = of_page()
+    for one in KINDS:
+        part = TEXT.split(f"## {one.group}\n")[1].split("\n## ")[0]
+        assert ((one.group, one.name) in found) != (f"`{one.name}`" in part.split("Not tried")[-1].split("\n|")[0])
+    assert len({(one.group, one.name) for one in KINDS}) == len(KINDS)

@@ -1,0 +1,350 @@
+"""Where models differ on batches: planted faults are found, in the layer that has them, and with the remedy that works."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.nn import APPNP, GATConv, GCNConv, LayerNorm, SAGEConv, TAGConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.nn.models import GCN, GraphSAGE
+from torch_geometric.utils import degree
+
+from atta.errors import ConfigError
+from atta.train.models.exactness import check_on
+from atta.train.models.forms import BLOCKS, TRIMMED, OfBlocks, ReadingLayers, SmallGraph, run
+from atta.train.models.remedies import REMEDIES, unbiased, weighted
+from atta.train.reports.exactness import ExactnessReport
+
+VERTICES, WIDTH = 90, 6
+SEEDS = [1, 2, 5, 7]
+
+
+def small_graph(seed: int, *, weights: bool = False) -> SmallGraph:
+    """Hubs, self-loops, edges that come twice, vertices without in-edges; the edges in no order."""
+    random = torch.Generator().manual_seed(seed)
+    source = torch.randint(VERTICES, (500,), generator=random)
+    target = torch.randint(VERTICES - 8, (500,), generator=random)
+    target[:60] = target[:60] % 2
+    source[60:63] = target[60:63]
+    source[70:75], target[70:75] = source[75:80], target[75:80]
+    edge = {"edge_weight": torch.rand(500, generator=random).double() + 0.5} if weights else {}
+    return SmallGraph(torch.randn(VERTICES, WIDTH, generator=random).double(), torch.stack([source, target]), edge)
+
+
+class TwoLayers(torch.nn.Module):
+    """Two layers with something between them."""
+
+    def __init__(self, make: Callable[[], torch.nn.Module], between: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.first, self.between, self.second = make(), between or torch.nn.Tanh(), make()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.between(self.first(x, edge_index)), edge_index)
+        return out
+
+
+class OwnNorm(torch.nn.Module):
+    """A user's own mean over in-neighbours, with the out-degrees of sources, which only one hop more knows in part."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        source, target = edge_index
+        scale = 1 / degree(target, len(x), dtype=x.dtype).clamp(min=1)
+        return torch.zeros_like(x).index_add(0, target, x[source] * scale[source, None])
+
+
+class Guesses(torch.nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+def form(report: ExactnessReport, name: str) -> Any:
+    return next(finding for finding in report.findings if finding.form == name)
+
+
+def checked(model: torch.nn.Module, draws: int = 0, **options: Any) -> ExactnessReport:
+    torch.manual_seed(0)
+    return check_on(model, small_graph(3), SEEDS, draws=draws, **options)
+
+
+def test_batches_are_whole_neighbourhoods_hop_by_hop() -> None:
+    graph = small_graph(1, weights=True)
+    source, target = graph.edge_index.numpy()
+    batch = graph.batch(SEEDS, [-1, -1])
+    assert batch.n_id[: len(SEEDS)].tolist() == SEEDS
+    reached = [set(SEEDS)]
+    for _ in range(2):
+        reached.append(reached[-1] | set(source[np.isin(target, [*reached[-1]])].tolist()))
+    assert [set(batch.n_id[:count].tolist()) for count in batch.nodes] == reached
+    for hop, count in enumerate(batch.edges[1:]):
+        there = batch.n_id[batch.edge_index[:, :count]].T.tolist()
+        wanted = [pair for pair in graph.edge_index.T.tolist() if pair[1] in reached[hop]]
+        assert sorted(there) == sorted(wanted)
+    allowed = defaultdict(set)
+    for pair, weight in zip(graph.edge_index.T.tolist(), graph.edge["edge_weight"].tolist(), strict=True):
+        allowed[tuple(pair)].add(weight)
+    ends = batch.n_id[batch.edge_index].T.tolist()
+    assert all(w in allowed[tuple(pair)] for pair, w in zip(ends, batch.edge["edge_weight"].tolist(), strict=True))
+
+
+def test_in_order_keeps_the_order_of_the_edges_into_a_vertex() -> None:
+    graph = small_graph(2)
+    batch = graph.batch(SEEDS, [-1], in_order=True)
+    for place, vertex in enumerate(SEEDS):
+        into = graph.edge_index[0][graph.edge_index[1] == vertex].tolist()
+        assert batch.n_id[batch.edge_index[0][batch.edge_index[1] == place]].tolist() == into
+
+
+@pytest.mark.parametrize(
+    ("make", "reads"),
+    [
+        (lambda: GraphSAGE(WIDTH, 8, 3), 3),
+        (lambda: TwoLayers(lambda: SAGEConv(WIDTH, WIDTH, aggr="max")), 2),
+        (lambda: GATConv(WIDTH, 4, add_self_loops=False), 1),
+        (lambda: GCN(WIDTH, 8, 2, normalize=False), 2),
+    ],
+)
+def test_what_is_exact_is_found_equal_in_every_form(make: Callable[[], torch.nn.Module], reads: int) -> None:
+    report = checked(make())
+    assert report.ok
+    assert report.reads == report.hops == reads
+    assert report.line == ""
+    assert all(found.equal for found in report.findings if found.form != "blocks")
+
+
+@pytest.mark.parametrize(
+    ("make", "layer", "remedy"),
+    [
+        (lambda: GCN(WIDTH, 8, 2), "convs.0 (GCNConv)", "one hop more"),
+        (lambda: GCN(WIDTH, 8, 2), "convs.0 (GCNConv)", 'GCNConv(normalize=False) and edge_norm="gcn"'),
+        (lambda: TAGConv(WIDTH, 8), "the model (TAGConv)", "one hop more"),
+        (lambda: APPNP(2, 0.1), "the model (APPNP)", 'APPNP(normalize=False) and edge_norm="gcn"'),
+        (OwnNorm, "the model (OwnNorm)", "one hop more"),
+        (lambda: GraphSAGE(WIDTH, 8, 2, norm="LayerNorm"), "norms.0 (LayerNorm)", 'LayerNorm(mode="node")'),
+        (
+            lambda: TwoLayers(lambda: GCNConv(WIDTH, WIDTH), LayerNorm(WIDTH)),
+            "first (GCNConv)",
+            'LayerNorm(mode="node") and one hop more',
+        ),
+    ],
+)
+def test_a_difference_is_found_where_it_begins_with_what_helps(
+    make: Callable[[], torch.nn.Module], layer: str, remedy: str
+) -> None:
+    found = form(checked(make()), "batch")
+    assert found.equal is False
+    assert found.error > 1e-3
+    assert found.layer == layer
+    assert remedy in found.remedies
+
+
+@pytest.mark.parametrize(
+    "between", [torch.nn.Softmax(0), torch.nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True)]
+)
+def test_rows_that_mix_with_others_have_no_remedy(between: torch.nn.Module) -> None:
+    report = checked(TwoLayers(lambda: SAGEConv(WIDTH, WIDTH), between))
+    found = form(report, "batch")
+    assert found.equal is False
+    assert found.remedies == ()
+    assert found.layer.startswith("between")
+    assert form(report, "beside").equal is False
+    assert any("no path leads" in note for note in report.notes)
+
+
+def test_what_a_layer_keeps_of_one_batch_is_found_in_the_next() -> None:
+    found = form(checked(GCN(WIDTH, 8, 2, cached=True)), "second")
+    assert found.equal is False
+    assert "GCNConv(cached=False)" in found.remedies
+    assert form(checked(GCN(WIDTH, 8, 2)), "second").equal is True
+
+
+def test_draws_of_a_model_are_told() -> None:
+    assert any("at random" in note for note in checked(Guesses()).notes)
+    assert not any("at random" in note for note in checked(GraphSAGE(WIDTH, 8, 2)).notes)
+
+
+def test_an_order_that_a_layer_wants_is_told_and_kept() -> None:
+    report = checked(SAGEConv(WIDTH, 4, aggr="lstm"))
+    assert any("sorted by target" in note for note in report.notes)
+    assert form(report, "batch").equal is False  # the padding is that of the longest neighbourhood of the batch
+
+
+def test_batches_of_too_few_hops_are_found_and_more_hops_help() -> None:
+    report = checked(GraphSAGE(WIDTH, 8, 2), hops=1)
+    found = form(report, "batch")
+    assert report.reads == 2
+    assert report.hops == 1
+    assert found.equal is False
+    assert "one hop more" in found.remedies
+
+
+@pytest.mark.parametrize(
+    ("make", "biased", "remedy"),
+    [
+        (lambda: SAGEConv(WIDTH, 8), False, None),
+        (lambda: SAGEConv(WIDTH, 8, aggr="sum"), True, None),
+        (lambda: GCNConv(WIDTH, 8), True, 'GCNConv(normalize=False) and edge_norm="gcn" and unbiased=True'),
+        (lambda: GCNConv(WIDTH, 8, normalize=False), True, "unbiased=True"),
+    ],
+)
+def test_bias_under_fan_outs(make: Callable[[], torch.nn.Module], biased: bool, remedy: str | None) -> None:
+    report = checked(make(), draws=1000)
+    assert report.biased is biased
+    assert report.bias_remedies == (() if remedy is None else (remedy,))
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_weights_are_those_of_pyg_and_of_dgl(weights: bool) -> None:
+    graph = small_graph(4, weights=weights)
+    given = graph.edge.get("edge_weight", torch.ones(500).double())
+    found = weighted(graph, "gcn")
+    adjacency = torch.zeros(VERTICES, VERTICES).double()
+    adjacency.index_put_((*found.edge_index,), found.edge["edge_weight"], accumulate=True)
+    ends, theirs = gcn_norm(graph.edge_index, given, VERTICES, dtype=torch.float64)
+    wanted = torch.zeros(VERTICES, VERTICES).double().index_put_((*ends,), theirs, accumulate=True)
+    assert torch.allclose(adjacency, wanted)
+    source, target = graph.edge_index
+    into, out_of = (torch.zeros(VERTICES).double().index_add_(0, ends, given) for ends in (target, source))
+    assert torch.allclose(weighted(graph, "row").edge["edge_weight"], given / into[target])
+    both = given / (out_of[source] * into[target]).sqrt()
+    assert torch.allclose(weighted(graph, "both").edge["edge_weight"], both)
+
+
+@pytest.mark.parametrize("norm", [None, "gcn", "row"])
+def test_unbiased_sums_are_those_of_all_edges_on_average_over_all_draws(norm: str | None) -> None:
+    """Every choice of two of the edges into a vertex is as likely as any other, so the mean over all is exact."""
+    graph = small_graph(5, weights=True)
+    vertex = int((graph.in_degrees == 5).nonzero()[0])
+    read = graph if norm is None else weighted(graph, norm)
+
+    def summed(edge_index: torch.Tensor, weight: torch.Tensor, x: torch.Tensor, at: int) -> torch.Tensor:
+        into = edge_index[1] == at
+        return (weight[into, None] * x[edge_index[0][into]]).sum(0)
+
+    whole = summed(read.edge_index, read.edge["edge_weight"], graph.x, vertex)
+    batch = graph.batch([vertex], [-1])
+    drawn = []
+    for pair in itertools.combinations(range(5), 2):
+        part = type(batch)(
+            batch.x, batch.edge_index[:, pair], {"edge_weight": batch.edge["edge_weight"][[*pair]]}, batch.n_id,
+            batch.nodes, [0, 2],
+        )  # fmt: skip
+        weighed = unbiased(graph, part, norm)
+        drawn.append(summed(weighed.edge_index, weighed.edge["edge_weight"], weighed.x, 0))
+    assert torch.allclose(torch.stack(drawn).mean(0), whole)
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = GCN(WIDTH, 8, 2, cached=True, dropout=0.5).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    checked(model)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert next(model.parameters()).dtype == torch.float32
+    assert model.convs[0]._cached_edge_index is None
+    assert model.convs[0].normalize
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_trimmed_and_blocks_are_what_pyg_computes_with_fewer_rows() -> None:
+    graph, model = small_graph(6), GraphSAGE(WIDTH, 8, 2).double().eval()
+    layers = ReadingLayers.of(model, graph.whole())
+    assert (layers.names, layers.calls) == (frozenset({"convs.0", "convs.1"}), 2)
+    batch = graph.batch(SEEDS, [-1, -1])
+    with torch.no_grad():
+        theirs = model(
+            batch.x, batch.edge_index,
+            num_sampled_nodes_per_hop=np.diff([0, *batch.nodes]).tolist(),
+            num_sampled_edges_per_hop=np.diff(batch.edges).tolist(),
+        )  # fmt: skip
+    for how in (TRIMMED, BLOCKS):
+        rows = run(model, layers, batch, how)
+        assert torch.allclose(rows[-1].rows[: len(SEEDS)], theirs[: len(SEEDS)])
+        assert len(rows[-1].rows) < len(batch.x)
+    assert len(run(model, layers, batch, TRIMMED)[-1].rows) == len(theirs)
+
+
+def test_the_report_as_text_and_json() -> None:
+    report = checked(GCN(WIDTH, 8, 2))
+    again = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert again["ok"] is False
+    assert [found["form"] for found in again["findings"]] == [found.form for found in report.findings]
+    text = str(report)
+    assert "one hop more" in text
+    assert all(found.form in text for found in report.findings)
+    assert report.line.startswith("GCN on a batch (batch): off by ")
+    assert "\n" not in report.line
+
+
+def test_what_there_is_no_time_for_is_told() -> None:
+    report = checked(GraphSAGE(WIDTH, 8, 2), seconds=1e-9)
+    assert {found.why for found in report.findings} == {"no time was left"}
+    assert {found.equal for found in report.findings} == {None}
+    assert not report.ok
+
+
+class Pooled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return x.sum(0, keepdim=True)
+
+
+class Silent(torch.nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("model", "cause"),
+    [
+        (GraphSAGE(WIDTH + 1, 8, 2), "shapes cannot be multiplied"),
+        (Pooled(), "not a row for each"),
+        (Silent(), "returns no tensor"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_by_its_cause(model: torch.nn.Module, cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        checked(model)
+
+
+def test_remedies_change_copies() -> None:
+    model = GATConv(WIDTH, 4)
+    changed = [own for remedy in REMEDIES if (own := remedy.changed(model)) is not None]
+    assert model.add_self_loops
+    assert not changed[-1].add_self_loops
+
+
+@pytest.mark.parametrize(
+    ("norm", "equal", "remedy"),
+    [("both", False, 'GraphConv(norm="none") and edge_norm="both"'), ("right", True, None)],
+)
+def test_models_of_blocks(norm: str, equal: bool, remedy: str | None) -> None:
+    dgl = pytest.importorskip("dgl")
+    from dgl.nn.pytorch import GraphConv as DglConv
+
+    class OnBlocks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(
+                DglConv(WIDTH, WIDTH, norm=norm, allow_zero_in_degree=True) for _ in range(2)
+            )
+
+        def forward(self, blocks: list[dgl.DGLGraph], x: torch.Tensor) -> torch.Tensor:
+            for layer, block in zip(self.layers, blocks, strict=True):
+                x = layer(block, x).tanh()
+            return x
+
+    report = checked(OfBlocks(OnBlocks(), 2), hops=2)
+    found = form(report, "blocks")
+    assert report.layers == report.reads == 2
+    assert found.equal is equal
+    assert form(report, "trimmed").equal is None
+    assert report.ok is equal
+    if remedy is not None:
+        assert found.layer == "model.layers.0 (GraphConv)"
+        assert remedy in found.remedies
