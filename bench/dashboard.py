@@ -22,9 +22,9 @@ from atta.errors import AttaError
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from bench.browser import Browser, missing
 from bench.record import command, head, parser_of, rows_of, write
-from tests.system.browser import Browser, missing
-from tests.waiting import eventually
+from bench.waiting import eventually
 
 PAINT_S = 1.0
 TIMES = """

@@ -27,8 +27,8 @@ from atta.bench.output import document
 from atta.kvstore.spec import MutableSpec
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from bench.durable import durable
 from bench.record import command, head, parser_of, rows_of, write
-from tests.system.durable import durable
 
 BOUND = 0.85
 MODES = ("messages", "memory", "process", "disk")

@@ -24,8 +24,8 @@ from atta.bench.output import document
 from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from bench.durable import Durable, durable
 from bench.record import command, head, parser_of, rows_of, write
-from tests.system.durable import Durable, durable
 
 BOUND_S = 5.0
 COLUMNS = 100

@@ -258,14 +258,6 @@ class Dataset:
             raise ConfigError(f"{wanted[~known][0]} is not a vertex of node type {node_type!r}")
         return maps.sorted_internal[ranks].astype(np.int64)
 
-    def from_rank(self, node_type: str, ranks: npt.ArrayLike) -> Ids:
-        """Return the internal ids (int64) of the i-th smallest user ids; raises ConfigError out of range."""
-        internal = self._shared[self.schema.check_node_type(node_type)].sorted_internal
-        wanted = _integers(ranks)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(internal)):
-            raise ConfigError(f"node type {node_type!r} has only {len(internal)} vertices")
-        return internal[wanted].astype(np.int64)
-
     def sorted_internal(self, node_type: str) -> Array:
         """Return the internal id of the i-th smallest user id for all i, int32 or int64 [n], memory-mapped."""
         return self._shared[self.schema.check_node_type(node_type)].sorted_internal

@@ -140,7 +140,6 @@ class LocalAccess:
         self._graph, self._threads = graph, threads
 
     def answer(self, request: Request) -> Any:
-        """See ``Access``."""
         with blaming():
             match request:
                 case Expand():

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 Ints = NDArray[np.int64]
+Stored = NDArray[np.int64] | NDArray[np.int32]
 
 
 class SeedPolicy(enum.Enum):
@@ -60,13 +61,20 @@ class SeedPolicy(enum.Enum):
 class SeedPlan:
     """The seeds of one rank in one epoch, batch after batch."""
 
-    seeds: Ints  # [S] internal ids
-    input_id: Ints  # [S] position of each seed in the user's input
+    seeds: Stored  # [S] internal ids
+    input_id: Stored  # [S] position of each seed in the user's input
     batch_size: int
     batches: int  # of this rank
     rank: int
     world: int
     starts: Ints | None = None  # [batches + 1] where batches begin in ``seeds``, if their sizes are given
+
+    def narrowed(self) -> SeedPlan:
+        """The same plan, in half the memory where its numbers are small. A session of all vertices keeps it long."""
+        most = max((int(array.max(initial=0)) for array in (self.seeds, self.input_id)), default=0)
+        if most > np.iinfo(np.int32).max:
+            return self
+        return dataclasses.replace(self, seeds=self.seeds.astype(np.int32), input_id=self.input_id.astype(np.int32))
 
     def batch_slice(self, index: int) -> slice:
         """Where this rank's ``index``-th batch lies in ``seeds``. Raises IndexError outside 0..batches-1."""

@@ -50,7 +50,6 @@ class AllEdges:
         self._degrees: dict[str, Ids] = {}
 
     def degrees(self, edge_type: str, part: int) -> Ids:
-        """See ``EdgeSource``."""
         offsets = self._numbering[self._graph.schema.endpoints(edge_type)[1]].offsets
         if edge_type not in self._degrees:
             self._degrees[edge_type] = self._counted(edge_type)
@@ -65,7 +64,6 @@ class AllEdges:
         return by_row[self._numbering[target].row_of]
 
     def into(self, edge_type: str, part: int, lo: int, hi: int) -> Iterator[tuple[Array, Array]]:
-        """See ``EdgeSource``."""
         internal_of = self._numbering[self._graph.schema.endpoints(edge_type)[1]].internal_of
         edges = self._graph.edges(edge_type)
         for first, last in chunks(len(edges), CHUNK_EDGES):

@@ -36,7 +36,6 @@ class InTurn:
     def run(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
     ) -> list[Result]:
-        """See ``TaskPool``."""
         results = []
         for given in arguments:
             results.append(function(*given))

@@ -7,7 +7,6 @@ folder.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
+from atta.partition.exporters.pyg import tensor_of
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.dgl.tensors import require_dgl, table_names
 from atta.partition.schema import TableSpec, split_edge_type
@@ -60,7 +60,7 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     ends = {}
     for edge_type, count in schema.edge_counts.items():
         edges = graph.edges(edge_type)
-        ends[split_edge_type(edge_type)] = tuple(_tensor(np.asarray(r, np.int64)) for r in (edges.src, edges.dst))
+        ends[split_edge_type(edge_type)] = tuple(tensor_of(np.asarray(r, np.int64)) for r in (edges.src, edges.dst))
         progress.advance(count)
     if plain:
         whole = dgl.graph(ends[split_edge_type(EDGE_TYPE)], num_nodes=schema.node_counts[NODE_TYPE])
@@ -73,27 +73,19 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     for e in schema.edge_types:
         frame = whole.edges["_E" if plain else split_edge_type(e)].data
         for name, rows in graph.edges(e).tables.items():
-            frame[name] = _tensor(rows)
+            frame[name] = tensor_of(rows)
     labels = {} if schema.num_classes is None else {"num_classes": torch.tensor([schema.num_classes])}
     dgl.save_graphs(str(dst), [whole], labels)
 
 
 def _add_nodes(graph: Graph, node_type: str, frame: Any) -> None:
     for name in graph.schema.node_tables[node_type]:
-        frame[_KEYS.get(name, name)] = _tensor(graph.table(node_type, name))
+        frame[_KEYS.get(name, name)] = tensor_of(graph.table(node_type, name))
     for name in graph.schema.splits[node_type]:
         mask = split_mask(graph.split(node_type, name), 0, graph.schema.node_counts[node_type])
-        frame[f"{name}_mask"] = _tensor(mask)
+        frame[f"{name}_mask"] = tensor_of(mask)
     if (ids := graph.user_ids(node_type)) is not None:
-        frame["_ID"] = _tensor(ids)
-
-
-def _tensor(array: Array) -> Any:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # the tensors are only saved
-        return torch.from_numpy(array)
+        frame["_ID"] = tensor_of(ids)
 
 
 def _modules() -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
 from atta.partition.schema import Schema, TableSpec, split_edge_type
 
-__all__ = ["MARKER", "lost", "write"]
+__all__ = ["MARKER", "lost", "tensor_of", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = None
@@ -84,9 +84,9 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     progress.stage("edges", sum(schema.edge_counts.values()))
     for edge_type, count in schema.edge_counts.items():
         store = data if shared else _store(data, split_edge_type(edge_type))
-        store["edge_index"] = _tensor(edge_index(graph, edge_type))
+        store["edge_index"] = tensor_of(edge_index(graph, edge_type))
         for name, rows in graph.edges(edge_type).tables.items():
-            store[_edge_key(name, shared)] = _tensor(rows)
+            store[_edge_key(name, shared)] = tensor_of(rows)
         progress.advance(count)
     if schema.num_classes is not None:
         data.num_classes = schema.num_classes
@@ -97,11 +97,11 @@ def _add_nodes(graph: Graph, node_type: str, store: Any) -> None:
     count = graph.schema.node_counts[node_type]
     store["num_nodes"] = count
     for name in graph.schema.node_tables[node_type]:
-        store[name] = _tensor(graph.table(node_type, name))
+        store[name] = tensor_of(graph.table(node_type, name))
     for name in graph.schema.splits[node_type]:
-        store[f"{name}_mask"] = _tensor(split_mask(graph.split(node_type, name), 0, count))
+        store[f"{name}_mask"] = tensor_of(split_mask(graph.split(node_type, name), 0, count))
     if (ids := graph.user_ids(node_type)) is not None:
-        store["n_id"] = _tensor(ids)
+        store["n_id"] = tensor_of(ids)
 
 
 def _store(data: Any, of_type: Any) -> Any:
@@ -110,11 +110,12 @@ def _store(data: Any, of_type: Any) -> Any:
         return data[of_type]
 
 
-def _tensor(array: Array) -> Any:
+def tensor_of(array: Array) -> Any:
+    """A tensor over an array that may be read-only: it is only saved."""
     import torch
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)  # the tensors are only saved
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
         return torch.from_numpy(array)
 
 

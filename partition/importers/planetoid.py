@@ -26,6 +26,9 @@ __all__ = ["read", "recognises"]
 
 # The public split: the 500 vertices after the training vertices are for validation.
 _VAL = 500
+_MATRIX = (csr_array, np.ndarray)
+_KINDS = {"y": np.ndarray, "tx": _MATRIX, "ty": np.ndarray, "allx": _MATRIX, "ally": np.ndarray, "graph": dict}
+"""What the files hold, by the ends of their names."""
 
 
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
@@ -35,7 +38,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         npz.read(source, out, options)
         return
     stem = _stem(source)
-    parts = {name: load_inert(folder / f"{stem}.{name}") for name in ("y", "tx", "ty", "allx", "ally", "graph")}
+    parts = {name: _part(folder / f"{stem}.{name}", kinds) for name, kinds in _KINDS.items()}
     test_rows = _test_index(folder / f"{stem}.test.index")
     path = folder / f"{stem}.graph"
     features, labels, split_rows = _assemble(folder / f"{stem}.tx", parts, test_rows)
@@ -62,6 +65,13 @@ def _stem(source: Path) -> str:
     if len(names) != 1:
         raise DataError(source, f"holds {len(names)} graphs named ind.NAME.graph; name one as {source}/ind.NAME")
     return names[0]
+
+
+def _part(path: Path, kinds: Any) -> Any:
+    part = load_inert(path)
+    if not isinstance(part, kinds):
+        raise DataError(path, f"refused: it holds a {type(part).__name__}")
+    return part
 
 
 def _test_index(path: Path) -> npt.NDArray[np.int64]:
@@ -100,14 +110,13 @@ def _classes(one_hot: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int64)
 
 
-def _edges(path: Path, lists: Any, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _edges(path: Path, lists: dict[Any, Any], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Turn the adjacency lists into distinct edges without self-loops, both directions, sorted by source."""
-    if not isinstance(lists, dict):
-        raise DataError(path, "not a dictionary of adjacency lists")
     try:
-        sizes = [len(v) for v in lists.values()]
-        one = np.repeat(np.fromiter(lists.keys(), np.int64, len(lists)), sizes)
-        other = np.array([u for v in lists.values() for u in v], dtype=np.int64)
+        sizes, near, far = [len(v) for v in lists.values()], list(lists), [u for v in lists.values() for u in v]
+        if any(type(vertex) is not int for vertex in (*near, *far)):  # numpy would cut fractions
+            raise TypeError("a vertex that is not a number")
+        one, other = np.repeat(np.array(near, np.int64), sizes), np.array(far, np.int64)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(path, f"not a dictionary of adjacency lists: {error}") from None
     if len(one) and (min(one.min(), other.min()) < 0 or max(one.max(), other.max()) >= count):

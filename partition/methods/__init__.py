@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress
-from atta.observe.settings import earlier_classes
 from atta.partition.cutting.balance import known_balance
 from atta.partition.graph import Graph
 from atta.partition.methods.block import Block
@@ -38,8 +37,6 @@ class PartitionMethod(Protocol):
         ``bounds(names)``: by how much, as a fraction, a partition may exceed its even share of each thing.
         """
 
-
-__getattr__ = earlier_classes(__name__, {"Method": PartitionMethod})  # goes with version 0.2
 
 METHODS: dict[str, type] = {
     "metis": Metis,

@@ -69,13 +69,13 @@ class Block:
         raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """See ``PartitionMethod``. The paper's form has none."""
+        """The paper's form has none."""
         return {"nodes": self.slack, **dict.fromkeys(_LABELS, _LABEL_SLACK)} if self.passes else {}
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``. The method itself balances train, val and test vertices."""
+        """The method itself balances train, val and test vertices."""
         if balance is not None:
             self.check_balance(balance)
         progress.stage("union graph", None)

@@ -38,13 +38,13 @@ class Extend:
             raise ConfigError(f"slack {self.slack}: must be 0 to 10")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """See ``PartitionMethod``. Vertices that stay may exceed them."""
+        """Vertices that stay may exceed them."""
         return dict.fromkeys(names, self.slack)
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``. New vertices are placed in the order of their rows.
+        """New vertices are placed in the order of their rows.
 
         Raises:
             ConfigError: the earlier dataset has another number of partitions. DataError: it cannot be read.

@@ -43,7 +43,6 @@ class Given:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``."""
         if balance is not None:
             self.check_balance(balance)
         progress.stage("reading the assignment", None)

@@ -58,7 +58,6 @@ class Metis:
             )
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """See ``PartitionMethod``."""
         return {name: _BOUNDS.get(name, _SPLIT_BOUND) for name in names}
 
     def assign(

@@ -26,16 +26,12 @@ class Random:
             raise ConfigError(f"--balance {','.join(balance)}: the method random balances nodes only")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """See ``PartitionMethod``."""
         return {TYPES: 0.0}
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``.
-
-        Vertices are balanced exactly, everything else only by chance. Raises ConfigError if ``balance`` asks for more.
-        """
+        """Vertices are balanced exactly, everything else only by chance. Raises ConfigError if ``balance`` asks for more."""
         if balance is not None:
             self.check_balance(balance)
         progress.stage("random assignment", None)

@@ -44,13 +44,11 @@ class Ldg:
             )
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """See ``PartitionMethod``."""
         return dict.fromkeys(names, self.slack)
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``."""
         return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=0.0)
 
 
@@ -69,13 +67,11 @@ class Fennel:
             raise ConfigError(f"gamma {self.gamma}: must lie above 1 and be at most 10")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """See ``PartitionMethod``."""
         return dict.fromkeys(names, self.slack)
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """See ``PartitionMethod``."""
         return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=self.gamma)
 
 

@@ -3,7 +3,7 @@ out.
 
 Memory goes, in this order, to what every process needs at least, to batches and those who read them, to the partitions, and
 to the caches. A partition that is mapped takes none of its own, but is slow where its files do not stay in the page cache.
-So caches get what these files leave.
+So caches get what these files leave, and files that cannot stay there are read page by page.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MemoryWish:
     """What somebody has said, mostly by options of ``atta serve``. None: nothing.
 
     Attributes:
-        memory: ``auto``, ``copy`` or ``map``.
+        memory: ``auto``, ``copy``, ``map`` or ``disk``.
         cache, buffer, tables: bytes of each daemon.
         replicas: number of daemons that serve the same partitions.
         readers: number of processes on this machine that are going to read batches.
@@ -78,6 +78,7 @@ class MemoryPlan:
 
     Attributes:
         copies: whether partitions are loaded; otherwise their files are mapped.
+        pages: whether mapped files are read page by page, as they do not stay in memory.
         cache: most bytes of each daemon's cache.
         total: bytes of all daemons and readers together, apart from mapped files.
         short: whether more memory would have changed the plan.
@@ -85,15 +86,23 @@ class MemoryPlan:
     """
 
     copies: bool
+    pages: bool
     cache: int
     total: int
     short: bool
     why: str
 
     @property
+    def way(self) -> str:
+        """The value of ``--memory`` that says the same."""
+        return "copy" if self.copies else "disk" if self.pages else "map"
+
+    @property
     def line(self) -> str:
         """One sentence for people."""
-        how = "loads what it serves" if self.copies else "maps the files that it serves"
+        how = {"copy": "loads what it serves", "map": "maps the files that it serves"}.get(
+            self.way, "reads the files that it serves page by page"
+        )
         return f"memory: each daemon {how} and keeps up to {_text(self.cache)} of others, because {self.why}"
 
 
@@ -124,13 +133,15 @@ def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> 
         beside = _caches(needs, DEFAULT_CACHE, wish) if wish.cache is None else 0
         most = min(beside, (BESIDE - 1) * copies) if wish.replicas == 1 else beside  # replicas share files, not copies
         loads = LOADED * max(need.partition for need in needs) <= room.free and copies + most <= left
-    left -= copies if loads else files + max(need.shared for need in needs)
+    mapped = files + max(need.shared for need in needs)
+    left -= copies if loads else mapped
+    pages = wish.memory == "disk" or (wish.memory == "auto" and not loads and mapped > room.usable - fixed)
     most = DEFAULT_CACHE if loads or daemons == 1 else MAPPED_CACHE
     cache = _most_cache(needs, left, wish, most) if wish.cache is None else wish.cache
     total = fixed + comfort + (copies if loads else 0) + (_caches(needs, cache, wish) if wish.cache is None else 0)
     short = (not loads and wish.memory == "auto") or (wish.cache is None and cache < DEFAULT_CACHE)
     why += f": {_text(fixed + comfort)} for themselves, batches and readers, {_text(copies if loads else files)} for partitions"
-    return MemoryPlan(loads, cache, total, short, why)
+    return MemoryPlan(loads, pages, cache, total, short, why)
 
 
 def _comfort(daemons: int, wish: MemoryWish, most: int) -> int:

@@ -95,7 +95,7 @@ class JoinedPart:
         return self._loaded[key]
 
     def halo(self, node_type: str) -> Array:
-        """See ``Part.halo``: in-neighbours that none of these partitions owns."""
+        """In-neighbours that none of these partitions owns."""
         key = "halo", node_type, ""
         if key not in self._loaded:
             near = np.unique(np.concatenate([part.halo(node_type) for part in self._parts]))

@@ -12,10 +12,7 @@ Names are imported when they are first used, so that the command line starts qui
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import (
@@ -138,10 +135,6 @@ _HOMES = {
 }
 
 
-_ALSO = {"atta.ray": "atta.train.launching.on_ray"}
-"""Packages with a shorter name for users."""
-
-
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         try:
@@ -152,58 +145,10 @@ def __getattr__(name: str) -> Any:
             if error.name in EXTRAS:
                 need(f"atta.{name}", error.name)
             raise
-    if f"atta.{name}" in _ALSO:
-        return import_module(f"atta.{name}")
+    if name == "ray":
+        return import_module("atta.ray")
     raise AttributeError(f"module 'atta' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-# Modules of earlier versions whose names documents used, and where they are now. They go with version 0.2.
-_MOVED = {
-    "atta.bench.rounds": "atta.bench.lab.rounds",
-    "atta.embedding": "atta.client.tables.embedding",
-    "atta.links": "atta.client.loaders.link",
-    "atta.loader": "atta.client.loaders",
-    "atta.minibatch": "atta.client.loaders.minibatch",
-    "atta.partition.progress": "atta.observe.progress",
-    "atta.partition.quality": "atta.partition.cutting.quality",
-    "atta.pyg": "atta.client.loaders.pyg",
-    "atta.samplers.graph": "atta.samplers.local.graph",
-    "atta.samplers.seeds": "atta.samplers.seed_plan",
-    "atta.samplers.server": "atta.samplers.local.server",
-    "atta.samplers.spec": "atta.samplers.dag.spec",
-    "atta.samplers.walks": "atta.samplers.local.walks",
-    "atta.seeds": "atta.client.loaders.seeds",
-    "atta.server_graph": "atta.client.loaders.server",
-    "atta.tensor": "atta.client.tables.tensor",
-}
-
-
-class _Moved:
-    """Imports a module by another name: the module itself. For an earlier name a warning says the new one."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in _MOVED or name in _ALSO else None  # type: ignore[arg-type]  # what importlib calls is here
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        import warnings
-
-        new = _ALSO.get(spec.name) or _MOVED[spec.name]
-        if spec.name in _MOVED:
-            # The caller is behind importlib's own frames, which Python leaves out when it counts.
-            text = f"{spec.name} is now {new}; the old name goes with version 0.2"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-        module = import_module(new)
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: Any) -> None:
-        spec = module.__spec__
-        if spec is not None and spec.loader is self:
-            module.__spec__ = spec.loader_state
-
-
-sys.meta_path.append(_Moved())  # importlib asks for these three methods and no more

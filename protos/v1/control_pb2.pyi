@@ -13,7 +13,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, reach: _Optional[bool] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "features", "draining", "unreached", "tables_epoch", "tables_replicated", "files", "broken")
+    __slots__ = ("version", "dataset_id", "part", "num_parts", "schema", "host", "pid", "incarnation", "parts", "contract", "operators", "oldest_protocol", "newest_protocol", "draining", "unreached", "tables_epoch", "tables_replicated", "files", "broken")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -27,7 +27,6 @@ class DescribeReply(_message.Message):
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NEWEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     UNREACHED_FIELD_NUMBER: _ClassVar[int]
     TABLES_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -47,14 +46,13 @@ class DescribeReply(_message.Message):
     operators: str
     oldest_protocol: int
     newest_protocol: int
-    features: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
     unreached: _containers.RepeatedScalarFieldContainer[str]
     tables_epoch: int
     tables_replicated: bool
     files: str
     broken: bool
-    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ..., tables_epoch: _Optional[int] = ..., tables_replicated: _Optional[bool] = ..., files: _Optional[str] = ..., broken: _Optional[bool] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., dataset_id: _Optional[str] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., schema: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., parts: _Optional[int] = ..., contract: _Optional[str] = ..., operators: _Optional[str] = ..., oldest_protocol: _Optional[int] = ..., newest_protocol: _Optional[int] = ..., draining: _Optional[bool] = ..., unreached: _Optional[_Iterable[str]] = ..., tables_epoch: _Optional[int] = ..., tables_replicated: _Optional[bool] = ..., files: _Optional[str] = ..., broken: _Optional[bool] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

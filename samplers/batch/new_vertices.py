@@ -48,19 +48,19 @@ class FoundRows(Protocol):
     """
 
     @property
-    def slots(self) -> np.ndarray: ...  # noqa: D102
+    def slots(self) -> np.ndarray: ...
     @property
-    def positions(self) -> np.ndarray: ...  # noqa: D102
+    def positions(self) -> np.ndarray: ...
     @property
-    def missing_ids(self) -> np.ndarray: ...  # noqa: D102
+    def missing_ids(self) -> np.ndarray: ...
     @property
-    def missing_positions(self) -> np.ndarray: ...  # noqa: D102
+    def missing_positions(self) -> np.ndarray: ...
     @property
-    def missing_starts(self) -> np.ndarray: ...  # noqa: D102
+    def missing_starts(self) -> np.ndarray: ...
     @property
-    def missing_slots(self) -> np.ndarray: ...  # noqa: D102
+    def missing_slots(self) -> np.ndarray: ...
     @property
-    def pins(self) -> object: ...  # noqa: D102
+    def pins(self) -> object: ...
 
 
 class KeptRows(Protocol):

@@ -23,6 +23,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.edge_weights import FACTOR, WeighedEdges
+from atta.samplers.batch.growths import Growths
 from atta.samplers.batch.items import (
     EDGES,
     TIME,
@@ -35,19 +36,10 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.new_vertices import (
-    Degree,
-    KeptEdges,
-    KeptRows,
-    NewVertices,
-    TaskRows,
-    by_owner,
-    grouped,
-    together,
-)
+from atta.samplers.batch.new_vertices import Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.batch.uses import Votes, among, rows_of_edges
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.instance import Kind, OwnedVertices, Task
+from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
 from atta.samplers.operators.base import Batch, Bounds, Sampled
@@ -89,11 +81,9 @@ class BatchState:
         by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose edges
         it draws; 0 or absent: the dataset's own."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
-        self._seeds, self._degree = seeds, degree
+        self._seeds = seeds
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
-        hops = [(op.method, plan.drawn_tables(edge_type)) for op in plan.neighborhoods for edge_type, _ in op.fan_outs]
-        self._kept = kept if kept is not None and all(kept.serves(*hop) for hop in hops) else None
-        self._rows, self.sources = rows, sources
+        self._growths, self.sources = Growths(plan, dataset, home=home, degree=degree, kept=kept, rows=rows), sources
         self._tree_times = seeds.times
         if plan.temporal and seeds.times is None:
             own = dataset.times(plan.seed.node_type)
@@ -101,10 +91,6 @@ class BatchState:
         elif seeds.times is not None and plan.links:
             negatives = (op.negatives for op in plan.ops if op.negatives is not None)
             self._tree_times = times_of_trees(seeds.times, negatives)
-        self._growth: dict[str, dict[str, NewVertices]] = {}  # by operator and node type
-        self._fetched: dict[str, dict[str, NewVertices]] = {}  # the same vertices, divided as their rows are fetched
-        self._frontiers: dict[str, dict[str, NewVertices]] = {}  # by hop and node type: what it expands
-        self._expansions: dict[tuple[str, int], NewVertices] = {}  # growths as hops expand them, by type and start
         self._pending = {op.id: Pending() for op in plan.ops}
         self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
         self._weighed = {weights.edge_type: WeighedEdges(weights, dataset) for weights in plan.edge_weights}
@@ -222,7 +208,7 @@ class BatchState:
     def pair_item(self, task: Task) -> PairItem:
         """What a POSITIVE or NEGATIVE task asks its owner."""
         op = self.plan.op(task.op)
-        grown = self._growth[self.plan.seed.id][self.plan.seed.node_type]
+        grown = self._growths.seeds[self.plan.seed.node_type]
         (asked,) = self._of_task(self.plan.seed.node_type, grown, task)
         version = self.sources.get((op.edge_type, EDGES), 0)
         return PairItem(op, asked.rows, asked.positions, self._key(0, f"{op.kind.value}:{op.edge_type}"), version)
@@ -238,7 +224,7 @@ class BatchState:
     def sample_items(self, task: Task) -> list[SampleItem]:
         """What a NEIGHBORHOOD task asks: one item per edge type with vertices to expand."""
         op = self.plan.op(task.op)
-        frontier, items = self._frontiers[op.id], []
+        frontier, items = self._growths.frontier(op.id), []
         for edge_type, fan_out in op.fan_outs:
             source, target = self.dataset.schema.endpoints(edge_type)
             if target not in frontier:
@@ -287,7 +273,7 @@ class BatchState:
 
     def _join_pairs(self, op: PlanOp, pending: Pending) -> None:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
-        stop = self._growth[self.plan.seed.id][self.plan.seed.node_type].stop
+        stop = self._growths.seeds[self.plan.seed.node_type].stop
         seeds, _ = self._known[self.plan.seed.node_type].internal(0, stop)
         drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # if no such vertex exists: the seed itself
         for positions, ids in pending.pairs:
@@ -336,7 +322,7 @@ class BatchState:
         for edge_type in self.plan.edge_types:
             groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
-            first, frontier = self.out.used[f"row/{edge_type}"], self._frontiers[op.id]
+            first, frontier = self.out.used[f"row/{edge_type}"], self._growths.frontier(op.id)
             if count:
                 self._stitch(edge_type, groups, count, frontier[self.dataset.schema.endpoints(edge_type)[1]])
             loops = 0
@@ -387,7 +373,7 @@ class BatchState:
             answer = weighed.factored(op, ids[positions], answer)
         if op.use is EdgeUse.WITHIN:
             source, target = self.dataset.schema.endpoints(edge_type)
-            frontier = self._frontiers[op.id][target]
+            frontier = self._growths.frontier(op.id)[target]
             trees = None if frontier.trees is None else frontier.trees[positions - frontier.start]
             answer = among(answer, self._known[source], trees)
         return self._without_seeds(edge_type, positions, answer)
@@ -402,7 +388,7 @@ class BatchState:
             assert targets is not None
             assert sources is not None
             target = self.dataset.schema.endpoints(edge_type)[1]
-            known, seeds = self._known[target], self._growth[self.plan.seed.id].get(target)
+            known, seeds = self._known[target], self._growths.seeds.get(target)
             # Seeds come first, so only the first vertices are ends of seed edges. In trees any vertex may be one again.
             stop = known.size if known.in_trees or seeds is None else seeds.stop
             near = np.flatnonzero(positions < stop)
@@ -416,7 +402,7 @@ class BatchState:
         """What a FEATURE task moves: rows of the vertices that the operator's input added."""
         op = self.plan.op(task.op)
         items = []
-        for node_type, fetched in self._fetched[op.inputs[0]].items():
+        for node_type, fetched in self._growths.fetched(op.inputs[0]).items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
             for asked in self._of_task(node_type, fetched, task) if tables else ():
                 what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept
@@ -437,7 +423,7 @@ class BatchState:
 
     def finish(self) -> None:
         """Close the batch: give each table its final length, one row per vertex (or per seed)."""
-        seeds, of_seeds = self._growth[self.plan.seed.id], self.plan.tables_of_seeds
+        seeds, of_seeds = self._growths.seeds, self.plan.tables_of_seeds
         for node_type, name in self.plan.tables:
             if (region := f"table/{node_type}/{name}") in self.out.used:
                 grown = seeds.get(node_type)
@@ -448,7 +434,8 @@ class BatchState:
         self.stats["nodes"] = float(self.vertices)
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
-        self._known, self._fetched = {}, {}
+        self._known = {}
+        self._growths.drop_fetched()
 
     def _finish_weights(self, edge_type: str, weighed: WeighedEdges) -> None:
         if f"row/{edge_type}" in self.out.arrays:
@@ -465,35 +452,6 @@ class BatchState:
     def _of_task(self, node_type: str, grown: NewVertices, task: Task) -> Iterator[TaskRows]:
         return grown.of_task(task, self.dataset.book.offsets[node_type])
 
-    def _grouped(self, node_type: str, ids: np.ndarray, trees: np.ndarray | None, start: int) -> NewVertices:
-        return grouped(ids, trees, start=start, offsets=self.dataset.book.offsets[node_type], home=self.home)
-
-    def _note_frontier(self, op: PlanOp) -> None:
-        """Group what ``op`` expands. All of its inputs are joined."""
-        chosen = [*self._growth.values()] if op.frontier_all else [self._growth[i] for i in op.inputs]
-        # With several inputs, each reports on its own what is to be expanded. So the owners stay as they are.
-        kept = self._kept if len(op.inputs) == 1 else None
-        frontier = self._frontiers[op.id] = {}
-        for node_type, known in self._known.items():
-            growths = sorted((g[node_type] for g in chosen if node_type in g), key=lambda g: g.start)
-            pieces = growths if kept is None else [self._expanded(node_type, growth, kept) for growth in growths]
-            if len(pieces) == 1:
-                frontier[node_type] = pieces[0]
-            elif pieces and all(piece.alone for piece in pieces):
-                frontier[node_type] = together(pieces)
-            elif pieces:
-                start = growths[0].start
-                ids, trees = known.internal(start, growths[-1].stop)
-                found = self._grouped(node_type, ids, trees, start).within(growths)
-                frontier[node_type] = found if kept is None else found.expanded_with(kept, node_type)
-
-    def _expanded(self, node_type: str, growth: NewVertices, kept: KeptEdges) -> NewVertices:
-        """``growth`` as hops expand it. Several may: each hop of the frontier "all" does."""
-        key = node_type, growth.start
-        if key not in self._expansions:
-            self._expansions[key] = growth.expanded_with(kept, node_type)
-        return self._expansions[key]
-
     def _grown(self, op_id: str, before: dict[str, int]) -> Joined:
         """Record the vertices added since ``before``, write their user ids, and report them by owner."""
         grown: dict[str, NewVertices] = {}
@@ -507,43 +465,5 @@ class BatchState:
             if trees is not None:
                 self.out.append(f"tree/{node_type}", stop - start)[:] = trees
             kernels.gather_ids(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
-            grown[node_type] = self._grouped(node_type, ids, trees, start)
-        self._growth[op_id] = grown
-        fetched = self._fetched[op_id] = self._as_fetched(op_id, grown)
-        following = self._following(op_id)
-        if following is not None and all(i in self._growth for i in following.inputs):
-            self._note_frontier(following)
-        # An operator with several inputs (seed, positive, negative) expands the growths of all of them anyway.
-        alone = following is not None and len(following.inputs) == 1
-        expanded = self._frontiers[following.id] if following is not None and alone else grown
-        row_bytes = self._row_bytes(op_id)
-        if expanded.keys() == fetched.keys() and all(expanded[t] is fetched[t] for t in expanded):
-            return Joined(self._by_owner(fetched, following, row_bytes), None)
-        return Joined(self._by_owner(fetched, None, row_bytes), self._by_owner(expanded, following, {}))
-
-    def _as_fetched(self, op_id: str, grown: dict[str, NewVertices]) -> dict[str, NewVertices]:
-        """The vertices that ``op_id`` adds, divided by where their table rows are."""
-        refs = dict.fromkeys(ref for child in self.plan.op(op_id).children for ref in self.plan.op(child).tables)
-        if self._rows is None or not refs:
-            return grown
-        tables = {t: [name for owner, name in refs if owner == t] for t in grown}
-        return {t: new.fetched_with(self._rows, t, tables[t]) if tables[t] else new for t, new in grown.items()}
-
-    def _row_bytes(self, op_id: str) -> dict[str, int]:
-        """Number of bytes to fetch for each vertex that ``op_id`` adds, by node type."""
-        total: dict[str, int] = {}
-        for child in self.plan.op(op_id).children:
-            for node_type, name in self.plan.op(child).tables:
-                spec = self.dataset.schema.node_tables[node_type][name]
-                total[node_type] = total.get(node_type, 0) + spec.row_bytes
-        return total
-
-    def _following(self, op_id: str) -> PlanOp | None:
-        """The hop that expands what ``op_id`` adds."""
-        children = (self.plan.op(c) for c in self.plan.op(op_id).children)
-        return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
-
-    def _by_owner(
-        self, grown: Mapping[str, NewVertices], following: PlanOp | None, row_bytes: Mapping[str, int]
-    ) -> list[OwnedVertices]:
-        return by_owner(grown, following, row_bytes, dataset=self.dataset, home=self.home, degree=self._degree)
+            grown[node_type] = self._growths.grouped(node_type, ids, trees, start)
+        return self._growths.add(op_id, grown, self._known)

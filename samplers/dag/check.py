@@ -16,11 +16,10 @@ from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import resolve
 
-__all__ = ["LATEST_SPEC", "MIDDLE_SPEC", "SPEC_VERSION", "check_spec"]
+__all__ = ["SPEC_VERSION", "check_spec"]
 
-SPEC_VERSION, MIDDLE_SPEC, LATEST_SPEC = 1, 2, 3
-"""The version of specifications that every daemon understands, the one that may use all fields but weights of edges, and
-the one that may use all."""
+SPEC_VERSION = 1
+"""The version of specifications that every daemon understands, and the one that may use all fields."""
 ALLOWED_INPUTS = {
     Kind.POSITIVE: (Kind.SEED,),
     Kind.NEGATIVE: (Kind.SEED,),
@@ -40,8 +39,8 @@ def check_spec(spec: dag_pb2.DagSpec, schema: SchemaLike, limits: SpecLimits = D
     Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
     other fault. The message names the operator and the cause.
     """
-    if not SPEC_VERSION <= spec.version <= LATEST_SPEC:
-        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands up to {LATEST_SPEC}")
+    if spec.version != SPEC_VERSION:
+        raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
     if len(spec.operators) > limits.operators:
         raise ConfigError(
             f"DAG specification has {len(spec.operators)} operators, at most {limits.operators} are allowed"

@@ -16,7 +16,7 @@ from atta.partition.schema import join_edge_type
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
-from atta.samplers.dag.check import LATEST_SPEC, MIDDLE_SPEC, SPEC_VERSION, check_spec
+from atta.samplers.dag.check import SPEC_VERSION, check_spec
 from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.dag.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import FRONTIERS, STRATEGIES
@@ -96,7 +96,6 @@ def neighbor_spec(
     seed.node_type = seed_type
     if other_types:
         seed.others.extend(other_types)
-        spec.version = max(spec.version, MIDDLE_SPEC)
     wanted = _wanted_tables(schema, tables)
     of_seeds = _wanted_tables(schema, {seed_type: seed_tables})[seed_type]
     later = {**wanted, seed_type: [name for name in wanted.get(seed_type, ()) if name not in of_seeds]}
@@ -131,7 +130,6 @@ def budget_spec(
     if len({len(of_type) for of_type in counts.values()}) != 1:
         raise ConfigError("num_samples has lists of different lengths: one number per hop is needed")
     spec = _new_spec(Hops([], edge_tables=edge_tables or {}))
-    spec.version = max(spec.version, MIDDLE_SPEC)
     spec.operators.add(id="seed").seed.node_type = seed_type
     wanted = _wanted_tables(schema, tables)
     _add_feature(spec, "feature0", "seed", {seed_type}, wanted)
@@ -179,7 +177,6 @@ def batch_spec(
     _add_feature(spec, "feature0", "seed", {node_type}, wanted)
     _add_feature(spec, "feature1", "sample", {node_type}, wanted)
     if spec.edge_tables:
-        spec.version = max(spec.version, MIDDLE_SPEC)
         rows = spec.operators.add(id="rows", inputs=["sample"]).neighborhood
         rows.hop, rows.use, rows.frontier = 1, dag_pb2.ROWS, dag_pb2.FRONTIER_ALL
         rows.fan_outs.add(edge_type=edges, count=-1)
@@ -275,9 +272,7 @@ def link_spec(
 
 
 def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
-    # A daemon of an earlier release would read what it does not know as if it were not there.
-    version = LATEST_SPEC if hops.weights else MIDDLE_SPEC if hops.within or hops.by else SPEC_VERSION
-    spec = dag_pb2.DagSpec(version=version, disjoint=hops.disjoint or hops.method.temporal)
+    spec = dag_pb2.DagSpec(version=SPEC_VERSION, disjoint=hops.disjoint or hops.method.temporal)
     for edge_type, tables in hops.edge_tables.items():
         edges = _edge_type_name(edge_type)
         for name in names(f"tables of edge type {edges!r}", tables):

@@ -14,14 +14,14 @@
 namespace atta {
 
 // One of two tables: a direct one (4 bytes per vertex of the graph) if it is small enough to stay near the caches, else
-// one with open addressing. Both are reused from batch to batch and never cleared: each batch counts on from the end of
-// the previous one.
+// one with open addressing, which holds the lower half of each id (all of it, if the graph is small enough). Both are
+// reused from batch to batch and never cleared: each batch counts on from the end of the previous one.
 class Compactor {
  public:
   static constexpr std::size_t kDirectLimit = std::size_t{1} << 24;  // vertices; 64 MiB
 
   // `num_ids`: all ids are below this number; 0 = unknown.
-  explicit Compactor(std::size_t num_ids = 0) {
+  explicit Compactor(std::size_t num_ids = 0) : halves_(num_ids > 0 && num_ids - 1 <= UINT32_MAX) {
     if (num_ids > 0 && num_ids <= kDirectLimit)
       direct_.assign(num_ids, kNone);
     else
@@ -48,10 +48,11 @@ class Compactor {
       const std::int32_t entry = direct_[static_cast<std::size_t>(id)];
       return entry < base_ ? kNone : entry - base_;
     }
+    if (too_long(id)) return kNone;
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t slot = hash(id);; slot = (slot + 1) & mask) {
       if (slots_[slot].entry < base_) return kNone;
-      if (slots_[slot].id == id) return slots_[slot].entry - base_;
+      if (holds(slots_[slot], id)) return slots_[slot].entry - base_;
     }
   }
 
@@ -118,9 +119,17 @@ class Compactor {
   static constexpr std::size_t kAhead = 64;  // lines requested together
 
   struct Slot {
-    std::int64_t id;
+    std::uint32_t half;  // the lower half of the id
     std::int32_t entry;  // base_ + local id; below base_: free
   };
+
+  // Whether half of `id` says too little, although it is to say all.
+  bool too_long(std::int64_t id) const { return halves_ && static_cast<std::uint64_t>(id) > UINT32_MAX; }
+
+  // Whether a slot of this batch is that of `id`.
+  bool holds(const Slot& slot, std::int64_t id) const {
+    return slot.half == static_cast<std::uint32_t>(id) && (halves_ || ids_[static_cast<std::size_t>(slot.entry - base_)] == id);
+  }
 
   std::int32_t append(std::int64_t id) {
     if (size_ >= INT32_MAX / 2) throw std::length_error("more than 2^30 vertices in one batch");
@@ -157,6 +166,8 @@ class Compactor {
       if (crowded(size_ + kAhead)) rehash(2 * slots_.size());
       std::size_t home[kAhead];
       for (std::size_t i = block; i < stop; ++i) {
+        if (too_long(static_cast<std::int64_t>(ids[i])))
+          throw std::invalid_argument("ids: id " + std::to_string(ids[i]) + " is negative, or not in the graph");
         home[i - block] = hash(static_cast<std::int64_t>(ids[i]));
         request_for_write(&slots_[home[i - block]]);
       }
@@ -175,10 +186,10 @@ class Compactor {
       Slot& s = slots_[slot];
       if (s.entry < base_) {
         if (id < 0) throw std::invalid_argument("ids: id " + std::to_string(id) + " is negative");
-        s = Slot{id, base_ + append(id)};
+        s = Slot{static_cast<std::uint32_t>(id), base_ + append(id)};
         return s.entry - base_;
       }
-      if (s.id == id) return s.entry - base_;
+      if (holds(s, id)) return s.entry - base_;
       slot = (slot + 1) & mask;
     }
   }
@@ -193,7 +204,7 @@ class Compactor {
     for (std::size_t i = 0; i < size_; ++i) {
       std::size_t slot = hash(ids_[i]);
       while (slots_[slot].entry >= base_) slot = (slot + 1) & mask;
-      slots_[slot] = Slot{ids_[i], base_ + static_cast<std::int32_t>(i)};
+      slots_[slot] = Slot{static_cast<std::uint32_t>(ids_[i]), base_ + static_cast<std::int32_t>(i)};
     }
   }
 
@@ -203,6 +214,7 @@ class Compactor {
   std::vector<std::int64_t> ids_;  // the first `size_` count
   std::size_t size_ = 0;
   int shift_ = 54;
+  const bool halves_;  // the lower half of an id is all of it
 };
 
 }  // namespace atta

@@ -52,7 +52,7 @@ from atta.train.checkpoint import (
     save_checkpoint,
     seal,
 )
-from atta.train.checkpoint.place import RunPlace
+from atta.train.checkpoint.files import RunPlace
 from atta.train.checkpoint.ranks import load_rank, save_rank
 from atta.train.checkpoint.run import place_in
 from atta.train.checkpoint.weights import load_model

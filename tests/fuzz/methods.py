@@ -35,9 +35,9 @@ from atta.protos.v1 import (
     weights_pb2,
 )
 from atta.wire import rpc
+from bench.callers import Caller
 from tests.fuzz.drawing import change, mutated
 from tests.fuzz.targets import HANG_S, Finding
-from tests.system.hostile import Caller
 
 __all__ = ["OF_BACKUPS", "OPTIONS", "Backups", "Methods"]
 

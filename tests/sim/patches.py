@@ -187,7 +187,7 @@ def installed(loop: VirtualLoop, network: Network, disk: Disk) -> Iterator[None]
         put(function, "__kwdefaults__", named and {key: swap(value) for key, value in named.items()})
     for name in ("atta.client.cluster", "atta.daemon.services.control"):
         put(sys.modules[name], "machine_id", lambda: getattr(NODE.get(), "machine", ""))
-    for name in ("atta.client.sessions.resuming", "atta.client.patience"):
+    for name in ("atta.client.sessions.resuming", "atta.client.control"):
         put(sys.modules[name], "_JITTER", random.Random(loop.rng.random()))
     put(sys.modules["atta.daemon.engine.engine"], "ProcessorLoad", _NoLoad)
     put(sys.modules["atta.daemon.engine.engine"], "UTILISATION_PERIOD_S", 60.0)  # there is none: looking costs steps

@@ -53,6 +53,10 @@ def by_lightning(cluster: str, folder: str) -> None:
     import lightning.pytorch as pl
 
     class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))  # ddp takes no module without one
+
         def on_fit_start(self) -> None:
             write_seeds(self.global_rank, cluster, folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,11 @@ def test_an_optimiser_is_saved_and_loaded(
     (tmp_path / "bad_0").write_bytes((tmp_path / "state_0").read_bytes()[:300])
     with pytest.raises(atta.DataError, match="bad_0"):
         loaded.load(tmp_path / "bad")
+    with np.load(tmp_path / "state_0") as archive, (tmp_path / "later_0").open("wb") as file:
+        about = {**json.loads(archive["about"].tobytes()), "version": 2}
+        np.savez(file, **{**archive, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
+    with pytest.raises(atta.DataError, match="later_0: format version 2; this release reads version 1"):
+        loaded.load(tmp_path / "later")
     other = dgl.distributed.DistEmbedding(NODES, 4, name="other")
     with pytest.raises(atta.DataError, match="the state of embeddings"):
         made([other], lr=0.1).load(tmp_path / "state")

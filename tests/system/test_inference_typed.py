@@ -22,7 +22,6 @@ from atta.cli import main as root
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint import SavedEmbeddings, save_best
-from atta.train.checkpoint.files import write_file
 from atta.train.launching import predictors
 from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
@@ -304,28 +303,6 @@ def test_predictions_are_the_same_however_the_graph_is_cut(world: World, tmp_pat
     for ids, values in found[1:]:
         np.testing.assert_array_equal(ids, found[0][0])
         np.testing.assert_array_equal(values, found[0][1])
-
-
-def test_files_of_earlier_releases_are_read_beside_their_own_dataset(
-    world: World, cluster: atta.LocalCluster, tmp_path: Path
-) -> None:
-    """Their rows lie in the order of the tables, and they say which dataset that is."""
-    checkpoint(tmp_path / "run", world, cluster, "rgcn")
-    now = atta.predict(cluster, tmp_path / "run", what="scores")
-    saved = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
-    for node_type, ids in saved.pop("embedding_ids").items():
-        rows = saved["model"][f"embeddings.{node_type}"]
-        in_tables = torch.empty_like(rows)
-        in_tables[torch.from_numpy(cluster.tables.locate(f"nodes:{node_type}", ids.numpy()))] = rows
-        saved["model"][f"embeddings.{node_type}"] = in_tables
-    write_file(tmp_path / "earlier", "best.pt", {**saved, "dataset_id": cluster.dataset_id})
-    earlier = atta.predict(cluster, tmp_path / "earlier", what="scores")
-    assert now is not None
-    assert earlier is not None
-    np.testing.assert_array_equal(earlier.values, now.values)
-    write_file(tmp_path / "other", "best.pt", {**saved, "dataset_id": "0123"})
-    with pytest.raises(atta.DataError, match="its embeddings lie in the order of dataset 0123, as earlier releases"):
-        atta.predict(cluster, tmp_path / "other")
 
 
 def best_unread(world: World, expected: Pairs, authors: np.ndarray, count: int) -> list[list[int]]:

@@ -24,10 +24,11 @@ from click.testing import CliRunner
 import atta
 from atta import _native
 from atta.cli.main import cli
-from atta.client.cluster import connect_all, resolve_target
+from atta.client.cluster import connect_all
 from atta.kvstore.spec import MutableSpec
 from atta.train import TrainConfig, fit
 from atta.wire.clusterfile import write_cluster
+from atta.wire.named import resolve_target
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.roles import ROLES, Role
 from atta.wire.security.tokens import TokenFile, issue, read_tokens

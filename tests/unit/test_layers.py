@@ -24,7 +24,7 @@ LAYERS = (
     ("atta.daemon",),
     ("atta.client",),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
-    ("atta.train", "atta.compat"),
+    ("atta.train", "atta.compat", "atta.ray"),
     ("atta.bench", "atta.simulate"),
     ("atta.cli",),
 )
@@ -125,6 +125,12 @@ def test_no_layer_imports_a_higher_one() -> None:
         if layer(other) > layer(name)
     ]
     assert upward == []
+
+
+def test_benchmarks_import_no_tests() -> None:
+    imported = {path: imports(ast.parse(path.read_text())) for path in (ROOT / "bench").rglob("*.py")}
+    assert len(imported) > 40
+    assert [path.name for path, names in imported.items() if any(within(name, ("tests",)) for name in names)] == []
 
 
 def test_imports_make_no_circle() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from atta.errors import DataError
 from atta.partition.graph import NODE_TYPE, GraphWriter
 from atta.partition.importers.ogb.text import marked_types
-from atta.partition.importers.reading.inert_pickle import load_inert_torch
+from atta.partition.importers.reading.inert_pickle import load_inert
 from atta.partition.importers.reading.options import ImportOptions
 from atta.partition.importers.reading.rows import csv_rows
 
@@ -39,7 +39,7 @@ def read_meta(folder: Path, options: ImportOptions) -> Meta:
     path = next((p for p in (folder / "meta_dict.pt", folder.parent / "meta_dict.pt") if p.exists()), None)
     if path is None:
         return Meta()
-    said = load_inert_torch(path)
+    said = load_inert(path)
     if not isinstance(said, Mapping):
         raise DataError(path, "holds no dictionary")
     layout = (
@@ -94,7 +94,7 @@ def _add_texts(folder: Path, out: GraphWriter, options: ImportOptions, node_type
 
 def _add_dictionary(path: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
     """Add the splits of ``{"train": [n], ...}``, or by type of ``{"train": {TYPE: [n]}, ...}``."""
-    said = load_inert_torch(path)
+    said = load_inert(path)
     if not isinstance(said, Mapping):
         raise DataError(path, "holds no dictionary of splits")
     edges = []

@@ -1,4 +1,4 @@
-"""Reads old pickles of numpy arrays, CSR matrices and adjacency lists without running the functions that they name.
+"""Reads pickles of numpy arrays, CSR matrices and adjacency lists without running the functions that they name.
 
 A pickle is a program that may call any function it names. Here every name is looked up in a short table of inert
 stand-ins from this file. No class or function of numpy, scipy or any other module is ever reached. The stand-ins
@@ -22,7 +22,9 @@ from scipy.sparse import csr_array
 from atta.errors import DataError
 from atta.partition.importers.reading.common import as_csr, first_line
 
-__all__ = ["NUMPY", "load_inert", "load_inert_torch", "real_numbers"]
+__all__ = ["NUMPY", "load_inert", "real_numbers"]
+
+_ARCHIVE = b"PK\x03\x04"
 
 
 class _Dtype:
@@ -178,59 +180,44 @@ class _InertUnpickler(pickle.Unpickler):
 
 
 def load_inert(path: Path) -> Any:
-    """Return the array, CSR matrix or dictionary of lists in a pickle; raises DataError for anything else."""
+    """Return the arrays, CSR matrices, numbers and strings, in dictionaries and lists of any depth, that a pickle holds.
+
+    path: of a pickle, or of an archive that ``torch.save`` wrote, from which no tensors are read; see ``load_torch``.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds anything else.
+    """
     try:
-        value = _InertUnpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-        return _real(value, path)
+        return _plain(_InertUnpickler(io.BytesIO(_pickle_of(path)), encoding="latin1").load(), path)
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
     except DataError:
         raise
     except Exception as error:  # a damaged pickle makes the reader raise nearly any type
-        raise DataError(path, f"refused: {error}") from None
-
-
-def load_inert_torch(path: Path) -> Any:
-    """Return the dictionary of arrays, numbers and strings, in dictionaries and lists of any depth, that ``torch.save``
-    wrote; raises DataError for anything else, tensors included."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            name = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
-            content = archive.read(name)
-        return _plain(_InertUnpickler(io.BytesIO(content), encoding="latin1").load())
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
-    except StopIteration:
-        raise DataError(path, "refused: it is no file of torch.save") from None
-    except Exception as error:  # a damaged pickle makes the reader raise nearly any type
         raise DataError(path, f"refused: {first_line(error)}") from None
 
 
-def _plain(value: Any) -> Any:
-    """Put real arrays and numbers in the places of their stand-ins."""
+def _pickle_of(path: Path) -> bytes:
+    content = path.read_bytes()
+    if not content.startswith(_ARCHIVE):
+        return content
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        name = next((n for n in archive.namelist() if n.endswith("/data.pkl")), None)
+        if name is None:
+            raise ValueError("it is no file of torch.save")
+        return archive.read(name)
+
+
+def _plain(value: Any, path: Path) -> Any:
+    """Put real arrays, matrices and numbers in the places of their stand-ins."""
     if isinstance(value, _Array | _Scalar):
-        return value.real()
-    if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise ValueError(f"it holds a {type(value).__name__.strip('_')}")
-
-
-def _real(value: Any, path: Path) -> Any:
-    if isinstance(value, _Array):
         return value.real()
     if isinstance(value, _Matrix):
         return value.real(path)
     if isinstance(value, dict):
-        return {_number(k): [_number(u) for u in v] for k, v in value.items()}
+        return {_plain(key, path): _plain(each, path) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, path) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
     raise ValueError(f"it holds a {type(value).__name__.strip('_')}")
-
-
-def _number(value: Any) -> int:
-    number = value.real() if isinstance(value, _Scalar) else value
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError("a vertex that is not a number")
-    return number

@@ -14,6 +14,7 @@ import click
 
 from atta.cli import INTERRUPTED
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaExceededError
+from atta.observe.machine.ending import heed_interrupts
 from atta.observe.printable import printable
 
 __all__ = ["cli", "main"]
@@ -122,6 +123,7 @@ def main() -> None:
     try:
         if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(signal.SIGINT, signal.default_int_handler)  # from now on there may be something to undo
+            heed_interrupts()
         code = cli.main(prog_name="atta", standalone_mode=False)
     except BrokenPipeError:  # the reader of our output, e.g. `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
-from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE, echo
+from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, SettingField, settings_of
 from atta.wire.ordinal import AUTO
@@ -63,18 +62,13 @@ def settings_options(
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def run(**values: Any) -> Any:
-            taken = {s.field: values.pop(s.field) for s in settings}
-            for s in settings:
-                _take_earlier_name(s, taken, values)
-            return command(settings=taken, **values)
+            return command(settings={s.field: values.pop(s.field) for s in settings}, **values)
 
         decorated: Any = run
         for s in reversed(settings):
             default = differing.get(s.field, s.default)
             required = s.required and s.field not in differing
             decorated = _option(s, default, required, before.get(s.field, ""))(decorated)
-            if was := _described(s).was:
-                decorated = _earlier(s, was)(decorated)
         return decorated  # type: ignore[no-any-return]  # click returns what it was given
 
     return decorate
@@ -87,7 +81,7 @@ def _described(setting: SettingField) -> Option:
 
 def _option(setting: SettingField, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
     about, name = _described(setting), f"--{setting.name}"
-    common: dict[str, Any] = {"help": _help(about, group), "hidden": about.hidden}
+    common: dict[str, Any] = {"help": _help(about, group)}
     if setting.kind is bool:
         if default:
             return click.option(f"{name}/--no-{setting.name}", setting.field, default=True, show_default=True, **common)
@@ -158,28 +152,6 @@ def _text(kind: str, value: Any) -> str:
     return f"{1000 * value:g}ms" if 0 < value < 1 else f"{value:g}s"
 
 
-def _earlier(setting: SettingField, was: str) -> Callable[[Any], Any]:
-    """The option's earlier name: hidden, and gone with the next version."""
-    return click.option(f"--{was.replace('_', '-')}", was, type=_type(setting), default=None, hidden=True)
-
-
-def _take_earlier_name(setting: SettingField, taken: dict[str, Any], values: dict[str, Any]) -> None:
-    was = _described(setting).was
-    given = values.pop(was, None) if was else None
-    if given is None:
-        return
-    old = f"--{was.replace('_', '-')}"
-    echo(f"atta: warning: {old} is now --{setting.name}; the old name goes with version 0.2", err=True)
-    if _rank(was) > _rank(setting.field):
-        taken[setting.field] = given
-
-
-def _rank(parameter: str) -> int:
-    """How strong the place is that a value comes from: the command line wins over the file, the file over the default."""
-    source = click.get_current_context().get_parameter_source(parameter)
-    return {ParameterSource.COMMANDLINE: 2, ParameterSource.DEFAULT_MAP: 1}.get(source, 0) if source else 0
-
-
 def config_option(command: Command) -> Command:
     """The option ``--config FILE.toml`` of a command whose other options become the keys of the file."""
     option = click.option(
@@ -202,12 +174,11 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     options = {_key(p): p for p in ctx.command.params if p.name not in ("config", "help") and p.name}
-    offered = [k for k, p in options.items() if not getattr(p, "hidden", False)]
     found: dict[str, Any] = {}
     for key, value in document.items():
         option = options.get(key.replace("_", "-"))
         if option is None or option.name is None:
-            raise UnknownNameError.of(f"key of {path}", key, offered)
+            raise UnknownNameError.of(f"key of {path}", key, options)
         if option.name in found:
             raise ConfigError(f"{path}: {key}: is given twice")
         found[option.name] = _value(f"{path}: {key}", value, option, ctx)

@@ -41,15 +41,15 @@ from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
-from atta.wire.clusterfile import check_address, ended_daemon, read_cluster, read_credentials
+from atta.wire.clusterfile import ended_daemon
 from atta.wire.contract import check_contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.named import ask_ray, is_named
-from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
+from atta.wire.named import credentials_for, is_file, resolve_target
+from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 from atta.wire.silence import ALONE_S, patience_of
 
-__all__ = ["Cluster", "connect", "connect_all", "credentials_for", "resolve_target"]
+__all__ = ["Cluster", "connect", "connect_all"]
 
 LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
@@ -148,7 +148,7 @@ class Cluster:
         """
         until = time.monotonic() + deadline_s
         for connection in self._connections:  # one after the other: many clients may wait, and all of them will be done
-            while not connection.stats().get("caches_filled", 1.0):
+            while not connection.stats()["caches_filled"]:
                 if (left := until - time.monotonic()) <= 0:
                     return False
                 time.sleep(min(FILLED_S, left))
@@ -369,7 +369,7 @@ def connect(
     found = credentials or credentials_for(target)
     if wait and isinstance(target, str | Path):
         return _connect_waiting(where, found, deadline_s)
-    ended = partial(ended_daemon, target) if isinstance(target, str | Path) and _is_file(target) else None
+    ended = partial(ended_daemon, target) if isinstance(target, str | Path) and is_file(target) else None
     wait_s = deadline_s if wait else None
     return connect_all(where(), found, deadline_s=deadline_s, wait_s=wait_s, where=where, ended=ended)
 
@@ -449,43 +449,9 @@ def connect_all(
     return Cluster(connections, descriptions, credentials, where)
 
 
-def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
-    """Addresses of the daemons that ``connect`` accepts as a target, each by its first partition; several: replicas."""
-    return {parts.start: address for parts, address in groups_of(_by_partition(target)).items()}
-
-
-def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
-    """What to bring to the daemons of a target: as its cluster file and the environment say; None: they have no TLS.
-
-    Raises:
-        DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
-    """
-    if isinstance(target, str) and is_named(target):
-        return Credentials.of(target, ask_ray(target).tls)
-    if isinstance(target, str | Path) and _is_file(target):
-        return read_credentials(target)
-    return Credentials.of("the environment", {})
-
-
 def _marked(replicas: Sequence[str]) -> list[tuple[bool, str]]:
     """Each of the replicas, and whether it is the last one."""
     return [(address == replicas[-1], address) for address in replicas]
-
-
-def _is_file(target: str | Path) -> bool:
-    return isinstance(target, Path) or target.endswith(".toml") or "/" in target
-
-
-def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
-    if isinstance(target, str) and is_named(target):
-        return dict(enumerate(ask_ray(target).addresses))
-    if isinstance(target, Path) or (isinstance(target, str) and _is_file(target)):
-        return read_cluster(target)
-    if isinstance(target, str):
-        target = [part.strip() for part in target.split(",") if part.strip()]
-    if not target:
-        raise ConfigError("no daemon address is given")
-    return {part: check_address(address) for part, address in enumerate(target)}
 
 
 def _check(connections: Sequence[Connection], descriptions: Sequence[Description], parts: Sequence[int]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,6 @@ from typing import Any
 import grpc
 
 from atta.client.next_call import NextCall, read_out
-from atta.client.patience import PATIENCE_S, Patience
 from atta.errors import AttaError, ConfigError, DaemonEndedError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.host import machine_id
@@ -21,20 +22,28 @@ from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2, session_pb2
 from atta.wire import rpc
-from atta.wire.contract import NOTHING_KNOWN, Contract
+from atta.wire.contract import Contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.release import LENT, LENT_PUSHES, UNTOLD, Release, check_release, release_of
-from atta.wire.retries import RetryBudget
+from atta.wire.release import OWN, Release, check_release, release_of
+from atta.wire.retries import RetryBudget, pause_s
 from atta.wire.security.channels import ClientChannels
 from atta.wire.security.credentials import Credentials, TokenHeader
 from atta.wire.security.hosts import with_hosts
 
-__all__ = ["CLOSED", "Connection", "Description"]
+__all__ = [
+    "CLOSED",
+    "Connection",
+    "Description",
+    "Patience",
+]
 
 REPORT_S = 5.0
 """How long a report of a job may take."""
 CLOSED = "the cluster has been closed"
 """What is said to those who go on using it."""
+PATIENCE_S = 15.0
+"""How long a client repeats a request to a daemon that has answered before: it may be restarting."""
+_JITTER = random.Random()  # its own: the program's random numbers stay what they would be
 
 
 @dataclass(frozen=True)
@@ -51,10 +60,10 @@ class Description:
     machine: str
     pid: int
     incarnation: str
-    contract: Contract = NOTHING_KNOWN
+    contract: Contract
     """How the daemon draws."""
-    release: Release = UNTOLD
-    """What the daemon speaks and can do."""
+    release: Release = OWN
+    """What the daemon speaks."""
     draining: bool = False
     """It is stopping and takes no new sessions."""
     tables_epoch: int = 0
@@ -70,6 +79,24 @@ class Description:
     def identity(self) -> Identity:
         """How requests name this daemon."""
         return Identity(self.parts.start, self.dataset_id, self.incarnation)
+
+
+class Patience:
+    """Allows repetitions for ``seconds`` from the first failure on, with longer pauses when ``budget`` is used up."""
+
+    def __init__(self, seconds: float, budget: RetryBudget) -> None:
+        self._seconds, self._budget = seconds, budget
+        self._until, self._failures = 0.0, 0
+
+    def lasts(self) -> bool:
+        """After a failure: wait a little and return True; return False when the time is used up."""
+        now = time.monotonic()
+        self._until = self._until or now + self._seconds
+        self._failures += 1
+        if now >= self._until:
+            return False
+        time.sleep(pause_s(self._failures, self._budget, _JITTER.random()))
+        return True
 
 
 class Connection:
@@ -112,8 +139,7 @@ class Connection:
             WrongDatasetError: it contradicts what is known of the daemon so far.
         """
         check(found.identity, self._meant, Bound.NAMED, self.address)
-        near, features = found.machine == machine_id(), found.release.features
-        self.takes_lent, self.reads_lent = near and LENT in features, near and LENT_PUSHES in features
+        self.takes_lent = self.reads_lent = found.machine == machine_id()
         if found.identity != self._meant:
             self._meant, self._pinned = found.identity, None
 
@@ -213,7 +239,7 @@ class Connection:
         check_release(release, self.address)
         with rpc.understanding(self.address):
             schema = Schema.from_json(json.loads(reply.schema))
-        served = range(reply.part, reply.part + max(1, reply.parts))  # earlier releases do not tell how many
+        served = range(reply.part, reply.part + reply.parts)
         place = (reply.dataset_id, served, reply.num_parts)
         contract = Contract(reply.contract, reply.operators)
         return Description(

@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc
 
-from atta.client.cluster import credentials_for, resolve_target
 from atta.client.control import Connection
 from atta.client.every import each_daemon
 from atta.client.rates import DaemonRates, Sample, rates
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
+from atta.wire.named import credentials_for, resolve_target
 
 __all__ = ["Watch"]
 

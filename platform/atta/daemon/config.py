@@ -67,9 +67,10 @@ class DaemonConfig:
     memory: Annotated[
         str,
         Option(
-            "Load the partition, or map its files; auto: load it if it takes at most a quarter of the free memory, and "
-            "caches fit beside it. Several partitions are always loaded.",
-            choices=("auto", "copy", "map"),
+            "Load the partition, or map its files; disk: map them and read page by page, where they do not stay in memory; "
+            "auto: load it if it takes at most a quarter of the free memory, and caches fit beside it. Several partitions "
+            "are always loaded.",
+            choices=("auto", "copy", "map", "disk"),
         ),
     ] = "auto"
     """Random reads of a loaded partition are faster: it lies in huge pages. Mapped files stay in the page cache."""

@@ -172,7 +172,7 @@ class Daemon:
         log.info(
             "loaded",
             seconds=round(time.monotonic() - began, 2),
-            memory="copy" if opened.memory.copies else "map",
+            memory=opened.memory.way,
             cache_mbytes=opened.memory.cache // 1_000_000,
             because=opened.memory.why,
         )

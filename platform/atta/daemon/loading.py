@@ -12,6 +12,7 @@ from atta.errors import ConfigError
 from atta.observe.machine.claims import claim, machine_room
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
+from atta.partition.disk.mapping import read_page_by_page
 from atta.partition.disk.watching import WatchedFiles
 from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, plan_memory
 from atta.partition.parts.needs import Needs, needs_of
@@ -64,6 +65,8 @@ class OpenedData:
         files = _watched(dataset, config.parts, copied=memory.copies)
         if config.verify:
             dataset = Dataset.open(config.data, parts=parts)
+        if memory.pages:
+            read_page_by_page()
         addresses = groups_of(config.peers)
         peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
         return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, memory, files)
@@ -112,10 +115,10 @@ def _planned(need: Needs, room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
 
 def _check_joinable(config: DaemonConfig, nbytes: int) -> None:
     served = parts_text(config.parts)
-    if config.memory == "map":
+    if config.memory in ("map", "disk"):
         raise ConfigError(
-            f"--memory map: partitions {served} of one daemon are loaded, because their files cannot be mapped one after "
-            "another; use --memory copy, or one daemon per partition"
+            f"--memory {config.memory}: partitions {served} of one daemon are loaded, because their files cannot be mapped "
+            "one after another; use --memory copy, or one daemon per partition"
         )
     if nbytes > (free := available_bytes()):
         raise ConfigError(

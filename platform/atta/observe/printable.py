@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["first_line", "printable"]
 
 
 def printable(text: str) -> str:
@@ -13,3 +13,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\t\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return str(error).partition("\n")[0]

@@ -19,10 +19,9 @@ import math
 import re
 import types
 import typing
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from atta.errors import ConfigError, UnknownNameError
 
@@ -33,8 +32,6 @@ __all__ = [
     "SettingField",
     "amount_of",
     "check_bounds",
-    "earlier_classes",
-    "renamed",
     "settings_of",
 ]
 
@@ -44,7 +41,6 @@ SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Zµ]*)")
 
 Unit = Literal["", "bytes", "s", "percent", "parts"]
-Class = TypeVar("Class", bound=type)
 
 
 @dataclass(frozen=True)
@@ -63,8 +59,6 @@ class Option:
         metavar: what help shows in place of the type.
         unset: what None means; help shows it as the default.
         path: the value names a ``file`` to read or a ``folder``.
-        hidden: the option works but help leaves it out.
-        was: an earlier name of the field, which is accepted with a warning.
     """
 
     help: str
@@ -78,8 +72,6 @@ class Option:
     metavar: str | None = None
     unset: str = ""
     path: Literal["", "file", "folder"] = ""
-    hidden: bool = False
-    was: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,48 +158,6 @@ def _check_number(what: str, option: Option, number: Any) -> None:
     if option.at_most is not None and number > option.at_most:
         reason = f" ({option.too_many})" if option.too_many else ""
         raise ConfigError(f"{what}: must be at most {option.at_most}{reason}")
-
-
-def renamed(config: Class) -> Class:
-    """Class decorator: accept earlier names of fields (``Option.was``) as keywords, and read them, with a
-    DeprecationWarning.
-    """
-    now = {s.option.was: s.field for s in settings_of(config) if isinstance(s.option, Option) and s.option.was}
-    made: Any = vars(config)["__init__"]
-
-    @functools.wraps(made)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        for was in now.keys() & kwargs:
-            _warn_of(was, now[was])
-            kwargs[now[was]] = kwargs.pop(was)
-        made(self, *args, **kwargs)
-
-    def reader(was: str) -> property:
-        def read(self: Any) -> Any:
-            _warn_of(was, now[was])
-            return getattr(self, now[was])
-
-        return property(read, doc=f"The earlier name of ``{now[was]}``.")
-
-    for name, value in {"__init__": init, **{was: reader(was) for was in now}}.items():
-        setattr(config, name, value)
-    return config
-
-
-def earlier_classes(module: str, now: Mapping[str, type]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module whose classes have new names: finds them by the old ones, with a warning."""
-
-    def find(name: str) -> Any:
-        if name not in now:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        _warn_of(f"{module}.{name}", now[name].__name__)
-        return now[name]
-
-    return find
-
-
-def _warn_of(was: str, now: str) -> None:
-    warnings.warn(f"{was} is now {now}; the old name goes with version 0.2", DeprecationWarning, stacklevel=3)
 
 
 def amount_of(text: str, units: Mapping[str, float]) -> float | None:

@@ -18,7 +18,6 @@ Reading order: ``profile``, ``scenario``, ``clock``, ``resources`` (what tasks c
 ``display``.
 """
 
-from atta.observe.settings import earlier_classes
 from atta.simulate.cluster import Outcome, SimulatedCluster, simulate
 from atta.simulate.profile import HopSize, Linear, LoopCosts, Profile, Remote, load_profile, save_profile
 from atta.simulate.scenario import Scenario
@@ -36,5 +35,3 @@ __all__ = [
     "save_profile",
     "simulate",
 ]
-
-__getattr__ = earlier_classes(__name__, {"Cluster": SimulatedCluster})  # goes with version 0.2

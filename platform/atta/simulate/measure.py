@@ -163,9 +163,7 @@ def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun, warm_up
     totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
     found = Measurements(batches=taken.batches, totals=totals, cpu_s=taken.cpu_s)
     if found.of("seed", "cpu", "n") == 0:
-        raise ConfigError(
-            f"{cluster.addresses[0]}: this daemon does not count what tasks cost; it is too old, or stood still"
-        )
+        raise ConfigError(f"{cluster.addresses[0]}: this daemon has counted no tasks; it stood still")
     return found
 
 

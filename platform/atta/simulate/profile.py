@@ -34,10 +34,6 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "atta-profile", 3
-EARLIER = (1, 2)
-"""Earlier versions that are read. Version 2 tells nothing of sessions, waking and crowding. In version 1 no event loop is
-told from the other threads; a request to one owner was a task of its own, so its fixed costs were those of a request
-already."""
 LOCAL_KINDS = ("seed", "neighborhood", "join", "feature", "end")
 REMOTE_KINDS = ("neighborhood", "feature")
 
@@ -199,7 +195,7 @@ class Profile:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Read a profile of this version or an earlier one.
+    """Read a profile.
 
     Raises:
         DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names the
@@ -213,9 +209,8 @@ def load_profile(path: str | Path) -> Profile:
         raise DataError(path, f"is no JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise DataError(path, f'is no profile: "format" must be "{FORMAT}"')
-    if (version := document.pop("version", None)) not in (*EARLIER, VERSION):
-        known = " and ".join(map(str, (*EARLIER, VERSION)))
-        raise DataError(path, f"is a profile of version {version}, this Atta reads versions {known}")
+    if (version := document.pop("version", None)) != VERSION:
+        raise DataError(path, f"is a profile of version {version!r}, this release reads version {VERSION}")
     try:
         made = _value(Profile, document, "")
     except ConfigError as error:

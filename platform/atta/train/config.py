@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import Option, check_bounds, renamed
+from atta.observe.settings import Option, check_bounds
 from atta.train.settings import (
     DEEP_MODELS,
     TYPED_MODELS,
@@ -22,9 +22,9 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
+from atta.train.settings.common import parse_early_stop
 from atta.train.settings.links import UNTABLED
 from atta.train.settings.loggers import parse_logger
-from atta.train.settings.stopping import parse_early_stop
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
 
@@ -33,7 +33,6 @@ __all__ = ["TrainConfig"]
 _SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRATEGIES.items())
 
 
-@renamed
 @dataclass(frozen=True)
 class TrainConfig(
     CooperativeSettings,

@@ -6,21 +6,15 @@ from dataclasses import dataclass
 
 from atta.errors import SamplingContractError
 
-__all__ = ["NOTHING_KNOWN", "Contract", "check_contract"]
+__all__ = ["Contract", "check_contract"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Digests of what a daemon draws from the built-in graph, and of its operators (``atta.samplers.local.contract``).
-
-    "" is unknown: a release that does not tell.
-    """
+    """Digests of what a daemon draws from the built-in graph, and of its operators (``atta.samplers.local.contract``)."""
 
     draws: str = ""
     operators: str = ""
-
-
-NOTHING_KNOWN = Contract()
 
 
 def check_contract(found: Contract, address: str, meant: Contract, other: str) -> None:
@@ -33,7 +27,7 @@ def check_contract(found: Contract, address: str, meant: Contract, other: str) -
         ("sampling contract", found.draws, meant.draws),
         ("operators", found.operators, meant.operators),
     ):
-        if one and two and one != two:
+        if one != two:
             raise SamplingContractError(
                 address,
                 f"would draw other batches than {other}: its {what} {_have(what)} the digest {one}, there {two}; run the "

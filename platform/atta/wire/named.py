@@ -1,18 +1,36 @@
-"""Clusters that Ray knows by name: ``ray:NAME`` stands wherever a cluster file does.
+"""What a cluster is called by: its cluster file, the addresses of its daemons, or ``ray:NAME``, a name that Ray knows.
 
-Ray is imported only when such a target is resolved. What it hands over are addresses, never rows or batches.
+Ray is imported only when such a name is resolved. What it hands over are addresses, never rows or batches.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, UnavailableError
 from atta.observe.extras import load
+from atta.observe.printable import first_line
+from atta.wire.clusterfile import check_address, read_cluster, read_credentials
+from atta.wire.parts import Addresses, groups_of
 
-__all__ = ["NAMESPACE", "PREFIX", "NamedCluster", "ask_ray", "is_named", "joined_ray"]
+if TYPE_CHECKING:
+    from atta.wire.security.credentials import Credentials
+
+__all__ = [
+    "NAMESPACE",
+    "PREFIX",
+    "NamedCluster",
+    "ask_ray",
+    "credentials_for",
+    "is_file",
+    "is_named",
+    "joined_ray",
+    "resolve_target",
+]
 
 PREFIX = "ray:"
 NAMESPACE = "atta"
@@ -58,7 +76,7 @@ def joined_ray(*, local: bool = False) -> Any:
         try:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError) as error:
-            raise UnavailableError("Ray", f"no cluster to connect to: {str(error).partition(chr(10))[0]}") from None
+            raise UnavailableError("Ray", f"no cluster to connect to: {first_line(error)}") from None
     return ray
 
 
@@ -87,3 +105,40 @@ def ask_ray(target: str, *, within_s: float = KNOWN_S) -> NamedCluster:
         if time.monotonic() > until:
             raise UnavailableError(target, f"not all daemons have an address after {within_s:g} s")
         time.sleep(_RETRY_S)
+
+
+def resolve_target(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
+    """Addresses of the daemons that ``connect`` accepts as a target, each by its first partition; several: replicas."""
+    return {parts.start: address for parts, address in groups_of(_by_partition(target)).items()}
+
+
+def credentials_for(target: str | Path | Sequence[str]) -> Credentials | None:
+    """What to bring to the daemons of a target: as its cluster file and the environment say; None: they have no TLS.
+
+    Raises:
+        DataError, ConfigError: the cluster file is bad, or the authority's certificate is missing.
+    """
+    from atta.wire.security.credentials import Credentials  # it needs grpc, which checks of settings do not
+
+    if isinstance(target, str) and is_named(target):
+        return Credentials.of(target, ask_ray(target).tls)
+    if isinstance(target, str | Path) and is_file(target):
+        return read_credentials(target)
+    return Credentials.of("the environment", {})
+
+
+def is_file(target: str | Path) -> bool:
+    """Whether a target is the path of a cluster file."""
+    return isinstance(target, Path) or target.endswith(".toml") or "/" in target
+
+
+def _by_partition(target: str | Path | Sequence[str]) -> Mapping[int, Addresses]:
+    if isinstance(target, str) and is_named(target):
+        return dict(enumerate(ask_ray(target).addresses))
+    if isinstance(target, Path) or (isinstance(target, str) and is_file(target)):
+        return read_cluster(target)
+    if isinstance(target, str):
+        target = [part.strip() for part in target.split(",") if part.strip()]
+    if not target:
+        raise ConfigError("no daemon address is given")
+    return {part: check_address(address) for part, address in enumerate(target)}

@@ -1,8 +1,7 @@
-"""Which releases work together: the range of protocols that a process speaks, and what it can do besides. Pure.
+"""Which releases work together: the range of protocols that a process speaks. Pure.
 
-A protocol is a number. It grows when messages change so that an older release would misread them. What is merely new
-gets the name of a *feature*, and whoever wants it looks whether the other side has it. A release speaks its own
-protocol and the one of the release before. So daemons can be upgraded one by one, while their peers and clients run.
+A protocol is a number. It grows when messages change so that an older release would misread them. A release speaks its
+own protocol and the one of the release before. So daemons can be upgraded one by one, while their peers and clients run.
 """
 
 from __future__ import annotations
@@ -13,16 +12,7 @@ from atta.errors import ProtocolError
 from atta.observe.version import __version__
 from atta.protos.v1 import control_pb2
 
-__all__ = ["LENT", "LENT_PUSHES", "MOVES", "OWN", "REACHES", "UNTOLD", "Release", "check_release", "release_of"]
-
-LENT = "lent"
-"""A daemon writes pulled rows into memory that a client on its machine lends."""
-LENT_PUSHES = "lent-pushes"
-"""A daemon reads the values of pushes where a client on its machine lends them."""
-MOVES = "moves"
-"""A draining daemon tells its consumers to go on at a replica."""
-REACHES = "reaches"
-"""A daemon tells, when asked, which peers it does not reach."""
+__all__ = ["OWN", "Release", "check_release", "release_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +22,23 @@ class Release:
     Attributes:
         version: of Atta; for messages alone.
         oldest, newest: the range of protocols.
-        features: names of what it can do besides.
     """
 
     version: str
     oldest: int
     newest: int
-    features: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         some = f"protocol {self.oldest}" if self.oldest == self.newest else f"protocols {self.oldest} to {self.newest}"
         return f"{some} (Atta {self.version or 'of an unknown version'})"
 
 
-OWN = Release(__version__, 1, 2, frozenset({LENT, LENT_PUSHES, MOVES, REACHES}))
-UNTOLD = Release("", 1, 1)
-"""Releases before the range was told speak protocol 1."""
+OWN = Release(__version__, 2, 2)
 
 
 def release_of(reply: control_pb2.DescribeReply) -> Release:
     """What a daemon has told of its release."""
-    if not reply.oldest_protocol and not reply.newest_protocol:
-        return Release(reply.version, UNTOLD.oldest, UNTOLD.newest)
-    return Release(reply.version, reply.oldest_protocol, reply.newest_protocol, frozenset(reply.features))
+    return Release(reply.version, reply.oldest_protocol, reply.newest_protocol)
 
 
 def check_release(found: Release, address: str, own: Release = OWN) -> None:

@@ -21,7 +21,7 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 WRAPPED = [*DOCUMENTS, ROOT / "bench/README.md"]
 SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
 """The folders from which documents give the paths of sources."""
-EARLIER = {"CHANGELOG.md", "001-one-wheel-four-folders.md"}  # these documents name files that are not there
+EARLIER = {"001-one-wheel-four-folders.md"}  # it names files that are not there
 
 NO_MODULES = ("atta.v1", "atta.operators", "atta._native")
 """Services of gRPC, a group of entry points, and modules built from C++: they have no Python file."""

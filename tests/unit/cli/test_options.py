@@ -1,4 +1,4 @@
-"""Options made from a settings dataclass: names, defaults, units and bounds; TOML files; earlier names."""
+"""Options made from a settings dataclass: names, defaults, units and bounds; TOML files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from click.testing import CliRunner, Result
 
 from atta.cli.options import config_option, settings_options
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import NoOption, Option, check_bounds, renamed, settings_of
+from atta.observe.settings import NoOption, Option, check_bounds, settings_of
 
 
-@renamed
 @dataclass(frozen=True)
 class Kitchen:
     place: Annotated[str, Option("Where it is.")]
@@ -26,7 +25,7 @@ class Kitchen:
     rest_s: Annotated[float, Option("How long dough rests.", name="rest", unit="s", at_least=0.5)] = 90.0
     filled: Annotated[float | None, Option("Of the pantry.", unit="percent", at_least=0, at_most=1, unset="all")] = None
     heat: Annotated[float, Option("Heat.")] = 0.5
-    fuel: Annotated[str, Option("What burns.", choices=("gas", "wood"), was="burning")] = "gas"
+    fuel: Annotated[str, Option("What burns.", choices=("gas", "wood"))] = "gas"
     trays: Annotated[tuple[int, ...], Option("Trays by oven.", at_least=-1)] = (3, 2)
     menu: Annotated[str | None, Option("Menu.", path="file")] = None
     verify: Annotated[bool, Option("Taste first.")] = True
@@ -178,23 +177,3 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 def test_errors_name_file_and_key(tmp_path: Path, text: str, named: str) -> None:
     path = toml(tmp_path, text)
     assert named.format(path=path) in refused("--place", "x", "--config", path)
-
-
-def test_earlier_names_are_accepted_with_a_warning(tmp_path: Path) -> None:
-    result = run("--place", "x", "--burning", "wood")
-    assert json.loads(result.stdout)["fuel"] == "wood"
-    assert "--burning is now --fuel" in result.stderr
-    path = toml(tmp_path, 'place = "x"\nburning = "wood"')
-    assert json.loads(run("--config", path).stdout)["fuel"] == "wood"
-    assert json.loads(run("--config", path, "--fuel", "gas").stdout)["fuel"] == "gas"
-    assert (
-        json.loads(run("--config", toml(tmp_path, 'place = "x"\nfuel = "gas"'), "--burning", "wood").stdout)["fuel"]
-        == "wood"
-    )
-    both = toml(tmp_path, 'place = "x"\nfuel = "gas"\nburning = "wood"')
-    assert json.loads(run("--config", both).stdout)["fuel"] == "gas"
-    with pytest.warns(DeprecationWarning, match="burning is now fuel"):
-        kitchen = Kitchen("x", burning="wood")  # type: ignore[call-arg]
-    assert kitchen == Kitchen("x", fuel="wood")
-    with pytest.warns(DeprecationWarning, match="burning is now fuel"):
-        assert kitchen.burning == "wood"  # type: ignore[attr-defined]

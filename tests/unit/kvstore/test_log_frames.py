@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -145,26 +144,6 @@ def test_what_follows_the_end_mark_is_of_no_account() -> None:
     assert (records, reader.torn_bytes) == (NUMBERED, END_BYTES)
 
 
-@pytest.mark.parametrize("forced", [False, True])
-def test_a_file_of_version_1_has_no_end_marks(forced: bool) -> None:
-    data = replace(header(forced=forced), version=1).encode() + written(GROUPS, forced=forced)[FILE_HEADER_BYTES:]
-    data = data[:-END_BYTES]
-    last = END - RECORD_HEADER_BYTES - len(BODIES[-1])
-    for whole in (data, data + bytes(500)):
-        records, reader = read(whole)
-        assert (records, reader.end, reader.damage) == (NUMBERED, END, "")
-        assert reader.torn_bytes == len(whole) - END
-    for size in range(last, len(data)):
-        records, reader = read(data[:size])
-        assert (records, reader.damage, reader.torn_bytes) == (NUMBERED[:-1], "", size - last)
-    for at in range(FILE_HEADER_BYTES, len(data)):
-        altered = bytearray(data)
-        altered[at] ^= 1
-        records, reader = read(bytes(altered))
-        assert records == NUMBERED[: len(records)] != NUMBERED
-        assert reader.damage or (forced and reader.position.lsn >= 45), at
-
-
 def test_records_left_out_repeated_or_moved_are_noticed() -> None:
     first, second = 42, 43
     at = FILE_HEADER_BYTES + RECORD_HEADER_BYTES + 8
@@ -304,8 +283,10 @@ def test_bodies_that_are_none_are_refused() -> None:
         decode_entry(memoryview(struct.pack("<BBHIQ", 99, 0, 0, 0, 1)))
     with pytest.raises(ValueError, match="malformed"):
         decode_entry(memoryview(push[:1] + b"\x03" + push[2:]))  # no such operation
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValueError, match="a creation with the flags 0"):
         decode_entry(memoryview(struct.pack("<BBHIQQQQ", 1, 0, 0, 2, 1, 0, 0, 0) + b"{}"))
+    with pytest.raises(ConfigError):
+        decode_entry(memoryview(struct.pack("<BBHIQQQQ", 1, 0, 1, 2, 1, 0, 0, 0) + b"{}"))
 
 
 @given(st.binary(max_size=200))

@@ -11,7 +11,6 @@ import pytest
 
 from atta.errors import DataError
 from atta.kvstore.durable.entries import Created
-from atta.kvstore.durable.replay import Replay
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.initial import Initialiser, Normal, Uniform
 from atta.kvstore.mutable.owners import EdgeIndex, TableOwner
@@ -125,15 +124,6 @@ def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_pat
     first = by_id(cut(0), spec, partial(created, spec))
     for of in (recovered, saved):
         assert by_id(cut(2), spec, of) == by_id(cut(3), spec, of) == first
-
-
-def test_logs_of_earlier_releases_are_replayed_as_they_were_written(cut: Callable[[int], Dataset]) -> None:
-    owner, spec = TableOwner(cut(1), 1), spec_of("nodes:author", Normal(0, 1))
-    span = owner.span(spec)
-    replay = Replay([], owner.ids)
-    replay.apply(1, Created(7, spec, span.start, len(span), 1, by_id=False))
-    by_number = MutableTable(spec).pull(np.array(span)).values
-    assert np.array_equal(replay.by_name()["t"].pull(np.array(span)).values, by_number)
 
 
 def test_snapshots_of_another_cut_are_refused(cut: Callable[[int], Dataset], tmp_path: Path) -> None:

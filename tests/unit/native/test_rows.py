@@ -11,19 +11,33 @@ from hypothesis import strategies as st
 
 from atta.samplers import kernels
 
+MANY = 1 << 25
+"""Of a graph with as many vertices a table keeps the lower half of each id."""
+halves = st.builds(lambda high, low: high << 32 | low, st.integers(0, 3), st.integers(0, 5))
 
-@given(st.lists(st.lists(st.integers(0, 2**40), max_size=200), max_size=8), st.booleans())
+
+@given(st.lists(st.lists(st.integers(0, 2**40) | halves, max_size=200), max_size=8), st.sampled_from([0, 1000, MANY]))
 @settings(max_examples=60, deadline=None)
-def test_compactor_numbers_in_first_seen_order(calls: list[list[int]], narrow: bool) -> None:
-    compactor, expected = kernels.Compactor(), {}  # type: ignore[var-annotated]
+def test_compactor_numbers_in_first_seen_order(calls: list[list[int]], vertices: int) -> None:
+    compactor, expected = kernels.Compactor(vertices), {}  # type: ignore[var-annotated]
     for call in calls:
-        ids = np.array([i % 1000 if narrow else i for i in call], dtype=np.int32 if narrow else np.int64)
+        ids = np.array([i % vertices if vertices else i for i in call], dtype=np.int32 if vertices else np.int64)
         local = compactor.insert(ids)
         for i in ids.tolist():
             expected.setdefault(i, len(expected))
         assert local.tolist() == [expected[i] for i in ids.tolist()]
     assert compactor.size == len(expected)
     assert compactor.ids(0, compactor.size).tolist() == list(expected)
+    asked = [*expected, *(i + 2**32 for i in expected), 7]
+    assert compactor.find(np.array(asked)).tolist() == [expected.get(i, -1) for i in asked]
+
+
+@pytest.mark.parametrize("outside", [-1, 2**32, 2**40])
+def test_ids_that_no_graph_of_this_size_has_are_refused(outside: int) -> None:
+    compactor = kernels.Compactor(MANY)
+    compactor.insert(np.array([0, 5]))
+    with pytest.raises(ValueError, match=f"id {outside} is negative, or not in the graph"):
+        compactor.insert(np.array([5, outside]))
 
 
 def test_compactor_grows() -> None:

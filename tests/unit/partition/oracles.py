@@ -62,8 +62,7 @@ def check_ids(graph: Graph, dataset: Dataset, node_type: str) -> None:
     users, internal = user_ids(graph, node_type), list(dataset.ids(node_type))
     assert sorted(internal) == sorted(users)  # the core vertices partition V
     assert dataset.to_internal(node_type, users).tolist() == [internal.index(u) for u in users]
-    ordered = np.arange(len(users))
-    assert dataset.ids(node_type)[dataset.from_rank(node_type, ordered)].tolist() == sorted(users)
+    assert dataset.ids(node_type)[dataset.sorted_internal(node_type)].tolist() == sorted(users)
     for part in range(dataset.num_parts):
         lo, hi = dataset.book.range(node_type, part)
         assert internal[lo:hi] == sorted(internal[lo:hi])

@@ -30,7 +30,7 @@ needs = st.lists(
 rooms = st.builds(lambda limit, share: MachineRoom(limit, int(share * limit)), st.integers(0, 1 << 38), st.floats(0, 1))
 given_sizes = st.none() | st.integers(0, 1 << 34)
 wishes = st.builds(
-    MemoryWish, st.sampled_from(["auto", "copy", "map"]), given_sizes, given_sizes, given_sizes, st.integers(1, 3),
+    MemoryWish, st.sampled_from(["auto", "copy", "map", "disk"]), given_sizes, given_sizes, given_sizes, st.integers(1, 3),
     st.integers(0, 8),
 )  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_what_the_user_says_stays(needs: list[Needs], room: MachineRoom, wish: M
     except ConfigError:
         return
     assert wish.cache is None or plan.cache == wish.cache
-    assert wish.memory == "auto" or plan.copies == (wish.memory == "copy")
+    assert wish.memory in ("auto", plan.way)
 
 
 @given(needs, rooms, wishes, st.integers(0, 1 << 36))
@@ -66,7 +66,7 @@ def test_more_memory_leaves_no_less(needs: list[Needs], room: MachineRoom, wish:
     except ConfigError:
         return
     roomier = plan_memory(needs, MachineRoom(room.limit, room.free + more), wish)
-    assert (roomier.copies, roomier.cache) >= (plan.copies, plan.cache)
+    assert (roomier.copies, not roomier.pages, roomier.cache) >= (plan.copies, not plan.pages, plan.cache)
     assert roomier.cache >= plan.cache
     assert roomier.total >= plan.total
     assert plan.short or not roomier.short
@@ -84,13 +84,13 @@ def test_more_readers_leave_no_more(needs: list[Needs], room: MachineRoom, wish:
 
 
 @pytest.mark.parametrize(
-    ("gib", "copies", "least", "most"),
-    [(8, False, 0, 0), (16, False, 0, 0), (24, False, 256, 256), (32, True, 512, 1024), (256, True, 1024, 1024)],
+    ("gib", "way", "least", "most"),
+    [(8, "disk", 0, 0), (16, "map", 0, 0), (24, "map", 256, 256), (32, "copy", 512, 1024), (256, "copy", 1024, 1024)],
 )
-def test_a_billion_edges(gib: int, copies: bool, least: int, most: int) -> None:
+def test_a_billion_edges(gib: int, way: str, least: int, most: int) -> None:
     """Files come before caches: without them in memory, nothing is quick."""
     plan = plan_memory(BILLION, machine(gib), MemoryWish(readers=1))
-    assert plan.copies is copies
+    assert plan.way == way
     assert least * MIB <= plan.cache <= most * MIB
     assert plan.short == (gib < 256), "more memory would make the caches larger"
 

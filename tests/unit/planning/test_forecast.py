@@ -202,11 +202,3 @@ def test_bad_figures_are_refused() -> None:
         replace(MODEL, model="mlp")
     with pytest.raises(ConfigError, match="servers"):
         Machines(0, 1)
-
-
-@pytest.mark.parametrize(("was", "now"), [("Network", PlannedModel), ("Share", ServerWork), ("Setting", Expansion)])
-def test_earlier_names_are_accepted_with_a_warning(was: str, now: type) -> None:
-    import atta.train.planning as planning
-
-    with pytest.warns(DeprecationWarning, match=f"{was} is now {now.__name__}"):
-        assert getattr(planning, was) is now

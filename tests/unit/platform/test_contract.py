@@ -20,8 +20,9 @@ from atta.protos.v1 import control_pb2
 from atta.samplers.local import contract as golden
 from atta.samplers.methods import Method
 from atta.wire import rpc
-from atta.wire.contract import NOTHING_KNOWN, Contract, check_contract
+from atta.wire.contract import Contract, check_contract
 from atta.wire.identity import Identity
+from atta.wire.release import OWN
 
 MINE = Contract("1234", "abcd")
 
@@ -65,17 +66,23 @@ def test_both_are_named(found: Contract, words: str) -> None:
         check_contract(found, "a:1", MINE, "b:2")
 
 
-def test_releases_that_do_not_tell_are_accepted() -> None:
-    check_contract(NOTHING_KNOWN, "a:1", MINE, "b:2")
-    check_contract(MINE, "a:1", NOTHING_KNOWN, "b:2")
+def test_equal_ones_are_accepted_and_none_is_not() -> None:
     check_contract(MINE, "a:1", MINE, "b:2")
+    with pytest.raises(SamplingContractError, match="digest"):
+        check_contract(Contract(), "a:1", MINE, "b:2")
 
 
 def described(part: int, contract: Contract) -> tuple[Any, str]:
     """A daemon that only says who it is, and its address."""
     server = grpc.server(futures.ThreadPoolExecutor(1))
     reply = control_pb2.DescribeReply(
-        part=part, dataset_id="d", incarnation="i", contract=contract.draws, operators=contract.operators
+        part=part,
+        dataset_id="d",
+        incarnation="i",
+        contract=contract.draws,
+        operators=contract.operators,
+        oldest_protocol=OWN.oldest,
+        newest_protocol=OWN.newest,
     )
     server.add_generic_rpc_handlers([rpc.handlers("ControlService", {"Describe": lambda request, context: reply})])
     port = server.add_insecure_port("127.0.0.1:0")

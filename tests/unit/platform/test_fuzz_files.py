@@ -25,6 +25,9 @@ KINDS = (
 )  # fmt: skip
 
 
+SEALED = ("graph.json", "log.json", "manifest.json", "store.json", "table.json", "version.json", "votes")
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("fuzz") / "files")
@@ -60,10 +63,11 @@ def test_every_kind_is_covered(files: Files) -> None:
         ("manifest.json", "quality", "x", "does not say how it was made"),
         ("table.json", "lsn", -1, "malformed: -1 is not a number"),
         ("table.json", "key", {}, "malformed: {} is not a number"),
+        *((kind, "version", 99, "format version 99; this release reads version") for kind in SEALED),
     ],
 )
 def test_a_wrong_entry_is_an_error_of_the_file(files: Files, kind: str, name: str, value: Any, words: str) -> None:
-    """Under a right checksum. Each of these ended as an error of Python once."""
+    """Under a right checksum."""
     file = files.kinds[kind]
     good = file.path.read_bytes()
     content = {k: v for k, v in json.loads(good).items() if k != "checksum"}
@@ -84,7 +88,7 @@ def test_a_wrong_entry_is_an_error_of_the_file(files: Files, kind: str, name: st
         ("best", "embedding_ids", None, "does not tell whose embeddings"),
         ("best", "embedding_ids", [3, 5, 9], "does not tell whose embeddings"),
         ("best", "embedding_ids", {"author": 3}, "no tensor"),
-        ("best", "dataset_id", 3, "does not tell whose embeddings"),
+        *((kind, "version", 1, "checkpoint version 1; this release reads") for kind in ("best", "checkpoint", "rank")),
     ],
 )
 def test_a_wrong_entry_of_a_checkpoint_is_an_error_of_the_file(
@@ -96,6 +100,17 @@ def test_a_wrong_entry_of_a_checkpoint_is_an_error_of_the_file(
     try:
         file.path.write_bytes(seal(content.getvalue()))
         with pytest.raises(DataError, match=words):
+            file.read()
+    finally:
+        file.path.write_bytes(good)
+
+
+def test_a_log_of_another_version_is_an_error_of_the_file(files: Files) -> None:
+    file = files.kinds["log"]
+    good = file.path.read_bytes()
+    try:
+        file.path.write_bytes(good[:8] + (1).to_bytes(4, "little") + good[12:])
+        with pytest.raises(DataError, match="format version 1; this release reads version 2"):
             file.read()
     finally:
         file.path.write_bytes(good)

@@ -20,6 +20,7 @@ from atta.errors import ConfigError
 from atta.protos.v1 import control_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
+from atta.wire.release import OWN
 from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
@@ -88,7 +89,9 @@ class Owner:
 
 
 async def describe(_request: Any, _context: Any) -> Any:
-    return control_pb2.DescribeReply(dataset_id="d", part=1, incarnation="i")
+    return control_pb2.DescribeReply(
+        dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
+    )
 
 
 async def talk(owner: Owner, requests: int, warm: int = hedges.ENOUGH) -> tuple[Peer, list[bytes]]:

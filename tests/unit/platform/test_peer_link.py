@@ -17,6 +17,7 @@ from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
 from atta.wire.identity import HEADER
+from atta.wire.release import OWN
 from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
@@ -24,10 +25,7 @@ ITEM = FeatureItem("node", ("x",), np.arange(5), np.arange(5))
 
 
 class Owner:
-    """A daemon of an older version: it answers every request.
-
-    Records each request and the daemon that it was meant for.
-    """
+    """A daemon that answers every request. Records each request and the daemon that it was meant for."""
 
     def __init__(self, part: int, dataset_id: str, parts: int = 1) -> None:
         self.part, self.dataset_id, self.parts, self.asked = part, dataset_id, parts, []
@@ -38,7 +36,14 @@ class Owner:
     async def describe(self, _request: Any, context: Any) -> Any:
         self._note("Describe", context)
         await asyncio.sleep(0.01)
-        return control_pb2.DescribeReply(dataset_id=self.dataset_id, part=self.part, parts=self.parts, incarnation="i")
+        return control_pb2.DescribeReply(
+            dataset_id=self.dataset_id,
+            part=self.part,
+            parts=self.parts,
+            incarnation="i",
+            oldest_protocol=OWN.oldest,
+            newest_protocol=OWN.newest,
+        )
 
     async def pull(self, _request: Any, context: Any) -> AsyncIterator[Any]:
         self._note("Pull", context)

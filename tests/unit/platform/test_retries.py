@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.client import patience
-from atta.client.patience import Patience
+from atta.client import control
+from atta.client.control import Patience
 from atta.wire.retries import AT_ONCE, FIRST_PAUSE_S, LONGEST_PAUSE_S, SHARE, RetryBudget, pause_s
 
 
@@ -52,8 +52,8 @@ def test_a_client_repeats_for_its_time_at_the_slowest_pace_without_a_budget(monk
         pauses.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(patience.time, "sleep", sleep)
+    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(control.time, "sleep", sleep)
     budget = RetryBudget()
     waiting = Patience(30.0, budget)
     while waiting.lasts():

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 
 from atta.cli.security import openssl
 from atta.cli.security.cert import cert
-from atta.client.cluster import credentials_for
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security.renewal import ServedCertificate
 from atta.daemon.security.security import DaemonSecurity, check_exposure, is_loopback
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
+from atta.wire.named import credentials_for
 from atta.wire.security.credentials import VARIABLES, Credentials
 from atta.wire.security.files import TlsFiles
 from tests.unit.security.authority import Authority

@@ -31,6 +31,7 @@ from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
 from atta.wire.identity import Identity
+from atta.wire.release import OWN
 from atta.wire.security import channels
 from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import Credentials
@@ -44,7 +45,9 @@ async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
     """The address of the daemon of partition 1 of dataset "d"."""
 
     async def describe(_raw: bytes, _context: Any) -> Any:
-        return control_pb2.DescribeReply(dataset_id="d", part=1, parts=1, incarnation="i")
+        return control_pb2.DescribeReply(
+            dataset_id="d", part=1, parts=1, incarnation="i", oldest_protocol=OWN.oldest, newest_protocol=OWN.newest
+        )
 
     async def probe(_raw: bytes, _context: Any) -> Any:
         return graph_pb2.ProbeReply(values=bytes(8))

@@ -10,7 +10,7 @@ import pytest
 
 from atta.errors import ConfigError, DataError
 from atta.scheduler import SchedulerConfig
-from atta.simulate import LoopCosts, Profile, Scenario, load_profile, save_profile
+from atta.simulate import Profile, Scenario, load_profile, save_profile
 from tests.unit.simulate.scenarios import PROFILE
 
 
@@ -38,7 +38,7 @@ def spoil(tmp_path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"format": "other"}, "is no profile"),
-    ({"version": 4}, "version 4, this Atta reads versions 1 and 2 and 3"),
+    ({"version": 2}, "version 2, this release reads version 3"),
     ({"version": None}, "version None"),
     ({"loop__task": 1.0}, "did you mean 'task_us'"),
     ({"loop__task_us": -1}, "loop.task_us is -1"),
@@ -66,19 +66,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], said: s
     with pytest.raises(DataError, match=said) as caught:
         load_profile(path)
     assert caught.value.path == str(path)
-
-
-def test_files_of_version_1_have_no_event_loop(tmp_path: Path) -> None:
-    read = load_profile(spoil(tmp_path, version=1, loop=None))
-    assert read == PROFILE
-    assert read.loop == LoopCosts()
-
-
-def test_files_of_version_2_know_no_sessions_and_no_waits(tmp_path: Path) -> None:
-    newer = dict.fromkeys(("session_us", "wake_us", "timer_us", "crowding", "loop__session_us"))
-    read = load_profile(spoil(tmp_path, version=2, **newer))
-    assert read == PROFILE
-    assert (read.session_us, read.wake_us, read.timer_us, read.crowding) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_no_file_and_no_json(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from atta.train.checkpoint import (
     save_checkpoint,
     seal,
 )
+from atta.train.checkpoint.files import VERSION
 from atta.train.models import build_model
 from atta.train.reports.epochs import PHASES
 
@@ -114,7 +115,7 @@ class Evil:
 def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     archive = io.BytesIO()
-    torch.save({"version": 1, "model": Evil()}, archive)
+    torch.save({"version": VERSION, "model": Evil()}, archive)
     (tmp_path / LAST).write_bytes(seal(archive.getvalue()))
     with pytest.raises(DataError, match="cannot be read"):
         load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
@@ -142,7 +143,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
-    torch.save({"version": 1}, tmp_path / LAST)
+    torch.save({"version": VERSION}, tmp_path / LAST)
     with pytest.raises(DataError, match=f"{LAST}: does not end with its checksum"):
         load_checkpoint(tmp_path, CONFIG, *trained(0), CPU)
 

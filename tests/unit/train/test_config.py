@@ -16,7 +16,7 @@ from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import Nodes, TrainConfig
-from atta.train.settings.epoch_seeds import epoch_seed
+from atta.train.settings.common import epoch_seed
 
 
 def config(**settings: Any) -> TrainConfig:

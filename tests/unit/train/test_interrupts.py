@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import signal, sys, time
-from atta.train.launching.worker import heed_interrupts
+from atta.observe.machine.ending import heed_interrupts
 
 class Dies:
     def __del__(self):

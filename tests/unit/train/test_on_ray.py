@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.client.cluster import resolve_target
 from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, UnavailableError
 from atta.partition.parts.needs import BARE_BYTES, Needs
 from atta.samplers.seed_plan import home_of
@@ -20,7 +19,7 @@ from atta.train.launching.on_ray.placement import bundles, check_name, home_node
 from atta.train.launching.on_ray.restarts import Backoff, Care, NextStep
 from atta.train.launching.on_ray.table import SILENT_S, AddressTable, DaemonPlace
 from atta.train.launching.restarts import Attempts
-from atta.wire.named import is_named
+from atta.wire.named import is_named, resolve_target
 
 
 def test_a_table_is_known_when_all_daemons_have_announced_themselves() -> None:
@@ -189,10 +188,10 @@ def test_a_tethered_program_ends_with_its_parent() -> None:
         assert parent.returncode == -9
 
 
-def test_the_short_name_is_the_package_and_does_not_import_ray() -> None:
+def test_the_front_of_ray_does_not_import_ray() -> None:
     program = (
-        "import sys, atta, atta.ray; from atta.ray import serve; from atta.train.launching import on_ray;"
-        "assert atta.ray is on_ray and serve is on_ray.serve; print('ray' in sys.modules)"
+        "import sys, atta; ray = atta.ray; from atta.ray import serve;"
+        "assert ray.serve is serve and sys.modules['atta.ray'] is ray; print('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True).stdout == b"False\n"
 

@@ -16,7 +16,7 @@ from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import BEST, LAST, load_checkpoint, load_weights, save_best, save_checkpoint
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
-from atta.train.settings.stopping import parse_early_stop, patience_of
+from atta.train.settings.common import parse_early_stop, patience_of
 from atta.train.steps.allreduce import SyncClock
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.step import StepPart, step_parts, timed_step

@@ -91,24 +91,6 @@ def test_no_other_module_asks_for_a_strategy_by_name() -> None:
     assert [path.name for path in places if any(text in path.read_text() for text in known)] == []
 
 
-def test_the_earlier_name_of_the_seed_policy_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.warns(DeprecationWarning, match="seeds is now seed_policy"):
-        config = TrainConfig(data="x", seeds="global")  # type: ignore[call-arg]
-    assert config == TrainConfig(data="x", seed_policy="global")
-    with pytest.warns(DeprecationWarning, match="seeds is now seed_policy"):
-        assert config.seeds == "global"  # type: ignore[attr-defined]
-    seen: list[TrainConfig] = []
-
-    def fit(given: TrainConfig, nodes: Nodes) -> None:
-        seen.append(given)
-        raise ConfigError("seen enough")
-
-    monkeypatch.setattr("atta.train.fit", fit)
-    said = CliRunner().invoke(train, ["--data", "x", "--seeds", "global"]).stderr
-    assert "--seeds is now --seed-policy" in said
-    assert seen == [config]
-
-
 def test_a_file_is_the_same_as_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[TrainConfig] = []
 

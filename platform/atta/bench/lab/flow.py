@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,7 +30,6 @@ _CHUNK = 4 << 20
 """Bytes of a message, as daemons send them."""
 _METHOD = "/atta.bench.Flow/Send"
 _TIMEOUT_S = 30.0
-_OLD_ROLES = {"give": "send", "take": "receive"}
 
 
 def flow_bytes_per_s(source: Host, target: Host, kind: str, seconds: float = 0.5) -> float:
@@ -134,9 +132,6 @@ def _rate(receive: Callable[[], int], seconds: float) -> float:
 def main() -> None:
     """Send or receive, as the module docstring says."""
     role, kind, host, port, *seconds = sys.argv[1:]
-    if role in _OLD_ROLES:
-        warnings.warn(f"{role} is now called {_OLD_ROLES[role]}", DeprecationWarning, stacklevel=1)
-        role = _OLD_ROLES[role]
     if role == "send":
         got = {"tcp": _send_tcp, "grpc": _send_grpc}[kind](host, int(port))
         print("ready", got, flush=True)

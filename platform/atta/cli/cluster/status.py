@@ -47,10 +47,10 @@ def status(target: str, interval: float, everything: bool, json_file: str | None
     """
     import time
 
-    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, check_together, down
     from atta.client.watch import Watch
+    from atta.wire.named import credentials_for, resolve_target
 
     addresses, credentials = resolve_target(target), credentials_for(target)
     known = check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))
@@ -173,9 +173,9 @@ def stop(target: str) -> None:
 
     Example: atta stop --cluster cluster.toml
     """
-    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, check_operator, down
+    from atta.wire.named import credentials_for, resolve_target
 
     addresses, credentials = resolve_target(target), credentials_for(target)
     check_operator(addresses, deadline_s=DEADLINE_S, credentials=credentials)

@@ -60,10 +60,10 @@ def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | N
         ConfigError: they record nothing, or there are none.
         AttaError: none answers.
     """
-    from atta.client.cluster import credentials_for
     from atta.client.every import down
     from atta.observe.timeline import document, trace_events
     from atta.observe.version import __version__
+    from atta.wire.named import credentials_for
 
     credentials = credentials_for(target)
     known = _describe_all(target, credentials)
@@ -80,9 +80,9 @@ def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | N
 
 
 def _describe_all(target: str, credentials: Credentials | None) -> list[DaemonAnswer[Description]]:
-    from atta.client.cluster import resolve_target
     from atta.client.control import Connection
     from atta.client.every import ask_all, check_together
+    from atta.wire.named import resolve_target
 
     addresses = resolve_target(target)
     return check_together(ask_all(addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials))

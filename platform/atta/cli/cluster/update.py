@@ -58,8 +58,8 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
 
     Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy
     """
-    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.tables.versions import publish
+    from atta.wire.named import credentials_for, resolve_target
 
     done = publish(data, table, source, resolve_target(target), credentials=credentials_for(target), keep=keep)
     _warn(done.untold)
@@ -99,8 +99,8 @@ def edges(
 
     Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/
     """
-    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.tables.versions import publish_edges
+    from atta.wire.named import credentials_for, resolve_target
 
     to, known = resolve_target(target), credentials_for(target)
     done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)

@@ -134,9 +134,9 @@ def partition(
     with work_progress(quiet) as progress:
         given |= {"overwrite": overwrite, "progress": progress}
         if engine == "ray":
-            from atta.train.launching import on_ray
+            from atta.train.launching.on_ray.partitioning import partition as partition_on_ray
 
-            made = on_ray.partition(src, dst, **given)
+            made = partition_on_ray(src, dst, **given)
         else:
             made = partition_graph(src, dst, method=method, fallback=fallback, **given)
             if failed := made.get("failed"):

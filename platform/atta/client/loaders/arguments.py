@@ -1,27 +1,16 @@
-"""Arguments that loaders take without having them: earlier names of ours, and what only PyTorch's and PyG's loaders
-need.
-
-Both let a script written for something else keep running, with a warning.
-"""
+"""Arguments that only PyTorch's and PyG's loaders need: loaders take them, so that a script written for those runs."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from collections.abc import Mapping
 
 from atta.samplers.arguments import did_you_mean
 
-__all__ = ["earlier_names", "ignore_torch_options"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-_EARLIER = {"seeds": "seed_policy", "weight": "share"}
-"""Names of arguments before version 0.1, and their present names. The old names go with version 0.2."""
+__all__ = ["ignore_torch_options"]
 
 _WHY = {
     "num_workers": "the daemons sample ahead, there are no worker processes",
@@ -38,26 +27,6 @@ _WHY = {
     "is_sorted": "daemons hold their edges sorted",
 }
 _warned = threading.Event()
-
-
-def earlier_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Let ``function`` take arguments by their earlier names, too, with a DeprecationWarning that says the new one.
-
-    The wrapped function raises TypeError where an argument is given by both names.
-    """
-
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        for old in _EARLIER.keys() & kwargs.keys():
-            new = _EARLIER[old]
-            if new in kwargs:
-                raise TypeError(f"{old} is the earlier name of {new}: give {new} alone")
-            message = f"{old} is now {new}; the old name goes with version 0.2"
-            warnings.warn(message, DeprecationWarning, stacklevel=_level_outside())
-            kwargs[new] = kwargs.pop(old)
-        return function(*args, **kwargs)
-
-    return wrapper
 
 
 def ignore_torch_options(loader: type, given: Mapping[str, object]) -> None:

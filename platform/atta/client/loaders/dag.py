@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.arguments import earlier_names, ignore_torch_options
+from atta.client.loaders.arguments import ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
@@ -52,7 +52,6 @@ class DagLoader:
     _wide_ids = True
     """Whether the daemon writes local ids as int64, as PyTorch wants them, so that nobody converts them later."""
 
-    @earlier_names
     def __init__(
         self,
         cluster: Cluster,

@@ -20,7 +20,6 @@ from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.arguments import earlier_names
 from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader, vertex_ids
@@ -165,7 +164,6 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
 class AttaSampler(BaseSampler):  # type: ignore[misc]
     """Samples the batches that a PyG loader asks for. Call n of a sampler draws with epoch n, so that calls differ."""
 
-    @earlier_names
     def __init__(
         self,
         cluster: Cluster,

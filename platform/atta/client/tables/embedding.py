@@ -35,6 +35,7 @@ _KINDS = {
     "row_adam": OptimiserSpec.row_adam,
 }
 _ROWS = 1 << 16
+_STATE_VERSION = 1
 _MARKS = 64
 """As many ids per id that is looked up may be marked. So many zeros are written sooner than an id is sorted."""
 
@@ -137,7 +138,7 @@ class DistEmbedding(nn.Module):
         check_codec(spec, codec)
         self._table = cluster.tables.create(spec)
         self._cluster = cluster  # daemons of ``atta.local`` end when nobody holds it
-        self._dataset_id, self._push, self._codec = cluster.dataset_id, push, codec
+        self._push, self._codec = push, codec
         self._locate = locate or self._table.locate
         self._ready: list[
             tuple[np.ndarray, Tensor, np.ndarray]
@@ -302,26 +303,22 @@ class DistEmbedding(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """The number of steps, and whose rows they are: int64 [num_embeddings], ascending; None: 0, 1, 2, ..."""
         ids = ascending_ids(self._cluster, policy := self._table.spec.policy)
-        return {"steps": self.steps, "policy": policy, "ids": None if ids is None else torch.from_numpy(ids)}
+        rows = None if ids is None else torch.from_numpy(ids)
+        return {"version": _STATE_VERSION, "steps": self.steps, "policy": policy, "ids": rows}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Set the number of steps; raises ConfigError if there are other vertices or edges."""
+        """Set the number of steps; raises ConfigError if there are other vertices or edges, or it is of another version."""
         self._rows_of(state)
         self.steps = state["steps"]
 
     def _rows_of(self, state: Mapping[str, Any]) -> np.ndarray:
         """int64 [num_embeddings]: where the table has the rows of a state."""
         policy, about = self._table.spec.policy, f"table {self._table.spec.name}"
+        if state.get("version") != _STATE_VERSION:
+            raise ConfigError(f"{about}: state version {state.get('version')!r}; this release reads {_STATE_VERSION}")
         if state["policy"] != policy:
             raise ConfigError(f"{about}: the state's rows are {state['policy']}, these are {policy}")
         if policy == "range":
-            return np.arange(self.num_embeddings)
-        if "ids" not in state:  # of an earlier release
-            if state["dataset_id"] != self._dataset_id:
-                raise ConfigError(
-                    f"{about}: the state's rows lie in the order of dataset {state['dataset_id']}, these in that of "
-                    f"{self._dataset_id}"
-                )
             return np.arange(self.num_embeddings)
         ids = None if state["ids"] is None else state["ids"].cpu().numpy()
         try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atta.client.cluster import credentials_for, resolve_target
 from atta.client.control import Connection
 from atta.errors import ConfigError
 from atta.protos.v1 import backup_pb2
 from atta.wire.clusterfile import prefer
+from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import replicas_of
 
 __all__ = ["promote"]

@@ -155,7 +155,7 @@ def _call(method: str, request: Any, connection: Connection) -> Any:
 
 
 def _remove_unread(folder: VersionFolder, ask: _Ask, keep: int) -> list[int]:
-    """Remove versions that no session reads. None if a daemon does not tell what its sessions read."""
+    """Remove versions that no session reads. None goes if a daemon is down, as it may read any."""
     answers = ask(partial(_call, "UpdateService.Versions", update_pb2.VersionsRequest()), ANSWER_S)
     if down(answers) is not None:
         return []

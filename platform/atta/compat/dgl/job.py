@@ -16,7 +16,7 @@ from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
 from atta.observe.machine.heap import keep_freed
 
-__all__ = ["Job", "barrier", "exit_client", "initialize", "is_initialized", "meeting", "present"]
+__all__ = ["Job", "barrier", "drawing_seed", "exit_client", "initialize", "is_initialized", "meeting", "present"]
 
 PORT = 30_050
 """Port of a line without one in DGL's file of addresses."""
@@ -181,3 +181,10 @@ def _target(ip_config: str | Path) -> str | Path | list[str]:
     if not lines or any(len(words) > 2 or not words[-1].isascii() for words in lines):
         raise DataError(path, "not a file of addresses: wanted is HOST [PORT] in each line")
     return [f"{words[0]}:{words[1] if len(words) == 2 else PORT}" for words in lines]
+
+
+def drawing_seed() -> int:
+    """The seed of all draws: torch's, so that ``torch.manual_seed`` repeats a run."""
+    import torch
+
+    return torch.initial_seed()

@@ -178,16 +178,15 @@ class Journal:
         await self._put(Registered(table.key, client), _nothing, 0)
 
     def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
-        """See ``TableRecorder``. Not for the event loop's own thread."""
+        """Not for the event loop's own thread."""
         asyncio.run_coroutine_threadsafe(self._change(entry, apply, nbytes), self._loop).result()
 
     def note(self, entry: Entry) -> None:
-        """See ``TableRecorder``."""
         if not self._ended:
             self._loop.call_soon_threadsafe(lambda: self._put(entry, _nothing, 0).add_done_callback(_ignore))
 
     def replace(self, tables: Mapping[str, MutableTable], apply: Callable[[int], None]) -> None:
-        """See ``TableRecorder``. Not for the event loop's own thread."""
+        """Not for the event loop's own thread."""
         asyncio.run_coroutine_threadsafe(self._replace(tables, apply), self._loop).result()
 
     async def _change(self, entry: Entry, apply: Callable[[int], None], nbytes: int) -> None:

@@ -53,7 +53,7 @@ class ClusterAccess:
         return Conversation(self, edge_type, self._sources.get((edge_type, EDGES), 0))
 
     async def degree_sums(self, edge_type: str, request: DegreeSums) -> np.ndarray:
-        """See ``DegreeSums``; collected from all owners once per edge type and order."""
+        """Collected from all owners once per edge type and order."""
         key = edge_type, request
         if key not in self._sums:
             self._sums[key] = asyncio.ensure_future(self._collect(*key))

@@ -20,7 +20,6 @@ from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.recorder import Recorder
 from atta.daemon.engine.runner import Ended, RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
-from atta.daemon.engine.session_figures import session_figures
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.engine.tasks import AtHome, TaskResult
 from atta.daemon.links.links import DaemonLinks
@@ -344,7 +343,7 @@ class Engine:
     def session_figures(self) -> list[SessionFigures]:
         """Every open session, in the order of opening. A session that has failed holds no batches any more."""
         views = {view.name: view for view in self._scheduler.sessions(time.monotonic())}
-        return [session_figures(session, views.get(name)) for name, session in self._sessions.items()]
+        return [session.figures(views.get(name)) for name, session in self._sessions.items()]
 
     async def shutdown(self) -> None:
         """Close every session, wait for running tasks, free threads and slots."""

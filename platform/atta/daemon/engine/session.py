@@ -22,10 +22,12 @@ import numpy as np
 from atta.daemon.engine.slots import Slot, SlotPool
 from atta.daemon.live.versions import VersionView
 from atta.errors import AttaError, ConfigError
+from atta.observe.figures import SessionFigures
 from atta.samplers.batch.items import BatchSeeds
 from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
+from atta.scheduler import SessionView
 from atta.wire.nearby import TOKEN_BYTES
 
 __all__ = ["Delivery", "Session", "SessionRequest", "Taken"]
@@ -63,13 +65,13 @@ class SessionRequest:
     def batch_seeds(self, batch: int) -> BatchSeeds:
         """What the batch with this id starts from."""
         part = self.seeds.batch_slice(self.seeds.index_of(batch))
-        chosen = self.seeds.input_id[part]
+        chosen, seeds = (np.asarray(ids[part], np.int64) for ids in (self.seeds.input_id, self.seeds.seeds))
         sources = None if self.sources is None else self.sources[chosen]
         times = None if self.times is None else self.times[chosen]
         if self.types is None:
-            return BatchSeeds(self.seeds.seeds[part], chosen, sources, times, self.exclude)
+            return BatchSeeds(seeds, chosen, sources, times, self.exclude)
         order = np.argsort(self.types[chosen], kind="stable")
-        return BatchSeeds(self.seeds.seeds[part][order], chosen[order], types=self.types[chosen][order])
+        return BatchSeeds(seeds[order], chosen[order], types=self.types[chosen][order])
 
 
 @dataclass(eq=False)
@@ -264,6 +266,30 @@ class Session:
     def version(self) -> int:
         """The version of the tables that all of its batches have."""
         return 0 if self.view is None else self.view.number
+
+    def figures(self, view: SessionView | None) -> SessionFigures:
+        """What the daemon knows of the consumer. ``view``: what the scheduler knows of the batches; None if the session has
+        failed, as the scheduler has then closed it."""
+        request = self.request
+        return SessionFigures(
+            session=self.id,
+            job=request.job,
+            epoch=request.epoch,
+            rank=request.seeds.rank,
+            world_size=request.seeds.world,
+            batches=self.batches,
+            taken=self.sequence + 1,
+            seeds=self.seeds_taken,
+            queued=view.finished if view else 0,
+            in_flight=view.in_flight if view else 0,
+            queued_bytes=view.finished_bytes if view else 0,
+            lent_bytes=self.lent_bytes,
+            score=view.score if view and view.launched < view.batches else None,
+            sigma=view.sigma if view else None,
+            sample_ms=view.sample_ms if view else None,
+            train_ms=view.train_ms if view else None,
+            error=str(self.error or ""),
+        )
 
     def close(self) -> None:
         """Free the slots that are not read.

@@ -35,7 +35,6 @@ class LinkedOwners:
         self._firsts = {t: np.ascontiguousarray(offsets[:-1]) for t, offsets in dataset.book.offsets.items()}
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
-        """See ``AskedOwners``."""
         if any(item.tables or item.version or item.by or item.method.rules.draw is not None for item in items):
             return await self._messages.sample(items, age_ms=age_ms)
         await self._attached(items)
@@ -78,7 +77,6 @@ class LinkedOwners:
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Sequence[np.ndarray]], codec: str = "", *, age_ms: int = 0
     ) -> int:
-        """See ``AskedOwners``."""
         bits = [self._numbers.bits(item.node_type, item.tables) for item in items]
         if codec or not all(bits) or any(item.version for item in items):
             return await self._messages.pull(items, outs, codec, age_ms=age_ms)

@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 import structlog
 
-from atta.daemon.peers.presence import Presence
 from atta.daemon.peers.watching import PeerWatch
 from atta.errors import (
     AttaError,
@@ -32,7 +31,7 @@ from atta.wire.security.credentials import Credentials, TokenHeader, open_async_
 from atta.wire.security.hosts import with_hosts
 from atta.wire.silence import patience_of
 
-__all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink"]
+__all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink", "Presence", "Return"]
 
 CONNECT_S = 15.0
 """How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""
@@ -44,6 +43,37 @@ RETRY_S = 0.1
 """How long to wait before a request is made again, in seconds."""
 
 log = structlog.get_logger("atta.peers")
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A peer is there again: how long it was away (seconds), and whether it has restarted."""
+
+    away_s: float
+    restarted: bool
+
+
+class Presence:
+    """One peer, unknown at first."""
+
+    def __init__(self) -> None:
+        self.incarnation = ""
+        self._lost_at: float | None = None
+
+    def lost(self, now: float) -> bool:
+        """The peer does not answer. True only the first time, until it is there again."""
+        first = self._lost_at is None
+        if first:
+            self._lost_at = now
+        return first
+
+    def met(self, now: float, incarnation: str) -> Return | None:
+        """The peer has told its identity; None: it was neither away nor restarted."""
+        restarted = bool(self.incarnation) and incarnation != self.incarnation
+        lost_at, self._lost_at, self.incarnation = self._lost_at, None, incarnation
+        if lost_at is None and not restarted:
+            return None
+        return Return(0.0 if lost_at is None else now - lost_at, restarted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +325,7 @@ class PeerLink:
         check_release(release_of(reply), self.address)
         found = Identity(reply.part, reply.dataset_id, reply.incarnation)
         check(found, self._meant, Bound.DATA, self.address)
-        self._check_parts(range(reply.part, reply.part + max(1, reply.parts)))
+        self._check_parts(range(reply.part, reply.part + reply.parts))
         if self._alike is not None:
             contract = Contract(reply.contract, reply.operators)
             check_contract(contract, self.address, self._alike.contract, self._alike.address)

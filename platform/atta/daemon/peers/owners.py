@@ -42,11 +42,7 @@ class Owners:
         self._targets = {e: dataset.schema.endpoints(e)[1] for e in dataset.schema.edge_types}
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
-        """See ``AskedOwners``.
-
-        Raises:
-            RemoteError: an owner's answer does not fit the question, or it gives none.
-        """
+        """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
         parts = [_parts(item, self._offsets[self._targets[item.edge_type]]) for item in items]
         owners = sorted({owner for of_item in parts for owner in of_item})
         talks = []
@@ -58,11 +54,7 @@ class Owners:
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
     ) -> int:
-        """See ``AskedOwners``.
-
-        Raises:
-            RemoteError: an owner's answer does not fit the question, or it gives none.
-        """
+        """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
         parts = [_parts(item, self._offsets[item.node_type]) for item in items]
         owners = sorted({owner for of_item in parts for owner in of_item})
         talks = []

@@ -22,7 +22,7 @@ from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
-from atta.wire.contract import NOTHING_KNOWN, Contract
+from atta.wire.contract import Contract
 from atta.wire.identity import Identity
 from atta.wire.messages.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES
 from atta.wire.parts import Addresses, parts_text, replicas_of
@@ -390,13 +390,14 @@ class Peers:
         delay_s: float = 0.0,
         credentials: Credentials | None = None,
         *,
-        contract: Contract = NOTHING_KNOWN,
+        contract: Contract | None = None,
         own: str = "this daemon",
         moved: Callable[[range], Addresses | None] | None = None,
     ) -> None:
-        """``contract``: of this daemon, whose address is ``own``; peers must have the same. ``moved``: see ``PeerLink``."""
+        """``contract``: of this daemon, whose address is ``own``; peers must have the same. None: they may have any.
+        ``moved``: see ``PeerLink``."""
         self._credentials, self._moved = credentials, moved
-        self._alike = Alike(contract, own)
+        self._own, self._alike = own, None if contract is None else Alike(contract, own)
         self._addresses, self._dataset, self._deadline_s, self._delay_s = dict(addresses), dataset, deadline_s, delay_s
         self._peers: dict[int, Peer] = {}
 
@@ -433,7 +434,7 @@ class Peers:
                 await asyncio.sleep(RETRY_S)
             return [self[part].address]
 
-        others = [part for part, there in self._addresses.items() if self._alike.address not in replicas_of(there)]
+        others = [part for part, there in self._addresses.items() if self._own not in replicas_of(there)]
         return sum(await asyncio.gather(*map(missing, sorted(others))), list[str]())
 
     def stats(self) -> dict[str, float]:

@@ -80,7 +80,6 @@ class ControlService:
             operators=self._contract.operators,
             oldest_protocol=OWN.oldest,
             newest_protocol=OWN.newest,
-            features=sorted(OWN.features),
             draining=self._draining(),
             unreached=await self._unreached() if request.reach else [],
             tables_epoch=epoch,

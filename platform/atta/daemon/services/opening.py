@@ -18,6 +18,7 @@ from atta.daemon.services.jobs import check_printable
 from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
+from atta.observe.machine.heap import apart_from_heap
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
@@ -106,7 +107,7 @@ class Openings:
         """
         opening = self._openings.get(name)
         if opening is None:
-            checked = asyncio.get_running_loop().run_in_executor(None, check)
+            checked = asyncio.get_running_loop().run_in_executor(None, _checked, check)
             # Perhaps nobody waits for the result any more: its exception counts as seen.
             checked.add_done_callback(lambda future: future.cancelled() or future.exception())
             opening = self._openings[name] = _Opening(digest, checked)
@@ -121,6 +122,12 @@ class Openings:
                 del self._openings[name]
         self.refuse_ended(name)
         return result
+
+
+def _checked(check: Callable[[], SessionRequest]) -> SessionRequest:
+    """The result of ``check``. To put many seeds into order takes six times their memory for a moment."""
+    with apart_from_heap():
+        return check()
 
 
 def unknown(name: str) -> UnknownNameError:
@@ -266,7 +273,7 @@ def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: in
         pad=request.pad,
         position=chosen.position,
     )
-    return plan if chosen.places is None else replace(plan, seeds=chosen.internal[plan.input_id])
+    return (plan if chosen.places is None else replace(plan, seeds=chosen.internal[plan.input_id])).narrowed()
 
 
 def least_bytes(plan: Plan, schema: Schema, request: SessionRequest) -> int:

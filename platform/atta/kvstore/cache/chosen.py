@@ -41,13 +41,12 @@ class ChosenRows:
         return np.asarray(slots[self._present[slots] != every])
 
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
-        """See ``CachedRows``. It needs no lock, because a slot always belongs to one vertex and its bits are never
+        """It needs no lock, because a slot always belongs to one vertex and its bits are never
         cleared."""
         need = bits_of(self.tables, tables)
         return Lookup(*kernels.split_cached(self.index, self._present, ids, positions, starts, need=need))
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
-        """See ``CachedRows``."""
         bits = bits_of(self.tables, tables)
         chosen = np.flatnonzero(slots >= 0)
         chosen = chosen[self._present[slots[chosen]] & bits != bits]  # other batches may have brought them by now

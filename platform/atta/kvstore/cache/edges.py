@@ -162,7 +162,7 @@ class EdgeCache:
     def split(
         self, node_type: str, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-        """See ``KeptEdges``. Rows are int32, everything else is int64; the order of ``ids`` is kept."""
+        """Rows are int32, everything else is int64; the order of ``ids`` is kept."""
         vertices = self._vertices.get(node_type)
         if vertices is None:
             return None

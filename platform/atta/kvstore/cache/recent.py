@@ -43,13 +43,13 @@ class RecentRows:
         self.tables = empty_rows(specs, count)
 
     def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
-        """See ``CachedRows``; raises ValueError for an id outside its owner's range."""
+        """Raises ValueError for an id outside its owner's range."""
         ids, positions, starts = (np.ascontiguousarray(a, dtype=np.int64) for a in (ids, positions, starts))
         found = self.index.look_up(ids, positions, starts, bits_of(self.tables, tables))
         return Lookup(*found, Pins(self.index, found[0]))
 
     def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
-        """See ``CachedRows``. Here ``slots`` are ids, because a slot is chosen only when the row has come."""
+        """Here ``slots`` are ids, because a slot is chosen only when the row has come."""
         chosen = np.flatnonzero(slots >= 0)
         if not len(chosen):
             return

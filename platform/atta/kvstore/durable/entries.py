@@ -24,17 +24,14 @@ _PUSHED = struct.Struct("<QQQqqQ")
 _CREATED = struct.Struct("<QQQ")
 _WORD = struct.Struct("<Q")
 _VERSION, _STEP, _ARRAY = 1, 2, 4  # flags of a push; the place of its array is in the bits above them
-_BY_ID = 1  # flag of a creation
+_BY_ID = 1  # flag of every creation: its rows begin with what their ids say, not their numbers
 
 Buffer = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A table was created: ``rows`` rows from global row ``first_row`` on.
-
-    ``by_id``: what rows of vertices and edges began with depends on these. Releases without this took row numbers.
-    """
+    """A table was created: ``rows`` rows from global row ``first_row`` on."""
 
     KIND: ClassVar[int] = 1
     key: int
@@ -42,12 +39,11 @@ class Created:
     first_row: int
     rows: int
     table_id: int
-    by_id: bool = True
 
     def encode(self) -> Sequence[Buffer]:
         """The body."""
         text = json.dumps(self.spec.to_dict()).encode()
-        head = _HEAD.pack(self.KIND, 0, _BY_ID if self.by_id else 0, len(text), self.key)
+        head = _HEAD.pack(self.KIND, 0, _BY_ID, len(text), self.key)
         return [_padded(head + _CREATED.pack(self.first_row, self.rows, self.table_id) + text)]
 
 
@@ -168,10 +164,12 @@ def _decoded(body: memoryview) -> Entry:
     at = _HEAD.size
     match kind:
         case Created.KIND:
+            if flags != _BY_ID:
+                raise ValueError(f"a creation with the flags {flags}; this release does not know them")
             first_row, rows, table_id = _CREATED.unpack_from(body, at)
             at += _CREATED.size
             spec = MutableSpec.from_json(bytes(body[at : at + count]).decode())
-            return Created(key, spec, first_row, rows, table_id, bool(flags & _BY_ID))
+            return Created(key, spec, first_row, rows, table_id)
         case Deleted.KIND:
             return Deleted(key)
         case Whole.KIND:

@@ -34,9 +34,6 @@ beginning of what it was writing, without the mark at its end: a *torn tail*, wh
 If a record does not fit and the mark, or a later record, says that it had been written, it is *damage*: it may have been
 acknowledged, so it is never cut off silently. If groups are forced to the disk, a mark proves nothing: a power cut may
 have left it without its group.
-
-Files of version 1 are read, too. They were never written over and have no end marks, so a last record of its full size
-that does not fit is damage, unless it is all zeros, as a file system that crashed leaves it.
 """
 
 from __future__ import annotations
@@ -61,7 +58,7 @@ __all__ = [
     "frame",
 ]
 
-VERSION, _WITHOUT_MARKS = 2, 1
+VERSION = 2
 _FILE = struct.Struct("<8sII16sQQQ")
 _RECORD = struct.Struct("<4sIQQQ")
 _SUM = struct.Struct("<Q")
@@ -89,12 +86,11 @@ class LogHeader:
     epoch: int
     before: LogPosition
     forced: bool
-    version: int = VERSION
 
     def encode(self) -> bytes:
         """64 bytes."""
         place = (self.epoch, self.before.lsn + 1, self.before.chain)
-        head = _FILE.pack(_FILE_MAGIC, self.version, int(self.forced), self.store_id, *place)
+        head = _FILE.pack(_FILE_MAGIC, VERSION, int(self.forced), self.store_id, *place)
         return head + _SUM.pack(xxhash.xxh3_64_intdigest(head))
 
     @classmethod
@@ -106,13 +102,13 @@ class LogHeader:
         magic, version, forced, store_id, epoch, first, chain = _FILE.unpack_from(head)
         if magic != _FILE_MAGIC:
             raise ValueError("not a log of tables")
-        if version not in (_WITHOUT_MARKS, VERSION):
-            raise ValueError(f"format version {version}; this release reads versions {_WITHOUT_MARKS} and {VERSION}")
+        if version != VERSION:
+            raise ValueError(f"format version {version}; this release reads version {VERSION}")
         if _SUM.unpack_from(head, _FILE.size)[0] != xxhash.xxh3_64_intdigest(head[: _FILE.size]):
             raise ValueError("the header is altered: its checksum differs")
         if not first or forced > 1:
             raise ValueError(f"the header is malformed: first record {first}, forced {forced}")
-        return cls(store_id, epoch, LogPosition(first - 1, chain), bool(forced), version)
+        return cls(store_id, epoch, LogPosition(first - 1, chain), bool(forced))
 
 
 def frame(parts: Sequence[Buffer], after: LogPosition, stable: int) -> tuple[bytes, LogPosition]:
@@ -171,19 +167,18 @@ class LogReader:
             cause, size = self._next()
             if cause:
                 self._marked = self._is_end()
-                written = self._was_written() or (self._header.version == _WITHOUT_MARKS and self._is_whole(size))
-                self.damage = cause if not self._marked and written else ""
+                self.damage = cause if not self._marked and self._was_written() else ""
                 return
             start = self.end + RECORD_HEADER_BYTES
             self.end = start + size
             yield Record(self.position.lsn, self._data[start : self.end])
 
     def _next(self) -> tuple[str, int]:
-        """What is wrong with the record at ``end`` ("": nothing), and the size of its body (-1: not known)."""
+        """What is wrong with the record at ``end`` ("": nothing), and the size of its body."""
         data, at = self._data, self.end
         head = _header_at(data, at)
         if head is None:
-            return "the header of a record is altered", -1
+            return "the header of a record is altered", 0
         size, lsn, _, chain = head
         if lsn != self.position.lsn + 1:
             return f"record {lsn} follows record {self.position.lsn}", size
@@ -197,13 +192,6 @@ class LogReader:
         """Whether the end mark lies at ``end``."""
         head = _header_at(self._data, self.end, _END_MAGIC)
         return head is not None and (head[1], head[3]) == (self.position.lsn + 1, self.position.chain)
-
-    def _is_whole(self, size: int) -> bool:
-        """Whether the record at ``end`` has all its bytes, if ``size`` (-1: not known) is that of its body."""
-        rest = self._data[self.end :]
-        if len(rest) < RECORD_HEADER_BYTES + max(0, size) or self._header.forced:
-            return False  # a forced group has come to the disk with all before it, or was never acknowledged
-        return bool(np.frombuffer(rest, np.uint8).any())
 
     def _was_written(self) -> bool:
         """Whether a later record, or the end mark, says that the record at ``end`` had been written: it is damaged."""

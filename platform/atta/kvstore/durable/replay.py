@@ -57,7 +57,7 @@ class Replay:
     def _create(self, lsn: int, entry: Created) -> None:
         if entry.key in self._tables:
             return
-        ids = self._ids(entry.spec) if entry.by_id else None
+        ids = self._ids(entry.spec)
         table = MutableTable(entry.spec, entry.first_row, entry.rows, table_id=entry.table_id, ids=ids)
         table.key, table.lsn = entry.key, lsn
         self._tables[entry.key] = table

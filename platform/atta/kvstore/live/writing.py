@@ -158,7 +158,7 @@ class RowWriter:
 
     @property
     def edge_ids(self) -> Mapping[str, int]:
-        """See ``EdgeWriter``: rows bring no edges."""
+        """Rows bring no edges."""
         return {}
 
     def write(self, part: int, to: Path) -> list[str]:

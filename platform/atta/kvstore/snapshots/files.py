@@ -50,7 +50,7 @@ class Saved:
         created_rows: number of rows when the shard was created.
         step: number of the optimiser's steps so far.
         clients: as ``Sequences.to_json`` describes them.
-        table_id: the same in all shards of the table; 0 in snapshots of earlier versions.
+        table_id: the same in all shards of the table; 0: not used.
         whole: whether all shards are known to have been created.
         over: as ``Sequences.over`` says. This and what follows is for a daemon that goes on with its own tables.
         load_id, key, lsn: as the table has them.
@@ -112,9 +112,8 @@ def read_saved(folder: Path) -> tuple[Saved, dict[str, FileRecord]]:
             raise ValueError(f"{rows} rows from row {first_row} on; there may be {spec.limit}")
         clients = value["clients"]
         Sequences.from_json(clients)
-        table_id, whole = _count(value.get("table_id", 0)), bool(value.get("whole", True))
-        over = list(value.get("over", ()))
-        place = [_count(value.get(name, 0)) for name in ("load_id", "key", "lsn")]
+        table_id, whole, over = _count(value["table_id"]), bool(value["whole"]), list(value["over"])
+        place = [_count(value[name]) for name in ("load_id", "key", "lsn")]
         shapes = array_shapes(spec, rows)
         records = {name: FileRecord.from_json(value["files"][name], path, name) for name in shapes}
     except (KeyError, TypeError, ValueError) as error:

@@ -33,9 +33,9 @@ MAX_BESIDE = 8
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``tables``: names of the tables. ``snapshot_id``: "" in snapshots older than ids. ``written_ns``: time of writing
-    by this owner's clock, in nanoseconds since 1970. ``dataset_id``: whose vertices and edges the rows belong to; "":
-    of none, or the snapshot is older than this."""
+    """``tables``: names of the tables. ``snapshot_id``: "" if a single daemon has saved its tables. ``written_ns``: time
+    of writing by this owner's clock, in nanoseconds since 1970. ``dataset_id``: whose vertices and edges the rows belong
+    to; "": of none."""
 
     tables: tuple[str, ...]
     snapshot_id: str
@@ -54,8 +54,7 @@ def read_contents(folder: Path) -> Contents:
     """Read the manifest of a snapshot; raises DataError naming it."""
     path = folder / MANIFEST
     value = read_sealed(path, "a snapshot of mutable tables", _FORMAT, _VERSION)
-    names, snapshot_id, written = value.get("tables"), value.get("id", ""), value.get("written_ns", 0)
-    dataset_id = value.get("dataset", "")
+    names, snapshot_id, written, dataset_id = (value.get(name) for name in ("tables", "id", "written_ns", "dataset"))
     try:
         for name in names if isinstance(names, list) else [names]:
             check_name(name)

@@ -1,13 +1,17 @@
-"""The heap of a process that trains: keep freed memory, or give it back. Without glibc nothing happens."""
+"""The heap of a process: keep freed memory, or give it back. Without glibc nothing happens."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["give_back_freed", "keep_freed"]
+__all__ = ["apart_from_heap", "give_back_freed", "keep_freed"]
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of mallopt(3)
+_APART, _KEPT = 1 << 20, 32 << 20
+"""Bytes of the smallest blocks that lie apart from the heap, meanwhile and otherwise."""
 _SETTINGS = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_"}
 
 
@@ -33,3 +37,20 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+@contextmanager
+def apart_from_heap() -> Iterator[None]:
+    """Within this, large blocks lie apart from the heap: when they are freed, they go back to the kernel.
+
+    A daemon keeps what it frees, for its batches. Work that takes much memory once should leave nothing behind.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    mallopt(_MMAP_THRESHOLD, _APART)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_THRESHOLD, _KEPT)

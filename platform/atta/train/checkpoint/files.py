@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,32 @@ from atta.partition.disk.files import open_regular
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
 
-__all__ = [
-    "BEST",
-    "BEST_WEIGHTS",
-    "LAST",
-    "MID_EPOCH_VERSION",
-    "VERSION",
-    "check_folder",
-    "read_file",
-    "seal",
-    "write_file",
-]
+__all__ = ["BEST", "BEST_WEIGHTS", "LAST", "VERSION", "RunPlace", "check_folder", "read_file", "seal", "write_file"]
 
 LAST = "checkpoint.pt"
 BEST = "best.pt"
 BEST_WEIGHTS = "best.safetensors"
-VERSION = 1
-MID_EPOCH_VERSION = 2
-"""Of a checkpoint in mid-epoch. Releases that cannot go on from one refuse it."""
+VERSION = 2
 _MARK = b"atta-xxh3:"  # then 16 hex digits, which end the file
 _DIGITS = 16
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """The next batch of a run.
+
+    Attributes:
+        epoch: number of complete epochs.
+        batch: batches of the epoch under way that each trainer has done; 0: the epoch has not begun.
+        step: optimiser steps of the epoch under way.
+    """
+
+    epoch: int
+    batch: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.step}"
 
 
 def check_folder(folder: str | Path) -> None:
@@ -68,7 +75,8 @@ def check_folder(folder: str | Path) -> None:
 
 
 def read_file(path: Path, device: torch.device) -> dict[str, Any]:
-    """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, or damaged."""
+    """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, damaged, or of
+    another version."""
     try:
         with open_regular(path) as file:
             content = file.read()
@@ -82,6 +90,8 @@ def read_file(path: Path, device: torch.device) -> dict[str, Any]:
         raise DataError(path, f"cannot be read as a checkpoint: {cause}") from error
     if not isinstance(saved, dict):
         raise DataError(path, "is no checkpoint")
+    if saved.get("version") != VERSION:
+        raise DataError(path, f"checkpoint version {saved.get('version')!r}; this release reads version {VERSION}")
     return saved
 
 

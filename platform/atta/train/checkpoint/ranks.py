@@ -12,8 +12,7 @@ import torch
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import remove_partial_file
-from atta.train.checkpoint.files import VERSION, read_file, write_file
-from atta.train.checkpoint.place import RunPlace
+from atta.train.checkpoint.files import VERSION, RunPlace, read_file, write_file
 
 __all__ = ["RankShare", "load_rank", "load_shares", "prune_ranks", "save_rank"]
 
@@ -69,8 +68,8 @@ def _read(folder: str | Path, rank: int, at: RunPlace, device: torch.device, wor
     if not path.exists():
         raise DataError(path, f"is missing: the checkpoint of {_words(at)} goes with a file of each trainer")
     saved = read_file(path, device)
-    if saved.get("version") != VERSION or not isinstance(saved.get("state"), dict):
-        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
+    if not isinstance(saved.get("state"), dict):
+        raise DataError(path, "has no state of a trainer")
     told = saved.get("world")
     if type(told) is not int or world not in (None, told):
         raise DataError(path, f"was made with --trainers {told}, not {world or 'a number of them'}")

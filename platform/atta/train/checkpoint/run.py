@@ -12,8 +12,7 @@ import torch
 from atta.errors import DataError
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
-from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, MID_EPOCH_VERSION, VERSION, read_file, write_file
-from atta.train.checkpoint.place import RunPlace
+from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, VERSION, RunPlace, read_file, write_file
 from atta.train.checkpoint.weights import EMBEDDINGS, IDS, SavedEmbeddings, bare
 from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
@@ -23,7 +22,6 @@ __all__ = ["SavedRun", "load_checkpoint", "place_in", "remove_best", "save_best"
 
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
 _KEPT = (*_SHAPE, "lr_schedule", "target", "edge_type")  # settings that a run cannot change on its way
-_EARLIER = {"task": "classes", "lr_schedule": "none", "decoder": "dot"}  # what files of earlier versions lack
 
 
 class SavedRun(NamedTuple):
@@ -64,7 +62,7 @@ def save_checkpoint(
     """
     place = place or RunPlace(len(epochs))
     state = {
-        "version": MID_EPOCH_VERSION if place.batch else VERSION,
+        "version": VERSION,
         "shape": _shape(config),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -123,22 +121,19 @@ def load_checkpoint(
     if not path.is_symlink() and not path.exists():
         return SavedRun([], RunPlace(0))
     saved = read_file(path, device)
-    if saved.get("version") not in (VERSION, MID_EPOCH_VERSION):
-        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
     shape = saved.get("shape", {})
     if not isinstance(shape, dict):
         raise DataError(path, "does not tell its model")
     for name, value in _shape(config).items():
-        was = shape.get(name, _EARLIER.get(name))
-        if was != value:
+        if (was := shape.get(name)) != value:
             raise DataError(path, f"was made with {name} {was}, not {value}")
     try:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         if schedule is not None:
-            schedule.load_state_dict(saved.get("schedule", {}))
+            schedule.load_state_dict(saved["schedule"])
         epochs = [EpochReport.from_dict(e) for e in saved["epochs"]]
-        return SavedRun(epochs, RunPlace(**{**saved.get("loader", {}), "epoch": len(epochs)}))
+        return SavedRun(epochs, RunPlace(**{**saved["loader"], "epoch": len(epochs)}))
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise DataError(path, f"does not fit this dataset and model: {error}") from error
 
@@ -153,4 +148,4 @@ def place_in(folder: str | Path) -> RunPlace:
 
 
 def _shape(config: TrainSettings) -> dict[str, Any]:
-    return {name: getattr(config, name, _EARLIER.get(name)) for name in _KEPT}  # not every strategy has them all
+    return {name: getattr(config, name, None) for name in _KEPT}  # not every strategy has them all

@@ -14,13 +14,13 @@ from atta.client.cluster import Cluster
 from atta.client.tables.rows import rows_of_all
 from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
-from atta.train.checkpoint.files import BEST, LAST, MID_EPOCH_VERSION, VERSION, read_file
+from atta.train.checkpoint.files import BEST, LAST, read_file
 
 __all__ = ["EMBEDDINGS", "IDS", "NO_EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
 
 EMBEDDINGS = "embeddings."
 """Where weights have the rows of node types without features."""
-IDS, DATASET = "embedding_ids", "dataset_id"
+IDS = "embedding_ids"
 """Where files have the vertices of rows; see ``SavedEmbeddings``."""
 NO_EMBEDDINGS = f"has no embeddings: runs write them into {BEST}, after an epoch that was the best or at their end"
 """What is wrong with a checkpoint of a model that needs some."""
@@ -36,29 +36,25 @@ class SavedEmbeddings:
         rows: [vertices, width] by node type, by ascending user ids.
         ids: int64 [vertices], ascending, of the types whose ids are other numbers than 0, 1, 2, ...
         path: of their file.
-        dataset_id: of a file of an earlier release: rows lie in the order of the tables of this dataset. Else None.
     """
 
     rows: Mapping[str, torch.Tensor]
     ids: Mapping[str, torch.Tensor]
     path: Path = Path()
-    dataset_id: str | None = None
 
     @classmethod
     def taken(cls, path: Path, saved: Mapping[str, Any], weights: dict[str, torch.Tensor]) -> SavedEmbeddings:
         """Those of a file that was read, out of its ``weights``; raises DataError if it does not tell the vertices."""
         names = [name for name in weights if name.startswith(EMBEDDINGS)]
         rows = {name.removeprefix(EMBEDDINGS): weights.pop(name) for name in names}
-        ids, dataset_id = saved.get(IDS), saved.get(DATASET)
-        if not isinstance(ids, dict | None) or not isinstance(dataset_id, str | None):
-            raise DataError(path, "does not tell whose embeddings it has")
-        if rows and ids is None and dataset_id is None:
+        ids = saved.get(IDS)
+        if not isinstance(ids, dict | None) or (rows and ids is None):
             raise DataError(path, "does not tell whose embeddings it has")
         _check_tensors(path, ids or {})
         for node_type, of_type in rows.items():
             if of_type.dim() != 2:
                 raise DataError(path, f"embeddings of {node_type}: {list(of_type.shape)}, not a row for each vertex")
-        return cls(rows, ids or {}, path, dataset_id)
+        return cls(rows, ids or {}, path)
 
     def places(self, cluster: Cluster, node_type: str) -> np.ndarray:
         """int64 [vertices]: where a table of the cluster has each row of a type.
@@ -67,14 +63,6 @@ class SavedEmbeddings:
             DataError: the graph has other vertices of this type.
         """
         count, ids = len(self.rows[node_type]), self.ids.get(node_type)
-        if self.dataset_id is not None:
-            if self.dataset_id != cluster.dataset_id:
-                raise DataError(
-                    self.path,
-                    f"its embeddings lie in the order of dataset {self.dataset_id}, as earlier releases wrote them; this is "
-                    f"{cluster.dataset_id}",
-                )
-            return np.arange(count)
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (count,)):
             raise DataError(self.path, f"embeddings of {node_type}: {count} rows, ids {ids.dtype} {list(ids.shape)}")
         try:
@@ -111,8 +99,6 @@ def load_model(folder: str | Path) -> SavedModel:
     if path is None:
         raise DataError(folder, f"has no {BEST} and no {LAST}: not a folder of atta train --checkpoint")
     saved = read_file(path, torch.device("cpu"))
-    if saved.get("version") not in (VERSION, MID_EPOCH_VERSION):
-        raise DataError(path, f"checkpoint version {saved.get('version')!r}, this is {VERSION}")
     shape, weights = saved.get("shape"), saved.get("model")
     if not isinstance(shape, dict) or not isinstance(weights, dict):
         raise DataError(path, "has no model")

@@ -134,7 +134,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     @torch.no_grad()
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``. It is the same forward as in training, on subgraphs of the same kind, or an exact one."""
+        """It is the same forward as in training, on subgraphs of the same kind, or an exact one."""
         self.cooperative.eval()
         tally = torch.stack([self.objective.empty_tally(self.device)] * max(1, len(self.splits)))
         sent = 0

@@ -39,8 +39,9 @@ def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta
         UnavailableError: a daemon does not answer.
         DataError: a file of the credentials is missing or damaged.
     """
-    from atta.client.cluster import connect_all, resolve_target
+    from atta.client.cluster import connect_all
     from atta.wire.clusterfile import ended_daemon
+    from atta.wire.named import resolve_target
     from atta.wire.parts import groups_of, replicas_of
     from atta.wire.security.credentials import Credentials
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError
-from atta.observe.printable import printable
+from atta.observe.printable import first_line, printable
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
@@ -169,7 +169,7 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
     run unless the configuration names running ones.
     """
     import atta
-    from atta.client.cluster import resolve_target
+    from atta.wire.named import resolve_target
     from atta.wire.parts import replicas_of
 
     if config.cluster is not None:
@@ -232,16 +232,12 @@ def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaEr
             codes = {rank: f.exitcode for rank, f in _failures(error).items()}
             return first_cause(folder, codes, others=nodes.count > 1, silent=silent, ranks=ranks)
         except DistError as error:  # between launchers: errors of trainers are ChildFailedErrors
-            raise AttaError(f"{nodes}: the others did not come or went away: {_first_line(error)}") from None
+            raise AttaError(f"{nodes}: the others did not come or went away: {first_line(error)}") from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise AttaError(f"training was stopped by {error.sigval.name}") from None
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _failures(error: Any) -> Mapping[int, Any]:

@@ -25,6 +25,7 @@ from atta.client.inference.task import INNER_PRODUCTS, InferenceTask, PairScore,
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
+from atta.observe.printable import first_line
 from atta.observe.progress import Progress
 from atta.partition.graph.strings import as_strings
 from atta.partition.schema import split_edge_type
@@ -349,7 +350,7 @@ class PredictJob:
             torch.empty(0, device=device)
             return device
         except (RuntimeError, AssertionError) as error:  # the latter where torch was built without the device
-            raise ConfigError(f"device {self.device!r}: {str(error).partition(chr(10))[0]}") from None
+            raise ConfigError(f"device {self.device!r}: {first_line(error)}") from None
 
     def _check_kind(self, saved: SavedModel) -> str:
         """Refuse a kind of prediction that a model's task does not give; returns the task."""

@@ -27,6 +27,7 @@ from atta.client.folder import OwnFolder
 from atta.client.tables.string_ids import Numbers, StringIds, Strings
 from atta.errors import AttaError, ConfigError
 from atta.observe import lastwords
+from atta.observe.machine.ending import end_with_parent
 from atta.observe.progress import Progress
 from atta.observe.versions import machine, versions
 from atta.partition.graph.strings import NAME, to_rows
@@ -119,7 +120,7 @@ class _Stored:
         self.ids, self.tables = _StoredIds(dataset), self
 
     def locate(self, policy: str, ids: np.ndarray) -> np.ndarray:
-        """See ``ClusterTables.locate``; vertices only."""
+        """Vertices only."""
         return self._dataset.to_internal(policy.removeprefix("nodes:"), ids)
 
 
@@ -267,8 +268,6 @@ def _ended(code: int) -> str:
 
 def main(folder: str, rank: int) -> int:
     """Do the part of process ``rank``; returns the exit code."""
-    from atta.train.launching.worker import end_with_parent
-
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         from atta.train.launching.handing import connect_handed

@@ -6,7 +6,6 @@ that fails writes ``failure-RANK.json``.
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
 import socket
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, NonFiniteError
+from atta.observe.machine.ending import end_with_parent, heed_interrupts
 from atta.observe.machine.heap import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
@@ -34,10 +34,7 @@ from atta.train.strategies import STRATEGIES
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["end_with_parent", "heed_interrupts", "main", "run"]
-
-REPEATED_S = 0.05
-"""How much later an interrupt that was lost is repeated."""
+__all__ = ["main", "run"]
 
 
 def run(
@@ -163,26 +160,6 @@ def _prepare() -> None:
     keep_freed()
     heed_interrupts()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-
-
-def heed_interrupts() -> None:
-    """Repeat an interrupt that arrives in a destructor: Python prints it there, and goes on."""
-    printed = sys.unraisablehook
-
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(REPEATED_S, _thread.interrupt_main).start()  # later: else it would arrive in this function
-        else:
-            printed(unraisable)
-
-    sys.unraisablehook = hook
-
-
-def end_with_parent(parent: int) -> None:
-    """End this process when ``parent`` is not its parent any more; for a thread of its own."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class StoreGroup(dist.ProcessGroup):
             ended, self._live = self._live, None
             ended.abort()  # so that the others learn at once if this member has failed
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         (tensor,), opts = tensors, opts or dist.AllreduceOptions()
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.allreduce([held], opts))
@@ -96,7 +96,7 @@ class StoreGroup(dist.ProcessGroup):
         tensor.copy_(reduction(torch.stack(self._of_all(tensor))))
         return _Done()
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         (tensor,), root = tensors, opts.rootRank
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.broadcast([held], opts))
@@ -106,7 +106,7 @@ class StoreGroup(dist.ProcessGroup):
         self._read(f"{name}/{root}", tensor)  # the root also: its former life may have told something else
         return _Done()
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override] # noqa: D102
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.reduce([held], opts))
@@ -116,17 +116,17 @@ class StoreGroup(dist.ProcessGroup):
             tensor.copy_(found)
         return _Done()
 
-    def barrier(self, opts: Any = None) -> Work:  # noqa: D102
+    def barrier(self, opts: Any = None) -> Work:
         return self.allreduce([torch.zeros(1)])
 
-    def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int = 0) -> Work:  # noqa: D102
+    def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int = 0) -> Work:
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.send([held], to, tag), back=False)
         self._put(self._message(self._rank, to), tensor)
         return _Done()
 
-    def recv(self, tensors: Sequence[torch.Tensor], sender: int, tag: int = 0) -> Work:  # noqa: D102
+    def recv(self, tensors: Sequence[torch.Tensor], sender: int, tag: int = 0) -> Work:
         (tensor,) = tensors
         if self._live is not None:
             return self._through(tensor, lambda held: self._live.recv([held], sender, tag))

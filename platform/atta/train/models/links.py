@@ -53,7 +53,6 @@ class Dot(PairDecoder):
         return (sources * targets).sum(-1)
 
     def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See ``PairDecoder``."""
         return sources @ targets.T
 
 
@@ -69,7 +68,6 @@ class DistMult(PairDecoder):
         return (sources * self.relation * targets).sum(-1)
 
     def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See ``PairDecoder``."""
         return (sources * self.relation) @ targets.T
 
 

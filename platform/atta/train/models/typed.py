@@ -94,7 +94,6 @@ class TypedModel(TypedLayers):
     """
 
     def __init__(self, config: TrainSettings, reach: TypeReach, outputs: int) -> None:
-        """See ``TypedLayers``."""
         super().__init__(config, reach)
         self.decoder = torch.nn.Linear(config.hidden, outputs)
 
@@ -122,7 +121,6 @@ class TypedLinkModel(TypedLayers):
     def __init__(
         self, config: TrainSettings, reach: TypeReach, ends: tuple[str, str], decoder: torch.nn.Module
     ) -> None:
-        """See ``TypedLayers``."""
         super().__init__(config, reach)
         self.ends, self.link_decoder = ends, decoder
         self.outputs: Any = LayersByType({t: torch.nn.Linear(config.hidden, config.hidden) for t in sorted(set(ends))})

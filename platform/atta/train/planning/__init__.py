@@ -9,7 +9,6 @@ sentences), ``count`` and ``boundary`` (sizes of a dataset), ``probe`` and ``loo
 ``sizes``, ``rates``, ``forecast``, ``explain`` and ``paper`` are pure: no files, no clock, no torch.
 """
 
-from atta.observe.settings import earlier_classes
 from atta.train.planning.count import Question, Servers, count_sizes, open_servers
 from atta.train.planning.explain import Advice, advise
 from atta.train.planning.forecast import Forecast
@@ -34,8 +33,3 @@ __all__ = [
     "forecasts",
     "open_servers",
 ]
-
-# Names of earlier versions. They go with version 0.2.
-__getattr__ = earlier_classes(
-    __name__, {"MiniBatch": MeanBatch, "Network": PlannedModel, "Setting": Expansion, "Share": ServerWork}
-)

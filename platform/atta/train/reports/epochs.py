@@ -54,7 +54,7 @@ class EpochReport:
         rows: what trainers read of each other's rows; None for strategies in which servers do not.
         metrics: every figure of validation and test by name, such as ``val_accuracy`` or ``test_mae``, those of the task
             first.
-        learning_rate: of this epoch; None if an earlier version trained it.
+        learning_rate: of this epoch; None: it is not known.
         pipeline: figures of intervals and workers by name, of all trainers together (docs/async.md); empty for strategies
             without them.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
@@ -113,7 +113,7 @@ class EpochReport:
         return replace(self, val_accuracy=accuracies[0], test_accuracy=accuracies[1], metrics=dict(metrics))
 
     def metric(self, name: str) -> float | None:
-        """The figure ``name``; None if it is not known. Earlier versions saved accuracies only."""
+        """The figure ``name``; None if it is not known."""
         accuracies = {"val_accuracy": self.val_accuracy, "test_accuracy": self.test_accuracy}
         return self.metrics.get(name, accuracies.get(name))
 

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
+from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option
 
 __all__ = [
-    "DEEP_MODELS", "DEVICES", "LEARNING_TASKS", "LR_SCHEDULES", "MODELS", "MOST_LAYERS", "MOST_PROCESSES",
-    "ONE_PER_CORE", "REGRESSION_LOSSES", "TYPED_MODELS", "TrainSettings",
-]  # fmt: skip
+    "DEEP_MODELS",
+    "DEVICES",
+    "LEARNING_TASKS",
+    "LR_SCHEDULES",
+    "MODELS",
+    "MOST_LAYERS",
+    "MOST_PROCESSES",
+    "ONE_PER_CORE",
+    "REGRESSION_LOSSES",
+    "TYPED_MODELS",
+    "EarlyStop",
+    "TrainSettings",
+    "epoch_seed",
+    "parse_early_stop",
+    "patience_of",
+]
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
@@ -19,6 +33,7 @@ DEVICES = ("auto", "cpu", "cuda")
 LEARNING_TASKS = ("auto", "classes", "labels", "regression", "link", "edge-classes", "unsupervised", "dgi")
 REGRESSION_LOSSES = ("mse", "mae")
 LR_SCHEDULES = ("none", "cosine", "step", "plateau")
+_SEEDS = 1 << 64
 DEFAULT_LAYERS = 3
 MOST_LAYERS = 1000
 """Of models on whole graphs; GraNNDis trains up to 112."""
@@ -161,3 +176,29 @@ class TrainSettings:
     def depth(self) -> int:
         """Number of layers."""
         return self.layers or DEFAULT_LAYERS
+
+
+def epoch_seed(seed: int, epoch: int, rank: int = 0, world: int = 1) -> int:
+    """A seed of each rank in each epoch, below 2**64: torch and numpy take no larger ones."""
+    return ((seed * 1_000_003 + epoch) * world + rank) % _SEEDS
+
+
+class EarlyStop(NamedTuple):
+    """``--early-stop``: a metric of validation, and after how many evaluations without a better one a run stops."""
+
+    metric: str
+    patience: int
+
+
+def parse_early_stop(text: str) -> EarlyStop:
+    """Read ``METRIC:PATIENCE``. Raises ConfigError."""
+    metric, colon, number = text.rpartition(":")
+    metric = metric.strip().removeprefix("val_")
+    if not (colon and metric and number.isdecimal() and int(number)):
+        raise ConfigError(f"--early-stop {text}: give METRIC:PATIENCE, such as loss:5")
+    return EarlyStop(metric, int(number))
+
+
+def patience_of(settings: TrainSettings) -> int | None:
+    """Evaluations in a row without a better figure after which a run stops; None: it does not."""
+    return settings.patience if settings.early_stop is None else parse_early_stop(settings.early_stop).patience

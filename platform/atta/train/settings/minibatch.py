@@ -34,7 +34,6 @@ class MinibatchSettings(LinkSettings):
         Option(
             "Seeds of a trainer: near it (fewer remote rows), or of one order for any number of partitions.",
             choices=("local", "global"),
-            was="seeds",
         ),
     ] = "local"
     eval_num_neighbors: Annotated[

@@ -101,7 +101,7 @@ class DaemonTable:
         return torch.from_numpy(np.array(self._any.locate(ids)))
 
     def publish(self, layer: int, direction: Direction, rows: torch.Tensor, values: torch.Tensor, version: int) -> None:
-        """See ``RepTable.publish``. The rows are under way until ``flush``.
+        """The rows are under way until ``flush``.
 
         Raises:
             RemoteError, UnknownNameError: a daemon does not answer, or does not have the table any more.
@@ -122,7 +122,7 @@ class DaemonTable:
         self._sent.append(table.push(rows.cpu().numpy(), data, version=version, codec=self._codec))
 
     def fetch(self, layer: int, direction: Direction, rows: torch.Tensor, rule: Rule) -> Fetched:
-        """See ``RepTable.fetch``; all rows of an answer are of the same synchronisations.
+        """All rows of an answer are of the same synchronisations.
 
         Raises:
             StaleRowError: no synchronisation has a version that ``rule`` admits, or a row was not part of it.
@@ -150,7 +150,7 @@ class DaemonTable:
         return self._pulling.submit(self.fetch, layer, direction, rows, rule)
 
     def flush(self) -> None:
-        """See ``RepTable.flush``. Raises the errors of pushes."""
+        """Raises the errors of pushes."""
         sent, self._sent = self._sent, []
         errors = []
         for ticket in sent:
@@ -162,11 +162,7 @@ class DaemonTable:
             raise errors[0]
 
     def commit(self, version: int) -> None:
-        """See ``RepTable.commit``.
-
-        Raises:
-            ConfigError: rows have not been flushed, or are of a later epoch.
-        """
+        """Raises ConfigError if rows have not been flushed, or are of a later epoch."""
         if self._sent or self._open > version:
             what = "rows are under way" if self._sent else f"rows of epoch {self._open} are published"
             raise ConfigError(f"epoch {version} cannot be committed: {what}")

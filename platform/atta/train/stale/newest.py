@@ -21,7 +21,7 @@ class NewestRows(DaemonTable):
     history = 0
 
     def publish(self, layer: int, direction: Direction, rows: torch.Tensor, values: torch.Tensor, version: int) -> None:
-        """See ``DaemonTable.publish``; readers may see rows before the ``flush``."""
+        """Readers may see rows before the ``flush``."""
         self._check_alive()
         self.shape.check_values(layer, direction, rows, values)
         check_finite(values, trainer=self._trainer, epoch=version, layer=layer, direction=direction)
@@ -31,7 +31,7 @@ class NewestRows(DaemonTable):
         self._sent.append(table.push(rows.cpu().numpy(), data, version=version, codec=self._codec))
 
     def fetch(self, layer: int, direction: Direction, rows: torch.Tensor, rule: Rule) -> Fetched:
-        """See ``RepTable.fetch``: the newest rows. Raises as ``DaemonTable.fetch``."""
+        """The newest rows. Raises as ``DaemonTable.fetch``."""
         self._check_alive()
         found = self._slots[layer, direction][0].pull(rows.cpu().numpy(), codec=self._codec, versions=True)
         assert found.versions is not None, "the tables have versions"
@@ -45,5 +45,5 @@ class NewestRows(DaemonTable):
         return Fetched(torch.from_numpy(found.values).to(rows.device), versions.to(rows.device))
 
     def commit(self, version: int) -> None:
-        """See ``RepTable.commit``: nothing waits for it."""
+        """Nothing waits for it."""
         self.committed = max(self.committed, version)

@@ -60,7 +60,7 @@ class ReplicaTable:
         return sum(held.values.nbytes + held.versions.nbytes for held in self._held.values())
 
     def publish(self, layer: int, direction: Direction, rows: torch.Tensor, values: torch.Tensor, version: int) -> None:
-        """See ``RepTable.publish``. Rows of one epoch may come in several pieces."""
+        """Rows of one epoch may come in several pieces."""
         self.shape.check_values(layer, direction, rows, values)
         if version < 0:
             raise ConfigError(f"layer {layer}, {direction}: version {version} is below 0")
@@ -80,7 +80,7 @@ class ReplicaTable:
         held.versions[slot, rows] = version
 
     def fetch(self, layer: int, direction: Direction, rows: torch.Tensor, rule: Rule) -> Fetched:
-        """See ``RepTable.fetch``. Raises ConfigError for a rule that takes more versions than are kept."""
+        """Raises ConfigError for a rule that takes more versions than are kept."""
         self.shape.width(layer, direction)
         if rule.count > max(1, self.shape.history):
             raise ConfigError(f"layer {layer}, {direction}: {rule.count} versions, {self.shape.history} are kept")
@@ -100,7 +100,7 @@ class ReplicaTable:
         """Nothing is under way: what is published is here."""
 
     def commit(self, version: int) -> None:
-        """See ``RepTable.commit``. Committing an epoch again changes nothing.
+        """Committing an epoch again changes nothing.
 
         Raises:
             ConfigError: rows of a later epoch have been published.

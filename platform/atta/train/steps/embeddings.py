@@ -136,10 +136,6 @@ class TypeEmbeddings:
     def _rows_saved(self, folder: str, node_type: str, share: RankShare, saved: dict[str, Any]) -> np.ndarray:
         """int64 [n]: where the table has the rows of a share. Takes what tells this out of ``saved``."""
         ids, vertices = saved.pop("ids", None), saved.pop("vertices", None)
-        if "dataset_id" in share.state:  # of an earlier release: rows lie in the order of the tables
-            if share.state["dataset_id"] != self._cluster.dataset_id:
-                raise DataError(folder, "the embeddings in it lie in the order of another partitioned dataset")
-            return np.array(_share(self._tables[node_type].num_embeddings, share.rank, share.world))
         part = _share(vertices, share.rank, share.world)
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (len(part),)):
             raise ConfigError(f"{len(part)} rows, ids {ids.dtype} {list(ids.shape)}")

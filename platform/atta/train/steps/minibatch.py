@@ -203,7 +203,6 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         return self.objective.mean_loss(outputs.float(), targets)
 
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``."""
         return {split: self._tally(split) for split in self.splits}
 
     @torch.no_grad()

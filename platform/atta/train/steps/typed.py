@@ -31,7 +31,7 @@ class TypedTrainer(MinibatchTrainer):
     embeddings: TypeEmbeddings | None = None
 
     def __init__(self, config: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> None:
-        """See ``MinibatchTrainer``; raises UnknownNameError, too, for a type that does not exist."""
+        """Raises UnknownNameError, too, for a type that does not exist."""
         config, self.reach = self.reach_of(config, cluster)
         super().__init__(config, cluster, device)
 
@@ -42,7 +42,7 @@ class TypedTrainer(MinibatchTrainer):
         return replace(config, target=target), TypeReach.of(cluster.schema, target, config.depth)
 
     def begin_with(self, model: torch.nn.Module) -> None:
-        """See ``EpochLoop``; makes the embeddings, too."""
+        """Makes the embeddings, too."""
         config, featureless = self.config, self.reach.without_features
         if featureless:
             self.embeddings = TypeEmbeddings(
@@ -58,11 +58,10 @@ class TypedTrainer(MinibatchTrainer):
         return TypedModel(self.config, self.reach, self.outputs)
 
     def seeds_in(self, data: Any) -> Any:
-        """See ``MinibatchTrainer``."""
         return data[self.reach.target]
 
     def loader_options(self, *, train: bool) -> dict[str, Any]:
-        """See ``MinibatchTrainer``. Evaluation has the fan-outs of training, unless it has its own."""
+        """Evaluation has the fan-outs of training, unless it has its own."""
         config, schema = self.config, self.cluster.schema
         own = None if train else config.eval_num_neighbors
         fan_outs = (
@@ -72,7 +71,6 @@ class TypedTrainer(MinibatchTrainer):
         return {"num_neighbors": {name: list(hops) for name, hops in fan_outs.items()}, "tables": tables}
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``."""
         scores: torch.Tensor = model(*self.inputs(data))
         return scores
 
@@ -89,50 +87,45 @@ class TypedTrainer(MinibatchTrainer):
         return {t: learned[t] if widths[t] is None else data[t].x.float() for t in read}
 
     def update_weights(self) -> None:
-        """See ``EpochLoop``. The gradient of the embeddings is this trainer's own, and is not clipped."""
+        """The gradient of the embeddings is this trainer's own, and is not clipped."""
         super().update_weights()
         if self.embeddings is not None:
             self.embeddings.step()
 
     def train_epoch(self, epoch: int) -> EpochReport:
-        """See ``EpochLoop``. Nothing is under way to the embeddings afterwards."""
+        """Nothing is under way to the embeddings afterwards."""
         figures = super().train_epoch(epoch)
         self.settle()
         return figures
 
     def settle(self) -> None:
-        """See ``EpochLoop``."""
         if self.embeddings is not None:
             self.embeddings.settle()
 
     def fit(self) -> list[EpochReport]:
-        """See ``EpochLoop``; gives the embeddings' memory back at the end."""
+        """Gives the embeddings' memory back at the end."""
         epochs = super().fit()
         if self.embeddings is not None:
             self.embeddings.delete()
         return epochs
 
     def rank_state(self) -> dict[str, Any]:
-        """See ``EpochLoop``."""
         return {} if self.embeddings is None else self.embeddings.state()
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
-        """See ``EpochLoop``."""
         if self.embeddings is not None:
             self.embeddings.load_states(str(self.config.checkpoint), [RankShare(self.rank, self.world, state)])
 
     def load_rank_states(self, folder: str, place: RunPlace) -> None:
-        """See ``EpochLoop``. Rows belong to vertices, so it does not matter which trainers have saved them."""
+        """Rows belong to vertices, so it does not matter which trainers have saved them."""
         if self.embeddings is not None:
             shares = load_shares(folder, self.rank, self.world, place, self.device)
             self.embeddings.load_states(folder, shares)
 
     def embedding_weights(self) -> SavedEmbeddings | None:
-        """See ``EpochLoop``."""
         return None if self.embeddings is None else self.embeddings.weights()
 
     def load_embedding_weights(self, saved: SavedEmbeddings) -> None:
-        """See ``EpochLoop``."""
         if self.embeddings is not None:
             self.embeddings.load_weights(saved)
         else:

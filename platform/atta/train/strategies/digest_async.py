@@ -21,7 +21,7 @@ RESTARTS = 3
 
 
 def _decisions(settings: AsyncDigestSettings) -> Decisions:
-    from atta.train.stale.decisions.unsynchronised import AsyncDigestDecisions
+    from atta.train.stale.decisions.digest import AsyncDigestDecisions
 
     _check(settings)
     return decisions_on_tables(AsyncDigestDecisions, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.reports.epochs import Watched
 from atta.train.settings import TrainSettings
-from atta.train.settings.stopping import parse_early_stop
+from atta.train.settings.common import parse_early_stop
 from atta.train.tasks.choice import TaskOnGraph, task_named
 from atta.train.tasks.task import LOSS, TargetCounts
 

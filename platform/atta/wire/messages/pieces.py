@@ -4,8 +4,7 @@ The first message announces how many bytes follow, and the others are these byte
 order and loses none, and it has one deadline and one connection. So nothing else has to be told about a piece. Nothing
 is parsed before the last piece is there. Pure.
 
-No request begins with the first byte of an announcement, as protobuf has no such field. A daemon of an earlier release
-takes it for the whole request and refuses it.
+No request begins with the first byte of an announcement, as protobuf has no such field.
 """
 
 from __future__ import annotations

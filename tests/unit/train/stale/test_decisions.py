@@ -140,7 +140,7 @@ def test_gradients_have_a_period_of_their_own() -> None:
 def test_sat_reads_as_digest_and_predicts_from_its_past() -> None:
     sat, digest = SatDecisions(sync_every=5, window=3, train_every=4), DigestDecisions(sync_every=5)
     assert played(sat) == played(digest)
-    assert [r for r in range(1, 20) if sat.predicts(r)] == [1, 6, 11, 16]
+    assert [r for r in range(1, 20) if sat.pulls(r, "forward")] == [1, 6, 11, 16]
     assert [r for r in range(1, 20) if sat.trains(r)] == [4, 8, 12, 16]
     assert sat.history(13) == rules.window(10, 3)
 

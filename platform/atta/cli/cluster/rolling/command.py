@@ -43,8 +43,8 @@ def roll(
     """
     from atta.cli.cluster.rolling.processes import ANSWER_S, RunningFleet
     from atta.cli.cluster.rolling.roll import Roll
-    from atta.client.cluster import credentials_for, resolve_target
     from atta.client.every import check_operator
+    from atta.wire.named import credentials_for, resolve_target
 
     if command and local:
         raise ConfigError("--command and --local: give one of them")

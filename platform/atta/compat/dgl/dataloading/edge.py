@@ -24,7 +24,7 @@ from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.names import TypeBook
 from atta.compat.dgl.distributed.recent import BatchTables, Wanted
-from atta.compat.dgl.draws import drawing_seed
+from atta.compat.dgl.job import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers
@@ -99,7 +99,6 @@ class DistEdgeDataLoader(DistBatches):
         super().__init__(g, length, wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
-        """See ``DistBatches.open``."""
         return self._batches_with(self.g, tables)
 
     def _batches_with(self, g: DistGraph, tables: dict[str, list[str]]) -> LinkNeighborLoader:
@@ -111,7 +110,6 @@ class DistEdgeDataLoader(DistBatches):
         )  # fmt: skip
 
     def made(self, batch: Any) -> tuple[Any, ...]:
-        """See ``DistBatches.made``."""
         import dgl
 
         types = self.g.types

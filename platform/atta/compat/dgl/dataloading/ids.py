@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from atta.compat.dgl.distributed.book import tensor
-from atta.compat.dgl.draws import drawing_seed
+from atta.compat.dgl.job import drawing_seed
 from atta.samplers.arguments import flag, integers, whole
 
 __all__ = ["DistDataLoader"]

@@ -19,7 +19,7 @@ from atta.compat.dgl.dataloading.sampler import NeighborSampler
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.graph import DistGraph
 from atta.compat.dgl.distributed.recent import BatchTables, Wanted
-from atta.compat.dgl.draws import drawing_seed
+from atta.compat.dgl.job import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.samplers.arguments import integers
 
@@ -70,7 +70,6 @@ class DistNodeDataLoader(DistBatches):
         super().__init__(g, length, wanted, trains=trains)
 
     def open(self, tables: dict[str, list[str]], seed_tables: list[str]) -> DagLoader:
-        """See ``DistBatches.open``."""
         return self._batches_with(self.g, tables, seed_tables)
 
     def _batches_with(self, g: DistGraph, tables: dict[str, list[str]], seed_tables: list[str]) -> NeighborLoader:
@@ -85,7 +84,6 @@ class DistNodeDataLoader(DistBatches):
         )  # fmt: skip
 
     def made(self, batch: Any) -> tuple[Any, Any, list[Any]]:
-        """See ``DistBatches.made``."""
         types, recent = self.g.types, self.g.recent
         inputs = {t: tensor(batch.n_id(t)) for t in types.schema.node_types}
         self._prefetch(inputs)

@@ -10,7 +10,7 @@ import numpy as np
 
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.compat.dgl.distributed.book import tensor
-from atta.compat.dgl.draws import drawing_seed
+from atta.compat.dgl.job import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.observe.extras import load
 from atta.samplers.arguments import integers, whole

@@ -19,6 +19,7 @@ from atta.kvstore.spec import OptimiserSpec
 __all__ = ["OptimiserFile"]
 
 _ABOUT = "about"
+_VERSION = 1
 
 
 class OptimiserFile:
@@ -43,7 +44,7 @@ class OptimiserFile:
                 "of": embedding.num_embeddings, "first": int(ids[0]) if len(ids) else 0, "count": len(ids),
             })  # fmt: skip
             arrays.update({f"{number}.{name}": values for name, values in embedding.rows.state(ids).items()})
-        about = {"optimiser": dataclasses.asdict(spec), "world": world, "embeddings": held}
+        about = {"version": _VERSION, "optimiser": dataclasses.asdict(spec), "world": world, "embeddings": held}
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         partial = self.path.with_name(f"{self.path.name}.partial")
         try:
@@ -97,6 +98,8 @@ class OptimiserFile:
             raise self.error(f"not the state of an optimiser: {error}") from None
         if not isinstance(found, dict):
             raise self.error("not the state of an optimiser")
+        if found.get("version") != _VERSION:
+            raise self.error(f"format version {found.get('version')!r}; this release reads version {_VERSION}")
         return found
 
     def _opened(self) -> Any:

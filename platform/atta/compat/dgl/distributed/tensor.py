@@ -92,7 +92,6 @@ class MutableRows(DistRows):
 
     @property
     def tensor_name(self) -> str:
-        """See ``DistRows.tensor_name``."""
         return self.name.removeprefix(_prefix(self.part_policy))
 
     def __getitem__(self, ids: Any) -> Any:

@@ -47,16 +47,14 @@ class RecordedRows(Source):
 
     @property
     def sent(self) -> Payload:
-        """See ``Source``."""
         return self._source.sent
 
     @property
     def crossed(self) -> Payload:
-        """See ``Source``."""
         return self._source.crossed
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """See ``Source``. Raises ConfigError for rows of more than one dimension."""
+        """Raises ConfigError for rows of more than one dimension."""
         if rows is not self._unchanged:
             if rows.dim() != 2:
                 raise ConfigError(f"layer {layer}: stale rows have one dimension, not those of {list(rows.shape[1:])}")
@@ -80,7 +78,7 @@ class DigestTrainer(ExchangeTrainer):
     tables: TableWay
 
     def fit(self) -> list[EpochReport]:
-        """See ``EpochLoop``. At the end the tables are dropped."""
+        """At the end the tables are dropped."""
         try:
             return super().fit()
         except BaseException:
@@ -90,12 +88,11 @@ class DigestTrainer(ExchangeTrainer):
             raise
 
     def rank_state(self) -> dict[str, Any]:
-        """See ``EpochLoop``. Trainers that step by themselves have moments of their own."""
+        """Trainers that step by themselves have moments of their own."""
         alone = self.options.average == "weights"
         return super().rank_state() | ({"optimizer": self.optimizer.state_dict()} if alone else {})
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
-        """See ``EpochLoop``."""
         super().load_rank_state(state)
         if self.options.average == "weights":
             try:
@@ -138,7 +135,6 @@ class DigestTrainer(ExchangeTrainer):
         return rows_of_trainers(found, self.groups.place) if trainers else halo_rows(found, self.groups.place)
 
     def forward_way(self, reads: ReadRows, found: HaloRows) -> Way:
-        """See ``ExchangeTrainer``."""
         rows = table_rows(reads, found, self.device, publish_all=self.options.rows == "all")
         self.tables = TableWay(self.decisions, rows, self.figures, device=self.device)
         return self.tables
@@ -218,7 +214,6 @@ class SatTrainer(DigestTrainer):
     tables: PredictedWay
 
     def forward_way(self, reads: ReadRows, found: HaloRows) -> Way:
-        """See ``ExchangeTrainer``."""
         rows = table_rows(reads, found, self.device, publish_all=self.options.rows == "all")
         graph = published_graph(reads, found, rows)
         self.tables = PredictedWay(
@@ -227,13 +222,13 @@ class SatTrainer(DigestTrainer):
         return self.tables
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
-        """See ``DigestTrainer``. Predictors begin to learn after it, beside the next epochs."""
+        """Predictors begin to learn after it, beside the next epochs."""
         self._shares: dict[Share, list[torch.Tensor]] = {}
         loss = super().update(batch, count)
         self.tables.learn(self._shares)
         return loss
 
     def shares(self) -> list[torch.Tensor]:
-        """See ``DigestTrainer``: errors of predictions, and what predictors have learnt."""
+        """Errors of predictions, and what predictors have learnt."""
         self._shares = self.tables.shares()
         return [tensor for of_layer in self._shares.values() for tensor in of_layer]

@@ -85,17 +85,11 @@ class MessageWay:
         return sum(copy.nbytes for copy in self._copies.values())
 
     def begin(self, epoch: int) -> None:
-        """See ``Way``."""
         self._epoch = epoch
         self._started.clear()
 
     def start(self, layer: int, rows: torch.Tensor, outgoing: Callable[[torch.Tensor], Outgoing]) -> Arrival:
-        """See ``Way``.
-
-        Raises:
-            NonFiniteError: a row that is sent is infinite or NaN.
-            StaleRowError: a row that is read was never sent.
-        """
+        """Raises NonFiniteError if a row that is sent is infinite or NaN, StaleRowError if one that is read was never sent."""
         rule = self._decisions.reads(self._epoch, self._direction)
         keeps = self._decisions.keeps(self._direction) is not None
         if layer in self._started and keeps:
@@ -118,10 +112,10 @@ class MessageWay:
         return _Read(self, layer, rows, rule, [*earlier, messages])
 
     def flush(self) -> None:
-        """See ``Way``: what is read in its epoch was waited for when it was read."""
+        """What is read in its epoch was waited for when it was read."""
 
     def commit(self) -> None:
-        """See ``Way``. Layers with messages under way follow when these have come."""
+        """Layers with messages under way follow when these have come."""
         for messages in self._later.values():
             messages.post()
         for layer, table in self._tables.items():
@@ -129,7 +123,7 @@ class MessageWay:
                 table.commit(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """See ``Way``; waits for the messages that are under way."""
+        """Waits for the messages that are under way."""
         self._take_in()
         tables = {
             layer: (table.shape.widths[layer, self._direction], table.state()) for layer, table in self._tables.items()
@@ -143,7 +137,7 @@ class MessageWay:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See ``Way``. Raises ConfigError if it is the state of other rows."""
+        """Raises ConfigError if it is the state of other rows."""
         self._versions = state["versions"]
         for layer, (width, saved) in state["tables"].items():
             values, _ = saved["rows"][f"{layer} {self._direction}"]
@@ -152,7 +146,7 @@ class MessageWay:
         self._packing.load_state(state["packing"])
 
     def close(self) -> None:
-        """See ``Way``: no message is left under way."""
+        """No message is left under way."""
         self._take_in()
 
     def arrived(self, layer: int, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]) -> torch.Tensor:

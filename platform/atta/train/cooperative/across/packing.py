@@ -44,15 +44,12 @@ class PlainPacking(Packing):
     """Rows travel as they are."""
 
     def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """See ``Packing``."""
         return like.new_empty((rows, *like.shape[1:]))
 
     def pack(self, key: Key, rows: torch.Tensor, version: int) -> torch.Tensor:
-        """See ``Packing``."""
         return rows.contiguous()
 
     def unpack(self, key: Key, message: torch.Tensor, like: torch.Tensor, version: int) -> torch.Tensor:
-        """See ``Packing``."""
         return message
 
 
@@ -64,15 +61,12 @@ class FixedPacking(Packing):
         self._codec = FixedCodec(name)
 
     def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """See ``Packing``."""
         return torch.empty(self._codec.nbytes(rows, like.shape[1]), dtype=torch.uint8, device=like.device)
 
     def pack(self, key: Key, rows: torch.Tensor, version: int) -> torch.Tensor:
-        """See ``Packing``."""
         return torch.from_numpy(self._codec.encode(rows.cpu().numpy())).to(rows.device)
 
     def unpack(self, key: Key, message: torch.Tensor, like: torch.Tensor, version: int) -> torch.Tensor:
-        """See ``Packing``."""
         count = len(message) // max(1, self._codec.nbytes(1, like.shape[1]))
         return torch.from_numpy(self._codec.decode(message.cpu().numpy(), count, like.shape[1])).to(like)
 
@@ -85,17 +79,14 @@ class DeltaPacking(Packing):
         self._readers: dict[Key, DeltaReader] = {}
 
     def room(self, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """See ``Packing``."""
         return torch.empty(delta_bytes(rows, like.shape[1]), dtype=torch.uint8, device=like.device)
 
     def pack(self, key: Key, rows: torch.Tensor, version: int) -> torch.Tensor:
-        """See ``Packing``."""
         if key not in self._senders:
             self._senders[key] = DeltaSender(*rows.shape)
         return torch.from_numpy(self._senders[key].encode(rows.cpu().numpy(), version)).to(rows.device)
 
     def unpack(self, key: Key, message: torch.Tensor, like: torch.Tensor, version: int) -> torch.Tensor:
-        """See ``Packing``."""
         columns = like.shape[1]
         if key not in self._readers:
             header = delta_bytes(0, columns)
@@ -103,14 +94,12 @@ class DeltaPacking(Packing):
         return torch.from_numpy(self._readers[key].decode(message.cpu().numpy(), version)).to(like)
 
     def state(self) -> dict[str, Any]:
-        """See ``Packing``."""
         return {
             name: [(list(key), torch.from_numpy(end.held), end.version) for key, end in ends.items()]
             for name, ends in (("senders", self._senders), ("readers", self._readers))
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See ``Packing``."""
         for key, held, version in state["senders"]:
             self._senders[tuple(key)] = sender = DeltaSender(*held.shape)
             sender.load_state({"held": held.numpy(), "version": version})

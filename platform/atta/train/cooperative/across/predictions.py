@@ -162,17 +162,15 @@ class PredictedWay(TableWay):
 
     @property
     def kept_bytes(self) -> int:
-        """See ``Way``: the past of rows too."""
+        """The past of rows counts, too."""
         return super().kept_bytes + sum(layer.kept_bytes for layer in self._layers.values())
 
     def begin(self, epoch: int) -> None:
-        """See ``Way``."""
         self._pushed = dict(self._published)  # what is being pulled; this epoch may publish already
         self._fresh.clear()
         super().begin(epoch)
 
     def start(self, layer: int, rows: torch.Tensor, outgoing: Callable[[torch.Tensor], Outgoing]) -> Arrival:
-        """See ``TableWay.start``."""
         if layer not in self._started and self._sat.trains(self._epoch):
             self._fresh[layer] = self._mine(rows)
         return super().start(layer, rows, outgoing)
@@ -209,21 +207,17 @@ class PredictedWay(TableWay):
         self._fresh.clear()
 
     def close(self) -> None:
-        """See ``Way``."""
         self._beside.shutdown(cancel_futures=True)
         super().close()
 
     def let_go(self) -> None:
-        """See ``TableWay.let_go``."""
         self._beside.shutdown(wait=False, cancel_futures=True)
         super().let_go()
 
     def state(self) -> dict[str, Any]:
-        """See ``Way``."""
         return {**super().state(), "predictions": {layer: found.state() for layer, found in self._layers.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See ``TableWay.load_state``."""
         super().load_state(state)
         for layer, saved in state["predictions"].items():
             self._of(layer).load_state(saved)

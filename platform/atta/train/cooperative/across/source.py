@@ -44,12 +44,12 @@ class StaleSource(Source):
 
     @property
     def sent(self) -> Payload:
-        """See ``Source``; of the present epoch."""
+        """Of the present epoch."""
         return self.figures.sent
 
     @property
     def crossed(self) -> Payload:
-        """See ``Source``; of the present epoch."""
+        """Of the present epoch."""
         return self.figures.crossed
 
     def begin(self, epoch: int) -> None:
@@ -59,7 +59,6 @@ class StaleSource(Source):
         self.backward.begin(epoch)
 
     def flush(self) -> None:
-        """See ``Way.flush``."""
         self.forward.flush()
         self.backward.flush()
 
@@ -69,7 +68,6 @@ class StaleSource(Source):
         self.backward.commit()
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """See ``Source``."""
         if direction == "forward":
             return _Rows(self.forward.start(layer, rows, self._rows_for), self._places)
         return SummedGradients(self.backward.start(layer, rows, self._gradients_for), self._send_rows, self._own)

@@ -84,12 +84,11 @@ class TableWay:
 
     @property
     def kept_bytes(self) -> int:
-        """See ``Way``."""
         return sum(found.values.nbytes for found in self._held.values())
 
     @property
     def copied_bytes(self) -> int:
-        """See ``Way``: changes are not measured."""
+        """Changes are not measured."""
         return 0
 
     def fill(self, table: DaemonTable, rows: Mapping[int, torch.Tensor]) -> None:
@@ -113,7 +112,7 @@ class TableWay:
         self.commit()
 
     def begin(self, epoch: int) -> None:
-        """See ``Way``. Starts to pull the rows of all layers, if there are newer ones."""
+        """Starts to pull the rows of all layers, if there are newer ones."""
         self._epoch = epoch
         self._started.clear()
         if not (self._rejoined or self._decisions.pulls(epoch, _FORWARD)):
@@ -125,7 +124,7 @@ class TableWay:
             self._pulls[layer] = self.table.fetch_later(layer, _FORWARD, self._others, rule)
 
     def start(self, layer: int, rows: torch.Tensor, outgoing: Callable[[torch.Tensor], Outgoing]) -> Arrival:
-        """See ``Way``. Pushes own rows, if it is time.
+        """Pushes own rows, if it is time.
 
         Raises:
             NonFiniteError: a row that is pushed is infinite or NaN.
@@ -142,22 +141,19 @@ class TableWay:
         return _FromTable(self, layer, first=False)
 
     def flush(self) -> None:
-        """See ``Way``."""
         for layer in list(self._pulls):
             self._take(layer)
         self.table.flush()
 
     def commit(self) -> None:
-        """See ``Way``."""
         self.table.commit(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """See ``Way``."""
         held = {layer: (found.values, found.versions) for layer, found in self._held.items()}
         return {"epoch": self._epoch, "published": dict(self._published), "held": held}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See ``Way``; after ``fill``. All trainers call it: they publish their saved rows again, then go on.
+        """After ``fill``. All trainers call it: they publish their saved rows again, then go on.
 
         Raises:
             ConfigError: the state is of other rows.

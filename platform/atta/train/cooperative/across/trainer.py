@@ -69,7 +69,6 @@ class ExchangeTrainer(ServerTrainer):
         self._reporter = JobReporter(cluster, config.strategy)
 
     def fit(self) -> list[EpochReport]:
-        """See ``EpochLoop``."""
         epochs = super().fit()
         if hasattr(self, "stale"):  # no step, no source
             self.stale.close()
@@ -78,16 +77,16 @@ class ExchangeTrainer(ServerTrainer):
 
     @property
     def keeps_state(self) -> bool:  # type: ignore[override]
-        """See ``EpochLoop``: whether rows are read again in later epochs."""
+        """Whether rows are read again in later epochs."""
         keeps = self.decisions.keeps("forward"), self.decisions.keeps("backward")
         return keeps != (None, None) or self.options.codec == "delta-int8"
 
     def rank_state(self) -> dict[str, Any]:
-        """See ``EpochLoop``: rows as they were sent last, copies of others' rows, and their versions."""
+        """Rows as they were sent last, copies of others' rows, and their versions."""
         return self.stale.state() | {"options": self._own_options(), "dataset_id": self.cluster.dataset_id}
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
-        """See ``EpochLoop``. The ways of rows are made with the first step, and take it then.
+        """The ways of rows are made with the first step, and take it then.
 
         A trainer keeps the rows of its own vertices and copies of those at the edge of its partition, by their places.
         """
@@ -109,7 +108,7 @@ class ExchangeTrainer(ServerTrainer):
         return {name: value for name, value in vars(self.options).items() if name not in common}
 
     def train_epoch(self, epoch: int) -> EpochReport:
-        """See ``EpochLoop``; a daemon shows the epoch's figures while the job runs."""
+        """A daemon shows the epoch's figures while the job runs."""
         report = super().train_epoch(epoch)
         ways = self.stale.forward, self.stale.backward
         rows = row_report(
@@ -124,7 +123,7 @@ class ExchangeTrainer(ServerTrainer):
         return dataclasses.replace(report, rows=rows)
 
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``: predicted by an exact forward pass."""
+        """Predicted by an exact forward pass."""
         graph = self._kept(Stopwatch(self.device)).batch.graph
         trained, graph.source = graph.source, self.exact
         try:

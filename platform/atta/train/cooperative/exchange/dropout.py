@@ -95,7 +95,7 @@ class RowDropout(TorchFunctionMode):
         return found
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See ``TorchFunctionMode``: every function of torch passes here."""
+        """Every function of torch passes here."""
         call = self._dropout if func is F.dropout else func
         return call(*args, **(kwargs or {}))
 

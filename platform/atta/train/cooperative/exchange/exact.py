@@ -62,16 +62,13 @@ class ExactSource(Source):
 
     @property
     def sent(self) -> Payload:
-        """See ``Source``."""
         return self._sent
 
     @property
     def crossed(self) -> Payload:
-        """See ``Source``."""
         return self._crossed
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """See ``Source``."""
         to, back = self._sent_counts, self._received_counts
         if direction == "forward":
             rows = rows.index_select(0, self._send_rows)
@@ -118,7 +115,7 @@ class SummedGradients:
         self._arrival, self._send_rows, self._own = arrival, send_rows, own
 
     def finish(self) -> torch.Tensor:
-        """See ``Arrival``: [own, ...]."""
+        """Shape: [own, ...]."""
         gradients = self._arrival.finish()
         total = gradients.new_zeros((self._own, *gradients.shape[1:]))
         return total.index_add_(0, self._send_rows, gradients)

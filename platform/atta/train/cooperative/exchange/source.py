@@ -63,16 +63,15 @@ class JoinedSource(Source):
 
     @property
     def sent(self) -> Payload:
-        """See ``Source``: the sum over the parts."""
+        """The sum over the parts."""
         return sum((source.sent for source in self._sources), Payload())
 
     @property
     def crossed(self) -> Payload:
-        """See ``Source``: the sum over the parts."""
+        """The sum over the parts."""
         return sum((source.crossed for source in self._sources), Payload())
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """See ``Source``."""
         if direction == "forward":
             return _InOrder([source.start(layer, direction, rows) for source in self._sources])
         parts = zip(self._sources, rows.split(self._counts), strict=True)
@@ -88,16 +87,13 @@ class UnchangedRows(Source):
 
     @property
     def sent(self) -> Payload:
-        """See ``Source``."""
         return self._source.sent
 
     @property
     def crossed(self) -> Payload:
-        """See ``Source``."""
         return self._source.crossed
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
-        """See ``Source``."""
         if direction == "backward" or rows is not self._fixed or rows.requires_grad:
             return self._source.start(layer, direction, rows)
         if self._kept is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +24,20 @@ from atta.train.cooperative.sharing.handover import Handover
 from atta.train.cooperative.sharing.shares import TrainerShare, divide
 from atta.train.cooperative.views import WorkerView
 from atta.train.settings import CooperativeSettings
-from atta.train.steps.ahead import one_ahead
 from atta.train.steps.timing import Stopwatch
 from atta.train.tasks import LearningTask
 
-__all__ = ["ServerData", "divide_targets"]
+__all__ = [
+    "ServerData",
+    "divide_targets",
+    "one_ahead",
+]
 
 _COUNTED = 3
 """Number of co-batches of an epoch that are divided on trial, to find out how large they are."""
 
 Longs = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 def divide_targets(targets: Longs, batches: int, seed: int, epoch: int) -> list[Longs]:
@@ -234,3 +240,30 @@ def _count(watch: Stopwatch, start: float, ready: _Ready) -> None:
     divided = min(max(start, ready.divided), now)
     watch.add_seconds("sample", divided - start)
     watch.add_seconds("fetch", now - divided)
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield ``items`` in order; a thread makes the next one while the current one is in use.
+
+    If making an item raises an error, the error is raised in place of the item. The threads are daemon threads, one at
+    a time. So a consumer that stops early, by an error or Ctrl-C, does not wait for the item that is being made.
+    """
+    source = iter(items)
+    end = object()
+    coming = _started(lambda: next(source, end))
+    while (item := coming.result()) is not end:
+        coming = _started(lambda: next(source, end))
+        yield item  # type: ignore[misc]  # only the end marker is not a T
+
+
+def _started(make: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:  # the waiting thread must see every error
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="atta-ahead", daemon=True).start()
+    return future

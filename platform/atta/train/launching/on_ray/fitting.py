@@ -14,6 +14,7 @@ from typing import Any
 import atta
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.observe.printable import first_line
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
 from atta.train.launching.failure import first_cause
@@ -187,7 +188,7 @@ class _Trainers:
         try:
             found: dict[str, Any] = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
-            return {"code": 1, "record": "", "epochs": [], "lost": str(error).partition("\n")[0]}
+            return {"code": 1, "record": "", "epochs": [], "lost": first_line(error)}
         return found
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from atta.errors import AttaError, QuotaExceededError
 from atta.observe.extras import load
+from atta.observe.printable import first_line
 from atta.observe.progress import Progress
 from atta.partition.distributed import partition_by_tasks
 from atta.wire.named import joined_ray
@@ -34,7 +35,7 @@ class RayTasks:
     def run(
         self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
     ) -> list[Result]:
-        """See ``atta.partition.distributed.TaskPool``.
+        """Run the tasks on the machines of a cluster.
 
         Raises:
             UnavailableError, QuotaExceededError: there is no cluster, or it has no core.
@@ -66,7 +67,7 @@ class RayTasks:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None  # as if the task had run here: a full disk is one, say
         except self._ray.exceptions.RayError as error:
-            raise AttaError(f"Ray gave a task up: {str(error).partition(chr(10))[0]}") from None
+            raise AttaError(f"Ray gave a task up: {first_line(error)}") from None
 
 
 def partition(

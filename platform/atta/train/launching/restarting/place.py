@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from atta.errors import AttaError
+from atta.observe.printable import first_line
 from atta.train.launching.nodes import Nodes
 from atta.train.meeting.notes import Notes
 
@@ -57,7 +58,7 @@ class MeetingPlace:
                 notes.put("run", secrets.token_hex(8).encode())
             self.run = notes.get("run", most=_MOST_BYTES, within_s=wait_s).decode()
         except (RuntimeError, AttaError) as error:
-            raise AttaError(f"{nodes}: the others did not come or went away: {_first_line(error)}") from None
+            raise AttaError(f"{nodes}: the others did not come or went away: {first_line(error)}") from None
 
     def look(self) -> None:
         """Give a sign of life now and then, and look for those of other machines.
@@ -80,7 +81,7 @@ class MeetingPlace:
                 elif time.monotonic() - since > _SILENT_S and not self._notes.has(f"ended/{rank}"):
                     raise AttaError(f"{self._nodes}: node {rank} did not come or went away")
         except RuntimeError as error:
-            raise AttaError(f"{self._nodes}: node 0 went away: {_first_line(error)}") from None
+            raise AttaError(f"{self._nodes}: node 0 went away: {first_line(error)}") from None
 
     def fail(self) -> None:
         """Tell the other machines that trainers of this one have failed."""
@@ -103,10 +104,6 @@ class MeetingPlace:
             if self._nodes.rank == 0:  # the store ends with this process
                 self._notes.wait([f"heard/{rank}" for rank in ranks], wait_s)
         except RuntimeError as error:
-            raise AttaError(f"{self._nodes}: node 0 went away: {_first_line(error)}") from None
+            raise AttaError(f"{self._nodes}: node 0 went away: {first_line(error)}") from None
         pairs = (pair.split(":") for text in texts for pair in text.split(","))
         return [number for _, number in sorted((int(rank), int(number)) for rank, number in pairs)]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -42,13 +42,11 @@ class FixedCodec:
         return rows * (4 * columns if self.name == "none" else codecs.encoded_bytes(self.name, columns))
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """See ``RowCodec.encode``."""
         values = np.ascontiguousarray(values, dtype=np.float32)
         raw = values.view(np.uint8) if self.name == "none" else codecs.encode(self.name, values)
         return raw.reshape(-1)
 
     def decode(self, encoded: np.ndarray, rows: int, columns: int) -> np.ndarray:
-        """See ``RowCodec.decode``."""
         if len(encoded) != self.nbytes(rows, columns):
             raise ConfigError(f"codec {self.name}: {len(encoded)} bytes are not {rows} rows of {columns} numbers")
         if self.name == "none":
@@ -65,11 +63,10 @@ class PolylineCodec:
     digits: int
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """See ``RowCodec.encode``. Raises ConfigError for numbers that are not finite or too large."""
+        """Raises ConfigError for numbers that are not finite or too large."""
         return encode_polyline(values, self.digits)
 
     def decode(self, encoded: np.ndarray, rows: int, columns: int) -> np.ndarray:
-        """See ``RowCodec.decode``."""
         return decode_polyline(encoded, rows, columns, self.digits).astype(np.float32)
 
 

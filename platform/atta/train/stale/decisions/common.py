@@ -69,11 +69,9 @@ class ExchangeDecisions(Decisions):
     """Full-graph training: rows and gradients of this epoch."""
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        """See ``Decisions.reads``."""
         return exact(epoch)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, last: Published) -> bool:
-        """See ``Decisions.publishes``."""
         return True
 
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from atta.train.settings.stale import DigestOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
-from atta.train.stale.rules import Rule, SyncPeriod, snapshot
+from atta.train.stale.rules import Rule, SyncPeriod, latest, snapshot
 from atta.train.stale.table import Direction
 
-__all__ = ["DigestDecisions"]
+__all__ = [
+    "AsyncDigestDecisions",
+    "DigestDecisions",
+]
 
 
 @dataclass(frozen=True)
@@ -28,18 +31,16 @@ class DigestDecisions(DigestOptions, Decisions):
         return None if every is None else SyncPeriod(every, self.phase)
 
     def keeps(self, direction: Direction) -> int | None:
-        """See ``Decisions.keeps``."""
         return 1
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        """See ``Decisions.reads``. Before the first synchronisation there are no gradients."""
+        """Before the first synchronisation there are no gradients."""
         period = self.period(direction)
         if period is None or (direction == "backward" and period.read(epoch) == 0):
             return None
         return snapshot(period.read(epoch))
 
     def publishes(self, epoch: int, direction: Direction, owner: int, last: Published) -> bool:
-        """See ``Decisions.publishes``."""
         period = self.period(direction)
         return period is not None and period.pushes(epoch)
 
@@ -47,3 +48,11 @@ class DigestDecisions(DigestOptions, Decisions):
         """Whether the version that is read changes in ``epoch``, so that it has to be pulled."""
         period = self.period(direction)
         return period is not None and self.reads(epoch, direction) is not None and period.pulls(epoch)
+
+
+@dataclass(frozen=True)
+class AsyncDigestDecisions(DigestDecisions):
+    """DIGEST-A: as DIGEST, but epochs are the steps of this trainer, and rows are the newest that owners have pushed."""
+
+    def reads(self, epoch: int, direction: Direction) -> Rule | None:
+        return latest() if direction == "forward" else None

@@ -30,19 +30,16 @@ class PipeGcnDecisions(PipeGcnOptions, Decisions):
         return self.smooth is not None
 
     def keeps(self, direction: Direction) -> int | None:
-        """See ``Decisions.keeps``."""
         return 1
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        """See ``Decisions.reads``."""
         return exact(1) if epoch == 1 else snapshot(epoch - 1)
 
     def publishes(self, epoch: int, direction: Direction, owner: int, last: Published) -> bool:
-        """See ``Decisions.publishes``."""
         return True
 
     def smoothed(self, before: torch.Tensor | None, fresh: torch.Tensor) -> torch.Tensor:
-        """See ``Decisions.smoothed``: their moving mean."""
+        """Their moving mean."""
         if self.smooth is None or before is None:
             return fresh
         return torch.lerp(fresh, before, self.smooth)

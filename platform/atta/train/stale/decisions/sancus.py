@@ -39,17 +39,16 @@ class SancusDecisions(SancusOptions, Decisions):
         return self.bound == "gap"
 
     def keeps(self, direction: Direction) -> int | None:
-        """See ``Decisions.keeps``."""
         return 0 if direction == "forward" else None
 
     def reads(self, epoch: int, direction: Direction) -> Rule | None:
-        """See ``Decisions.reads``. A bound on the change is no bound on the age."""
+        """A bound on the change is no bound on the age."""
         if direction == "backward":
             return exact(epoch)
         return latest() if self.gaps else at_most(epoch, int(self.limit))
 
     def publishes(self, epoch: int, direction: Direction, owner: int, last: Published) -> bool:
-        """See ``Decisions.publishes``. The first broadcast is always active."""
+        """The first broadcast is always active."""
         if direction == "backward" or last.version == NEVER or epoch <= self.warmup:
             return True
         if self.gaps:
@@ -60,5 +59,5 @@ class SancusDecisions(SancusOptions, Decisions):
         return due_by_age(epoch, last.version, bound)
 
     def clip_norm(self, trainers: int) -> float | None:
-        """See ``Decisions.clip_norm``. A share of a sum over P trainers is about 1/√P of its norm."""
+        """A share of a sum over P trainers is about 1/√P of its norm."""
         return None if self.clip_grad is None else self.clip_grad / math.sqrt(trainers)

@@ -27,10 +27,6 @@ class SatDecisions(SatOptions, DigestDecisions):
         """The versions that the predictions of ``epoch`` are made from."""
         return window(SyncPeriod(self.sync_every, self.phase).read(epoch), self.window)
 
-    def predicts(self, epoch: int) -> bool:
-        """Whether rows are predicted anew in ``epoch``: when others have been pulled."""
-        return self.pulls(epoch, "forward")
-
     def trains(self, epoch: int) -> bool:
         """Whether predictions are measured in ``epoch``, and then learnt from."""
         return epoch % self.train_every == 0

@@ -111,7 +111,7 @@ class LstmPredictor(nn.Module):
     def study(
         self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
-        """See ``RowPredictor.study``: steps on the mean squared error of random own rows."""
+        """Steps on the mean squared error of random own rows."""
         self._studied = graph.own > 0
         window, fresh = window.detach(), fresh.detach()
         draws = torch.Generator().manual_seed(seed)
@@ -129,14 +129,14 @@ class LstmPredictor(nn.Module):
 
     @torch.no_grad()
     def shares(self) -> list[torch.Tensor]:
-        """See ``RowPredictor.shares``: the weights, then 1. All are 0 of a trainer that has no rows to learn from."""
+        """The weights, then 1. All are 0 of a trainer that has no rows to learn from."""
         flat = torch.cat([parameter.reshape(-1) for parameter in self.pupil.parameters()])
         share = torch.cat([flat, flat.new_ones(1)])
         return [share if self._studied else torch.zeros_like(share)]
 
     @torch.no_grad()
     def take(self, sums: list[torch.Tensor]) -> None:
-        """See ``RowPredictor.take``. Weights that are not finite are forgotten, by all trainers alike."""
+        """Weights that are not finite are forgotten, by all trainers alike."""
         (total,) = sums
         means = total[:-1] / total[-1]
         if bool(torch.isfinite(means).all()):
@@ -149,11 +149,9 @@ class LstmPredictor(nn.Module):
         self._studied = False
 
     def state(self) -> dict[str, Any]:
-        """See ``RowPredictor.state``."""
         return {"weights": self.state_dict(), "adam": self._adam.state_dict(), "studied": self._studied}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See ``RowPredictor.load_state``."""
         self.load_state_dict(state["weights"])
         self._adam.load_state_dict(state["adam"])
         self._studied = bool(state["studied"])
@@ -180,13 +178,13 @@ class LinearPredictor(nn.Module):
         self._damping = damping
 
     def forward(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-        """See ``RowPredictor.__call__``; neighbours do not count."""
+        """Neighbours do not count."""
         return torch.einsum("k,knd->nd", self.weights.to(window.dtype), window.diff(dim=0))
 
     def study(
         self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
-        """See ``RowPredictor.study``: this trainer's part of the normal equations."""
+        """This trainer's part of the normal equations."""
         own = window[:, : graph.own].detach().double()
         changes = ahead * own.diff(dim=0).flatten(1)
         error = (fresh.detach().double() - own[-1]).flatten()
@@ -194,22 +192,19 @@ class LinearPredictor(nn.Module):
         self.product.copy_(changes @ error)
 
     def shares(self) -> list[torch.Tensor]:
-        """See ``RowPredictor.shares``."""
         return [self.square.clone(), self.product.clone()]
 
     def take(self, sums: list[torch.Tensor]) -> None:
-        """See ``RowPredictor.take``. Without changes the weights stay."""
+        """Without changes the weights stay."""
         square, product = sums
         if float(square.diagonal().sum()) > 0:
             damping = self._damping * square.diagonal().mean()
             self.weights.copy_(solved(square + damping * torch.eye(len(square)).to(square), product))
 
     def state(self) -> dict[str, Any]:
-        """See ``RowPredictor.state``."""
         return {"weights": self.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See ``RowPredictor.load_state``."""
         self.load_state_dict(state["weights"])
 
 

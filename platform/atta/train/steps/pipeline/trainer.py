@@ -45,7 +45,6 @@ from atta.train.steps.pipeline.links.peers import PeerLinks
 from atta.train.steps.pipeline.links.pool import ProcessPool
 from atta.train.steps.pipeline.links.weights import DaemonWeights
 from atta.train.steps.pipeline.links.worker import loss_setting
-from atta.train.steps.pipeline.optimiser import fill_adam, moments_of
 from atta.train.steps.pipeline.rows import Travels, meet_intervals
 from atta.train.steps.pipeline.split import forms_of, gather_plan
 from atta.train.steps.timing import Stopwatch
@@ -174,7 +173,7 @@ class IntervalTrainer(ServerTrainer):
         elif self.rank == 0:
             state = job.state()
             self._saved[end] = state.values
-            fill_adam(self.optimizer, self.model, state)
+            _fill_adam(self.optimizer, self.model, state)
         dist.barrier()
 
     @contextlib.contextmanager
@@ -191,7 +190,7 @@ class IntervalTrainer(ServerTrainer):
             spec.check_state()
         job = self.cluster.weights(spec)
         if self.rank == 0:
-            state = JobState(len(self.done), parameters, moments_of(self.optimizer, self.model)) if self.done else None
+            state = JobState(len(self.done), parameters, _moments_of(self.optimizer, self.model)) if self.done else None
             job.create(parameters, state)
         try:
             dist.barrier()
@@ -311,3 +310,22 @@ def _host() -> str:
         probe.connect((first, 9))  # sends nothing
         return str(probe.getsockname()[0])
     return "127.0.0.1"
+
+
+def _fill_adam(optimizer: torch.optim.Optimizer, model: torch.nn.Module, state: JobState) -> None:
+    """Give torch's Adam what the daemon's has."""
+    parameters = list(model.parameters())
+    sizes = [one.numel() for one in parameters]
+    means, squares = (moment.split(sizes) for moment in torch.from_numpy(np.array(state.moments)).chunk(2))
+    for parameter, mean, square in zip(parameters, means, squares, strict=True):
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(state.version)),
+            "exp_avg": mean.view_as(parameter).clone(),
+            "exp_avg_sq": square.view_as(parameter).clone(),
+        }
+
+
+def _moments_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> np.ndarray:
+    """``JobState.moments`` of an optimiser with a state, [2 * weights]."""
+    kept = [optimizer.state[parameter] for parameter in model.parameters()]
+    return np.concatenate([one[name].flatten().numpy() for name in ("exp_avg", "exp_avg_sq") for one in kept])

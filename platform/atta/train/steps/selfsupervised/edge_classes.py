@@ -98,15 +98,12 @@ class EdgeClassTrainer(LinkTrainer):
         return self.edges.objective(self)
 
     def pair_decoder(self) -> torch.nn.Module:
-        """See ``LinkTrainer``."""
         return PairClasses(self.outputs, self.config.hidden, self.edges.classes)
 
     def train_batches(self) -> EdgeBatches:
-        """See ``MinibatchTrainer``."""
         return self.edges.batches(self, "train")
 
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``."""
         self.parallel.eval()
         return {split: self.edges.tally(self, split) for split in self.splits}
 
@@ -119,14 +116,11 @@ class TypedEdgeClassTrainer(TypedLinkTrainer):
         return self.edges.objective(self)
 
     def pair_decoder(self) -> torch.nn.Module:
-        """See ``TypedLinkTrainer``."""
         return PairClasses(self.outputs, self.config.hidden, self.edges.classes)
 
     def train_batches(self) -> EdgeBatches:
-        """See ``MinibatchTrainer``."""
         return self.edges.batches(self, "train")
 
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``."""
         self.parallel.eval()
         return {split: self.edges.tally(self, split) for split in self.splits}

@@ -146,7 +146,6 @@ class LinkTrainer(EmbeddingTrainer):
         return Objective(self.task, self.outputs)
 
     def build(self) -> torch.nn.Module:
-        """See ``MinibatchTrainer``."""
         config = self.config
         return LinkModel(whole_model(config, self.channels, self.outputs), self.pair_decoder())
 
@@ -161,17 +160,16 @@ class LinkTrainer(EmbeddingTrainer):
         return {"train": train, "hops": list(hops), **tables, **self.norms}
 
     def train_batches(self) -> EdgeBatches:
-        """See ``MinibatchTrainer``."""
         ends = self.ranking.pairs.user_ids(self.ranking.keys["train"])
         return edge_batches(self, ends, neg_sampling=negatives_of(self.config), **self.edge_options(train=True))
 
     def targets(self, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: whether a pair is an edge."""
+        """Whether a pair is an edge."""
         labels: torch.Tensor = data.edge_label
         return labels
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: of the batch's pairs."""
+        """Of the batch's pairs."""
         data = self.readable(data)
         weight = data.get("edge_weight")
         scores: torch.Tensor = model(*self.inputs(data), data.edge_label_index, edge_weight=weight)
@@ -179,7 +177,7 @@ class LinkTrainer(EmbeddingTrainer):
 
     @torch.no_grad()
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``. Each rank computes embeddings of its share of all vertices, then ranks its edges."""
+        """Each rank computes embeddings of its share of all vertices, then ranks its edges."""
         self.parallel.eval()
         rows = self.embeddings(self.ranking.pairs.ids)
         decoder: Any = self.model.link_decoder

@@ -39,7 +39,6 @@ class TypedLinkTrainer(TypedTrainer):
 
     @staticmethod
     def reach_of(config: MinibatchSettings, cluster: atta.Cluster) -> tuple[MinibatchSettings, TypeReach]:
-        """See ``TypedTrainer``."""
         assert config.edge_type is not None, "launching has found it"
         source, target = cluster.schema.endpoints(config.edge_type)
         return config, TypeReach.of(cluster.schema, target, config.depth, (source,))
@@ -60,7 +59,6 @@ class TypedLinkTrainer(TypedTrainer):
         return self.edge_type[0], self.edge_type[2]
 
     def build(self) -> torch.nn.Module:
-        """See ``MinibatchTrainer``."""
         return TypedLinkModel(self.config, self.reach, self.ends, self.pair_decoder())
 
     def pair_decoder(self) -> torch.nn.Module:
@@ -74,12 +72,11 @@ class TypedLinkTrainer(TypedTrainer):
         return {**options, "train": train, "hops": hops, "reverse_type": self.config.reverse_type}
 
     def train_batches(self) -> EdgeBatches:
-        """See ``MinibatchTrainer``. Neither edges of a batch nor their reverses are messages."""
+        """Neither edges of a batch nor their reverses are messages."""
         ends = self.ranking.pairs.user_ids(self.ranking.keys["train"])
         return edge_batches(self, ends, neg_sampling=negatives_of(self.config), **self.edge_options(train=True))
 
     def loader_options(self, *, train: bool) -> dict[str, Any]:
-        """See ``TypedTrainer``."""
         tables = {key: list(self.held_out.tables) for key in itertools.starmap(join_edge_type, self._both)}
         return {**super().loader_options(train=train), "edge_tables": tables}
 
@@ -91,11 +88,10 @@ class TypedLinkTrainer(TypedTrainer):
         return sorted({self.edge_type, *([] if reverse is None else [split_edge_type(reverse)])})
 
     def seeds_in(self, data: Any) -> Any:
-        """See ``MinibatchTrainer``."""
         return data[self.edge_type]
 
     def targets(self, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: whether a pair is an edge."""
+        """Whether a pair is an edge."""
         labels: torch.Tensor = data[self.edge_type].edge_label
         return labels
 
@@ -104,14 +100,14 @@ class TypedLinkTrainer(TypedTrainer):
         return without_held_out_types(data, self.held_out, self._both)
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: of the batch's pairs."""
+        """Of the batch's pairs."""
         pairs = data[self.edge_type].edge_label_index
         scores: torch.Tensor = model(*self.inputs(self.readable(data)), pairs)
         return scores
 
     @torch.no_grad()
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``. Each rank computes embeddings of its share of both types, then ranks its edges."""
+        """Each rank computes embeddings of its share of both types, then ranks its edges."""
         self.parallel.eval()
         source, target = self.ends
         pairs = self.ranking.pairs

@@ -42,7 +42,6 @@ class _UnlabelledTrainer(EmbeddingTrainer):
 
     @torch.no_grad()
     def tallies(self) -> dict[str, list[float]]:
-        """See ``EpochLoop``."""
         self.parallel.eval()
         if self.ranking is None:
             return class_tallies(self, self.node_type, self.splits)
@@ -58,11 +57,9 @@ class WalkTrainer(_UnlabelledTrainer):
     """
 
     def build(self) -> torch.nn.Module:
-        """See ``MinibatchTrainer``."""
         return WalkModel(whole_model(self.config, self.channels, self.outputs))
 
     def train_batches(self) -> DagLoader | WalkBatches:
-        """See ``MinibatchTrainer``."""
         config, schema = self.config, self.cluster.schema
         _check_strangers(self)
         if config.walk_length > 1:
@@ -80,7 +77,7 @@ class WalkTrainer(_UnlabelledTrainer):
         return DagLoader(self.cluster, dag, input_nodes=None, **_of_training(self))
 
     def targets(self, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: whether a seed has a positive sample. The DAG gives the seed itself if it has none.
+        """Whether a seed has a positive sample. The DAG gives the seed itself if it has none.
 
         A pair that is held out teaches nothing either.
         """
@@ -93,7 +90,7 @@ class WalkTrainer(_UnlabelledTrainer):
         return there.long()
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: of the positive sample, then of the negative ones."""
+        """Of the positive sample, then of the negative ones."""
         samples = self._samples(data)
         data = self.readable(data)
         scores: torch.Tensor = model(*self.inputs(data), samples, edge_weight=data.get("edge_weight"))
@@ -118,11 +115,9 @@ class InfomaxTrainer(_UnlabelledTrainer):
     """Deep Graph Infomax on sampled batches: features in another order are the corrupted graph."""
 
     def build(self) -> torch.nn.Module:
-        """See ``MinibatchTrainer``."""
         return InfomaxModel(whole_model(self.config, self.channels, self.outputs), self.outputs)
 
     def train_batches(self) -> atta.NeighborLoader:
-        """See ``MinibatchTrainer``."""
         return atta.NeighborLoader(
             self.cluster,
             list(self.config.fan_outs),
@@ -134,11 +129,11 @@ class InfomaxTrainer(_UnlabelledTrainer):
         )
 
     def targets(self, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: every seed counts."""
+        """Every seed counts."""
         return torch.ones_like(_seeds(data))
 
     def scores(self, model: torch.nn.Module, data: Any) -> torch.Tensor:
-        """See ``MinibatchTrainer``: of the graph, and of the corrupted one."""
+        """Of the graph, and of the corrupted one."""
         data = self.readable(data)
         order = torch.randperm(len(data.x), device=data.x.device)
         scores: torch.Tensor = model(*self.inputs(data), order, edge_weight=data.get("edge_weight"))

@@ -11,7 +11,7 @@ import torch
 import atta
 from atta.errors import ConfigError
 from atta.samplers.hashing import mix64
-from atta.train.settings.epoch_seeds import epoch_seed
+from atta.train.settings.common import epoch_seed
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.links import EdgeBatches, edge_batches
 from atta.train.tasks.links.pairs import EdgeSplit
@@ -56,11 +56,10 @@ class WalkBatches:
         return self._pairs
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``EdgeBatches``."""
         return self._of_epoch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See ``EdgeBatches``; ``set_epoch`` comes first, with the state's epoch."""
+        """``set_epoch`` comes first, with the state's epoch."""
         self._of_epoch.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:

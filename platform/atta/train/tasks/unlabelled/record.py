@@ -5,12 +5,13 @@ What is judged is not the samples but what embeddings are good for: the classes 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.tasks import classes
 from atta.train.tasks.links.record import LINKS
-from atta.train.tasks.task import LearningTask, TargetCounts
+from atta.train.tasks.task import LearningTask
 
 if TYPE_CHECKING:
     import torch
@@ -34,22 +35,6 @@ def _known(positives: torch.Tensor) -> torch.Tensor:
     return positives == 1
 
 
-def _wrong(positives: torch.Tensor, outputs: int) -> torch.Tensor:
-    return (positives != 0) & (positives != 1)
-
-
-def _found(positives: torch.Tensor, outputs: int) -> torch.Tensor:
-    return positives.new_zeros(0).double()
-
-
-def _refuse(counts: TargetCounts, outputs: int, vertices: str) -> None:
-    """There are no rows of a table that could be wrong."""
-
-
-def _check(counts: TargetCounts, outputs: int) -> str | None:
-    return None
-
-
 def _loss(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Cross entropy of scores [n, 1 + k]: of the positive sample, then of negative ones, which add up (GraphSAGE,
     equation 1). A score of -inf stands for a sample that is not there.
@@ -60,26 +45,19 @@ def _loss(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor |
     return losses[_known(positives)].sum()
 
 
-def _predictions(scores: torch.Tensor) -> torch.Tensor:
-    """The probability of a positive sample."""
-    return scores.sigmoid()
-
-
 def unlabelled(name: str, evaluation: str) -> LearningTask:
-    """The record of ``unsupervised`` or ``dgi``; ``evaluation``: ``classes`` or ``links``, whose figures it has."""
+    """The record of ``unsupervised`` or ``dgi``; ``evaluation``: ``classes`` or ``links``, whose figures it has.
+
+    As with links, whether a sample is there is 1 or 0, and no row of a table can be wrong.
+    """
     judged = classes.TASK if evaluation == "classes" else LINKS
-    return LearningTask(
+    return replace(
+        LINKS,
         name=name,
         sentence=_SENTENCES[name],
         outputs=_outputs,
-        rows=False,
         known=_known,
-        wrong=_wrong,
-        found=_found,
-        refuse=_refuse,
-        check=_check,
         loss=_loss,
         sums=judged.sums,
         metrics=judged.metrics,
-        predictions=_predictions,
     )

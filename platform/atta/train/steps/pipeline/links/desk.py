@@ -60,7 +60,7 @@ class TaskDesk:
             return [number for _, number in self._workers.values()]
 
     def give(self, work: Work, about: Mapping[str, Any], arrays: Arrays) -> None:
-        """See ``Tasks``. Raises ConfigError if the task is too large for a message."""
+        """Raises ConfigError if the task is too large for a message."""
         frame = packed({**about, "work": work}, arrays)
         with self._change:
             self._hand_out.add(work)

@@ -38,7 +38,6 @@ class PeerLinks:
             thread.start()
 
     def send(self, rank: int, stage: PipelineStage, interval: int, epoch: int, rows: np.ndarray) -> None:
-        """See ``PeerRows``."""
         about = {"part": stage.part, "layer": stage.layer, "interval": interval, "epoch": epoch}
         self._queues[rank].put(packed(about, {"rows": rows}))
 

@@ -56,15 +56,10 @@ class ProcessPool:
         return self._size.size
 
     def give(self, work: Work, about: Mapping[str, Any], arrays: Arrays) -> None:
-        """See ``Tasks``."""
         self._desk.give(work, about, arrays)
 
     def tick(self, queue: int) -> None:
-        """See ``Tasks``.
-
-        Raises:
-            AttaError: a task was relaunched too often, or workers end before they connect.
-        """
+        """Raises AttaError if a task was relaunched too often, or workers end before they connect."""
         for number in self._desk.look():
             if number in self._processes:
                 self._processes[number].kill()

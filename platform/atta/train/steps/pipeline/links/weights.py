@@ -46,14 +46,13 @@ class DaemonWeights:
             thread.start()
 
     def want(self, works: Sequence[Work]) -> None:
-        """See ``PipelineWeights``."""
         with self._change:
             self._wanted = [work for work in works if (work.interval, work.epoch) not in self._asked]
             if self._wanted:
                 self._change.notify()
 
     def push(self, work: Work, layer: int, version: int, gradient: np.ndarray) -> None:
-        """See ``PipelineWeights``. At most one gradient per interval and layer waits."""
+        """At most one gradient per interval and layer waits."""
         self._gradients.put(_Gradient(work, layer, version, gradient))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Headless Chromium for tests, spoken to by WebDriver's JSON over HTTP. It reaches this machine only."""
+"""Headless Chromium, spoken to by WebDriver's JSON over HTTP. It reaches this machine only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.addresses import held_port
-from tests.waiting import eventually
+from atta.observe.machine.addresses import HeldAddresses
+from bench.waiting import eventually
 
 __all__ = ["Browser", "missing"]
 
@@ -37,7 +37,8 @@ class Browser:
     @contextmanager
     def opened(cls, folder: Path) -> Iterator[Browser]:
         """Chromium with an empty profile; ``folder`` gets what it downloads."""
-        port = held_port()
+        held = HeldAddresses()
+        port = held.ports[0]
         driver = f"http://127.0.0.1:{port}"
         flags = [
             "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -60,6 +61,7 @@ class Browser:
         finally:
             child.terminate()
             child.wait()
+            held.close()
 
     def go(self, url: str) -> None:
         """Load a page, and wait for it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import atta
-from tests.addresses import held_addresses
+from atta.observe.machine.addresses import HeldAddresses
 
 
 class Durable:
@@ -18,7 +18,8 @@ class Durable:
 
     def __init__(self, data: Path, folder: Path | None, *options: str) -> None:
         """``folder``: of its log; None: it keeps none."""
-        self.address, self.folder = held_addresses(1)[0], folder
+        self._held, self.folder = HeldAddresses(), folder
+        self.address = self._held.addresses[0]
         kept = () if folder is None else ("--tables-dir", str(folder))
         self._options = ["--data", str(data), "--part", "0", "--listen", self.address, "--no-verify",
                          "--buffer", "64MiB", "--cache", "0", *kept, *options]  # fmt: skip
@@ -57,6 +58,11 @@ class Durable:
             self._child.kill()
             self._child.wait()
 
+    def close(self) -> None:
+        """Kill it, and let go of its address."""
+        self.kill()
+        self._held.close()
+
 
 @contextlib.contextmanager
 def durable(data: Path, folder: Path | None, *options: str) -> Iterator[Durable]:
@@ -66,4 +72,4 @@ def durable(data: Path, folder: Path | None, *options: str) -> Iterator[Durable]
     try:
         yield daemon
     finally:
-        daemon.kill()
+        daemon.close()

@@ -1,6 +1,6 @@
 """Random orders of events for the weights of jobs: requests that are lost, late, repeated and overtake each other.
 
-    python -m bench.training.orders [--orders 100000]
+    python -m tests.soak.orders [--orders 100000]
 
 Half of the orders are of trainers that die and start again (``arrival``), half of intervals that several processes
 compute (``summed``). Each run checks every answer, as the tests of ``tests/unit/kvstore/test_parameters.py`` do: each
