@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta.samplers import kernels
 from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.methods.base import DrawnEdges
 from atta.samplers.shard import Answer
@@ -106,16 +107,12 @@ class WeighedEdges:
                 times[hop.expanded] += 1
             right /= np.maximum(times, 1)
         for hop in self._hops:
-            standing, drawn = self._standing(hop, into, right), out[hop.drawn]
-            if self.differ(hop.op):
-                drawn *= standing[col[hop.drawn]]
-            else:
-                np.take(standing, col[hop.drawn], out=drawn, mode="clip")  # other modes copy first
-            if self.what.loops and degrees.loops is not None:
-                drawn[row[hop.drawn] == col[hop.drawn]] = 0
-            np.take(right, col[hop.loops], out=out[hop.loops], mode="clip")
-        if left is not None:
-            out *= np.take(left, row, mode="clip")
+            parts = (
+                (hop.drawn, self._standing(hop, into, right), not self.differ(hop.op), self.what.loops),
+                (hop.loops, right, True, False),
+            )
+            for at, factors, fresh, no_loops in parts:
+                kernels.weigh_edges(row[at], col[at], left, factors, out[at], fresh=fresh, no_loops=no_loops)
 
     def _standing(self, hop: _HopEdges, into: np.ndarray, right: np.ndarray) -> np.ndarray:
         """float32 [targets]: the factors of targets of drawn edges."""

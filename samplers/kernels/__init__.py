@@ -15,6 +15,7 @@ from atta.samplers.kernels.rows import (
     retain_heap,
     scatter_rows,
     split_cached,
+    weigh_edges,
     widen_ids,
 )
 from atta.samplers.kernels.sampling import (
@@ -55,6 +56,7 @@ __all__ = [
     "split_by_owner",
     "split_cached",
     "validate_csc",
+    "weigh_edges",
     "widen_ids",
     "zeros_beside",
 ]

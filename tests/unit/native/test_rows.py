@@ -344,3 +344,18 @@ def test_what_was_written_to_a_private_mapping_stays(tmp_path: Path) -> None:
     private[:] = 7
     assert (kernels.resident(private) == 7).all()
     assert (private == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_weights_of_edges_are_products_of_their_ends(rng: np.random.Generator, dtype: type, fresh: bool) -> None:
+    row, col = (rng.integers(0, 9, 200).astype(dtype) for _ in range(2))
+    left, right, before = (rng.random(count).astype(np.float32) for count in (9, 9, 200))
+    for sources in (None, left):
+        expected = right[col] * (1 if fresh else before) * (1 if sources is None else left[row])
+        for no_loops in (False, True):
+            out = before.copy()
+            kernels.weigh_edges(row, col, sources, right, out, fresh=fresh, no_loops=no_loops)
+            np.testing.assert_allclose(out, np.where(no_loops & (row == col), 0, expected), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"row 1: 8 is outside|row.*8"):
+        kernels.weigh_edges(np.full(2, 8, dtype), col[:2], left[:8], right, before[:2], fresh=True)

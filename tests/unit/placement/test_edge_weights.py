@@ -59,7 +59,9 @@ def test_each_edge_weighs_what_the_rule_says(data: st.DataObject) -> None:
     hops, frontier = draw(st.integers(1, 3)), draw(st.sampled_from(["new", "all"]))
     fan_outs = {e: [draw(st.sampled_from([-1, 0, 1, 2, 5])) for _ in range(hops)] for e in graph.edges}
     rules = [EdgeWeights(e, draw(norms(e)), unbiased) for e in graph.edges if draw(st.booleans())]
-    within, disjoint = not unbiased and draw(st.booleans()), draw(st.booleans())
+    within = not unbiased and draw(st.booleans())
+    # Room for trees of many hops, or of all edges among them, is more than a machine has.
+    disjoint = hops < 3 and method is Method.UNIFORM and not within and draw(st.booleans())
     seed_type = draw(st.sampled_from(sorted(graph.ids)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     seeds = rng.integers(0, len(graph.ids[seed_type]), draw(st.integers(1, 9)))
@@ -75,7 +77,8 @@ def test_each_edge_weighs_what_the_rule_says(data: st.DataObject) -> None:
             home=draw(st.integers(0, parts - 1)), order=random.Random(draw(st.integers(0, 2**32))),
         )  # fmt: skip
     for rule in rules:
-        if f"row/{rule.edge_type}" in out.arrays:
+        source, _, target = rule.edge_type.split("__")
+        if {f"row/{rule.edge_type}", f"n_id/{source}", f"n_id/{target}"} <= out.arrays.keys():
             check_weights(graph, plan, rule, out)
     assert {n for n in out.arrays if n.startswith("edge_weight/")} <= {f"edge_weight/{r.edge_type}" for r in rules}
 
