@@ -13,12 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 72_475,
-    "docstring_lines": 18_859,
-    "files": 913,
+    "code_lines": 74_450,
+    "docstring_lines": 19_330,
+    "files": 924,
     "folders": 113,
     "median_function": 6,
-    "long_function": 19,
+    "long_function": 20,
     "largest_lines": 491,
 }
 
