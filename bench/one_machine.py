@@ -16,8 +16,10 @@ Writes one-machine.json and one-machine.md.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -77,6 +79,14 @@ class MemoryGroup(threading.Thread):
         """``words``, run by a process that belongs to the group, as all do that it starts."""
         return ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh", *words]
 
+    def end_all(self) -> None:
+        """Kill the processes of the group."""
+        while pids := words(self.folder / "cgroup.procs"):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(LOOK_S)
+
     def run(self) -> None:
         while not self._end.wait(LOOK_S):
             self._look()
@@ -112,11 +122,16 @@ def run_once(given: Namespace, setting: Setting, limit: int, *, kill: bool = Fal
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": setting.checkout}
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         with subprocess.Popen(group.command(command), env=environment, **pipes) as worker:  # type: ignore[call-overload]
-            said, errors = worker.communicate(timeout=given.timeout)
+            try:
+                said, errors = worker.communicate(timeout=given.timeout)
+            except subprocess.TimeoutExpired:
+                group.end_all()
+                said, errors = worker.communicate()
+                found["error"] = f"not done after {given.timeout:.0f} s"
         for line in said.splitlines():
             found |= json.loads(line)
         found["chose"] = next((line for line in errors.splitlines() if line.startswith("memory:")), "")
-        if worker.returncode:
+        if worker.returncode and "error" not in found:
             found["error"] = errors.strip().splitlines()[-1] if errors.strip() else f"exit code {worker.returncode}"
     found |= {"peak_bytes": group.peak, "killed": group.killed}
     return found

@@ -73,7 +73,8 @@ class GraphSize:
         """Bytes of the partitioned dataset on disk. All daemons together load as many."""
         source, edge = index_dtype(self.nodes).itemsize, index_dtype(self.edges).itemsize
         per_vertex = 8 + source + 8 + self.row_bytes + 8 * self.halo_ratio  # ids, order, row bounds, tables, HALO lists
-        return self.edges * (source + edge + self.edge_bytes) + round(self.nodes * per_vertex)
+        degrees = 3 + 4 * bool(self.edge_bytes)  # of few edges in, out and to itself; and a sum of weights, perhaps
+        return self.edges * (source + edge + self.edge_bytes) + round(self.nodes * (per_vertex + degrees))
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def plain(name: str, column: Any) -> Any:
         if _is_text(kind):
             return column.cast(pa.large_string())
         if pa.types.is_decimal(kind):
-            return column.cast(pa.int64() if kind.scale <= 0 else pa.float64())
+            # By way of text: Arrow's own cast multiplies by a power of ten, which misses the nearest number.
+            return column.cast(pa.int64()) if kind.scale <= 0 else column.cast(pa.string()).cast(pa.float64())
         if category(kind) == TIMES:
             return column.cast(pa.int32()).cast(pa.int64()) if kind.bit_width == 32 else column.cast(pa.int64())
     except pa.ArrowInvalid as error:

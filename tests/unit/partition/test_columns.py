@@ -21,6 +21,7 @@ from atta.partition import Dataset, Graph, partition_graph
 from atta.partition.graph.exact import inexact
 from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
+from atta.partition.importers.table.kinds import plain
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow (atta[table])")
 pd = pytest.importorskip("pandas", reason="needs pandas")
@@ -479,3 +480,9 @@ def test_a_semicolon_is_said(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps({"nodes": nodes}))
     notes = import_graph("table", tmp_path, tmp_path / "out")
     assert notes == ["n.csv: columns are separated by ';'", "more.csv.gz: columns are separated by '|'"]
+
+
+def test_decimals_become_the_nearest_numbers() -> None:
+    cents = [decimal.Decimal(n).scaleb(-2) for n in range(10_000)]
+    found = plain("price", pa.array([*cents, None], pa.decimal128(6, 2)))
+    assert found.to_pylist() == [*(float(str(price)) for price in cents), None]
