@@ -103,7 +103,7 @@ LATER = {
 """What Python prints that runs after the commands of its document."""
 KEPT = {"tutorial-cluster.md": 4, "security.md": 4}
 """Documents whose runs keep their epochs, and how many their trainings have together."""
-LONG = ("async.md", "simulator.md", "stale.md")
+LONG = ("async.md", "from-gigl.md", "simulator.md", "stale.md")
 """Documents whose commands `make test-all` runs; other tests run their like."""
 
 

@@ -164,7 +164,7 @@ def batches(placed: Placed, plan: Plan, numbers: range) -> Iterator[BatchArrays]
         (Method.LABOR, False, "new", [3]),
         (Method.LABOR, False, "all", [3, 2]),
         (Method.WEIGHTED, False, "new", [3]),
-        (Method.WEIGHTED, True, "all", [3, 2]),
+        pytest.param(Method.WEIGHTED, True, "all", [3, 2], marks=pytest.mark.slow),
     ],
 )
 def test_sums_means_and_rows_are_those_of_the_graph_on_average(hubs, seed, method, replace, frontier, fan_outs):
