@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 74_450,
+    "code_lines": 74_480,
     "docstring_lines": 19_330,
     "files": 924,
     "folders": 113,

@@ -348,3 +348,67 @@ def test_models_of_blocks(norm: str, equal: bool, remedy: str | None) -> None:
     if remedy is not None:
         assert found.layer == "model.layers.0 (GraphConv)"
         assert remedy in found.remedies
+
+
+class TwoOutputs(torch.nn.Module):
+    """Rows that are the same on a batch, and rows that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sage, self.gcn = SAGEConv(WIDTH, 3).double(), GCNConv(WIDTH, 4).double()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.sage(x, edge_index), self.gcn(x, edge_index)
+
+
+class WritesItsInput(torch.nn.Module):
+    """Adds to the rows that it is given, in their place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = SAGEConv(WIDTH, 3).double()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        x += 1
+        out: torch.Tensor = self.conv(x, edge_index)
+        return out
+
+
+class Weighted(torch.nn.Module):
+    """A GCN with the user's weights of edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCNConv(WIDTH, 4).double()
+
+    def forward(
+        self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x, edge_index, edge_weight)
+        return out
+
+
+def test_every_output_is_compared() -> None:
+    report = check_on(TwoOutputs(), small_graph(6), SEEDS, draws=0)
+    assert not report.ok
+    assert {f.form for f in report.findings if not f.equal} >= {"batch"}
+
+
+def test_a_model_may_write_to_its_input() -> None:
+    graph = small_graph(6)
+    before = graph.x.clone()
+    assert check_on(WritesItsInput(), graph, SEEDS, draws=0).ok
+    assert torch.equal(graph.x, before)
+
+
+def test_weights_of_the_user_are_not_replaced_by_those_of_degrees() -> None:
+    report = check_on(Weighted(), small_graph(6, weights=True), SEEDS, draws=50)
+    assert "edge_norm" not in str(report)
+    assert "unbiased=True" not in str(report)
+    assert "one hop more" in str(report)
+
+
+def test_a_norm_helps_from_batch_to_batch_only_if_it_gives_the_rows_of_the_graph() -> None:
+    report = check_on(GCNConv(WIDTH, 4, cached=True).double(), small_graph(6), SEEDS, draws=0)
+    assert 'edge_norm="both"' not in str(report)
+    assert 'edge_norm="row"' not in str(report)

@@ -157,3 +157,39 @@ def test_edge_rows_reach_the_layer_with_its_edges(options: dict[str, int]) -> No
     given = {"edge_attr": torch.from_numpy(attr).double()} if options else {}
     wanted = conv(torch.from_numpy(x).double(), torch.from_numpy(edges), **given).detach().numpy()[:3]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def changed_layers() -> dict[str, torch.nn.Module]:
+    """Layers of PyG in which somebody has changed something, by what it is."""
+    biased, deep, hooked, replaced, message = (GCNConv(4, 3) for _ in range(5))
+    biased.lin = torch.nn.Linear(4, 3)
+    deep.lin = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    hooked.register_forward_hook(lambda _, given, out: out.relu() + 1)
+    replaced.message = lambda x_j, edge_weight: 2 * x_j
+    message.register_message_forward_hook(lambda _, given, out: 3 * out)
+    mean, own = SAGEConv(4, 3), SAGEConv(4, 3)
+    mean.register_message_forward_hook(lambda _, given, out: 3 * out)
+    own.message = lambda x_j: 2 * x_j
+    names = (
+        "a bias",
+        "an MLP",
+        "a hook",
+        "a message",
+        "a hook of messages",
+        "SAGE: a hook of messages",
+        "SAGE: a message",
+    )
+    return dict(zip(names, (biased, deep, hooked, replaced, message, mean, own), strict=True))
+
+
+@pytest.mark.parametrize("name", changed_layers())
+def test_changed_layers_of_pyg_are_computed_as_they_are(name: str) -> None:
+    module = changed_layers()[name]
+    rng = np.random.default_rng(3)
+    x, edges = rng.random((9, 4), np.float32), rng.integers(0, 9, (2, 30))
+    edges = edges[:, np.argsort(edges[1], kind="stable")]
+    (layer,), _ = own_layers([module], CPU, 4, {}, {})
+    assert layer.degrees is None, "the layer computes its own"
+    with torch.no_grad():
+        wanted = module(torch.from_numpy(x), torch.from_numpy(edges)).numpy()
+    assert np.allclose(layer(LayerBlock(x, edges, 9)), wanted, atol=1e-5)

@@ -323,7 +323,7 @@ class _Observer:
             self._within -= 1
             if self._within == 0:
                 self.done += 1
-                rows = _first_tensor(out)
+                rows = _rows_of(out)
                 if rows is not None and rows.dim():
                     self._rows = len(rows)
                     self.steps.append(PartRows(f"{name or 'the model'} ({type(module).__name__})", self.done, rows))
@@ -341,11 +341,11 @@ class _Observer:
 def _called(model: torch.nn.Module, sample: ModelInput, seed: int = 0) -> torch.Tensor:
     """[n, ...], what a model says of a sample; draws of its own follow from ``seed``. Raises NoFormError."""
     known = inspect.signature(model.forward).parameters
-    edge = {name: rows for name, rows in sample.edge.items() if name in known}
+    edge = {name: rows.clone() for name, rows in sample.edge.items() if name in known}  # it may write to what it gets
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            out = _first_tensor(model(sample.x, sample.edge_index, **edge))
+            out = _rows_of(model(sample.x.clone(), sample.edge_index.clone(), **edge))
         except NoFormError:
             raise
         except Exception as error:  # whatever a user's model raises
@@ -355,10 +355,22 @@ def _called(model: torch.nn.Module, sample: ModelInput, seed: int = 0) -> torch.
     return out
 
 
-def _first_tensor(out: Any) -> torch.Tensor | None:
-    while isinstance(out, tuple | list) and out:
-        out = out[0]
-    return out if isinstance(out, torch.Tensor) else None
+def _rows_of(out: Any) -> torch.Tensor | None:
+    """The tensor that a model gives. Of several, those with as many rows as the first, side by side."""
+    found = _tensors_of(out)
+    if not found:
+        return None
+    first, *others = found
+    same = [rows for rows in others if first.dim() and rows.dim() and len(rows) == len(first)]
+    if not same:
+        return first
+    return torch.cat([rows.reshape(len(first), -1).to(first.dtype) for rows in (first, *same)], dim=1)
+
+
+def _tensors_of(out: Any) -> list[torch.Tensor]:
+    if isinstance(out, tuple | list):
+        return [found for part in out for found in _tensors_of(part)]
+    return [out] if isinstance(out, torch.Tensor) else []
 
 
 def _is_block(value: Any) -> bool:

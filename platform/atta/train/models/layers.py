@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import GCNConv, SAGEConv
+from torch_geometric.nn import GCNConv, Linear, SAGEConv
 
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, self_loops, with_company
 from atta.errors import ConfigError, DataError
@@ -25,6 +25,8 @@ __all__ = [
     "edges_of",
     "gcn_degrees",
     "gcn_rows",
+    "is_stock",
+    "is_stock_gcn",
     "layers_of",
     "pair_rows",
     "saved_model",
@@ -32,6 +34,8 @@ __all__ = [
 ]
 
 RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
+_FORWARD_HOOKS = ("forward_hooks", "forward_pre_hooks")
+"""Ends of the names that torch and PyG keep a module's hooks by."""
 
 
 class TorchLayer:
@@ -126,7 +130,19 @@ def edges_of(block: LayerBlock, device: torch.device) -> torch.Tensor:
 
 def sums_rows(conv: Any, device: torch.device) -> bool:
     """Whether PyG sums up rows of the layer as a sparse matrix reads them."""
-    return type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and device.type == "cpu"
+    return type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and device.type == "cpu" and is_stock(conv)
+
+
+def is_stock(conv: torch.nn.Module) -> bool:
+    """Whether a layer computes what its class says: it has no hooks, and nobody has replaced one of its functions."""
+    hooks = (held for part in conv.modules() for name, held in vars(part).items() if name.endswith(_FORWARD_HOOKS))
+    replaced = (callable(held) and hasattr(type(conv), name) for name, held in vars(conv).items())
+    return not any(hooks) and not any(replaced)
+
+
+def is_stock_gcn(conv: torch.nn.Module) -> bool:
+    """Whether ``gcn_rows`` gives what a layer gives: it sums up rows first, so the weights must have no constant."""
+    return type(conv) is GCNConv and is_stock(conv) and isinstance(conv.lin, Linear) and conv.lin.bias is None
 
 
 def gcn_degrees(conv: GCNConv, weights: str | None = None) -> DegreeRule | None:

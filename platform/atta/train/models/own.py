@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import GCNConv, MessagePassing
+from torch_geometric.nn import MessagePassing
 
 from atta.client.inference.block import Layer, LayerBlock
 from atta.client.inference.trial import CANNOT, LayerFault, tried
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
-from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, pair_rows, sums_rows
+from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, is_stock_gcn, pair_rows, sums_rows
 
 __all__ = ["own_layers"]
 
@@ -150,7 +150,7 @@ class _OwnModule:
         if not self._reads_edges:
             yield "layer(x)", layer(lambda x, block: module(x), hops=0, row_per_edge=False)
             return
-        if type(module) is GCNConv:
+        if self._sums_first:
             weights = arguments[0] if arguments else None
             degrees = gcn_degrees(module, weights)
             rows = partial(gcn_rows, module, degrees, weights=weights)
@@ -164,10 +164,10 @@ class _OwnModule:
     def _check(self, tables: Mapping[str, TableSpec]) -> None:
         """Refuse what no trial would explain."""
         module, names = self.module, [*self._parameters]
-        if type(module) is GCNConv and (module.aggr not in ("add", "sum") or module.flow != "source_to_target"):
+        if self._sums_first and (module.aggr not in ("add", "sum") or module.flow != "source_to_target"):
             raise ConfigError(f"{self.title}: takes aggr='add' and flow='source_to_target'")
         cached = [type(part).__name__ for part in module.modules() if getattr(part, "cached", None) is True]
-        if cached and type(module) is not GCNConv:
+        if cached and not self._sums_first:
             raise ConfigError(
                 f"{self.title}: cached=True of {cached[0]} keeps what it computed on the first edges for all others: "
                 "make it with cached=False, its weights are the same"
@@ -212,6 +212,10 @@ class _OwnModule:
         if fault.kind != "raises" or not without:
             return ""
         return f"; it takes {' or '.join(without)}, too: edge_tables={{{without[0]!r}: NAME}}"
+
+    @cached_property
+    def _sums_first(self) -> bool:
+        return is_stock_gcn(self.module)
 
     @cached_property
     def _signature(self) -> Mapping[str, inspect.Parameter]:
