@@ -1,4 +1,4 @@
-"""Layers of PyG and DGL over batches whose edges are weighed by degrees of the whole graph: the graph's values."""
+"""Edges of batches are weighed by degrees of the whole graph. Layers of PyG and DGL give the graph's values on them."""
 
 from __future__ import annotations
 

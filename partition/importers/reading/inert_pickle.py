@@ -202,10 +202,12 @@ def _pickle_of(path: Path) -> bytes:
     if not content.startswith(_ARCHIVE):
         return content
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        name = next((n for n in archive.namelist() if n.endswith("/data.pkl")), None)
-        if name is None:
-            raise ValueError("it is no file of torch.save")
-        return archive.read(name)
+        entry = next((e for e in archive.infolist() if e.filename.endswith("/data.pkl")), None)
+        if entry is None:
+            raise ValueError("it is an archive that torch.save did not write")
+        if entry.file_size > len(content):  # torch.save compresses nothing
+            raise ValueError(f"{entry.filename} would be larger than the whole file")
+        return archive.read(entry)
 
 
 def _plain(value: Any, path: Path) -> Any:

@@ -88,7 +88,7 @@ class DaemonCaches:
         await asyncio.gather(self._filler.run(), self._edge_filling.run(asked, self._fetch_all))
 
     def _choose(self, heat: HaloHeat) -> tuple[PieceQueue, list[Candidates]]:
-        """Choose whose rows to keep; what fetches them, and whose in-degrees to ask for."""
+        """Choose whose rows to keep: the pieces to fetch, and the vertices whose in-degrees are asked for."""
         yield_processor("atta-choose")
         config, share = self._config, self._config.cache_share
         division = Division(self._limit_bytes, 0)

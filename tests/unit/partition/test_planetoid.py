@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -124,3 +125,11 @@ def test_bad_adjacency_lists(tmp_path, graph):
     (tmp_path / "src" / "ind.tiny.graph").write_bytes(pickle.dumps(graph))
     with pytest.raises(DataError, match=r"ind\.tiny\.graph"):
         import_graph("planetoid", tmp_path / "src", tmp_path / "g")
+
+
+def test_a_compressed_archive_does_not_fill_the_memory(tmp_path):
+    path = tmp_path / "large.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("large/data.pkl", b"\0" * (1 << 20))
+    with pytest.raises(DataError, match=r"large/data.pkl would be larger than the whole file"):
+        load_inert(path)

@@ -1,7 +1,7 @@
 """Tries a layer on a small graph: whether the rows of a vertex are the same in any block, and if not, why. No daemons.
 
 The graph has a vertex with many edges, vertices with none, one of them the last, self-loops, an edge that comes twice,
-and a long path, whose end is far from its beginning. A layer is right if a vertex gets the row that it has on the whole graph
+and a long path. A layer is right if a vertex gets the row that it has on the whole graph
 
 - called again,
 - with its edges in another order,
