@@ -59,7 +59,8 @@ protos: setup ## regenerate the message classes from protos/atta/v1
 	@tools/generate_protos.sh
 
 docs: setup ## build the documentation site in build/docs (its tools are installed the first time)
-	@$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || $(PIP) furo myst-parser sphinx
+	@$(BIN)/python -c "import furo, myst_parser, sphinx, sphinx_copybutton" 2>/dev/null || \
+	  $(PIP) furo myst-parser sphinx sphinx-copybutton
 	@$(BIN)/python -m sphinx -q -E -W -n --keep-going -b html -d build/doctrees docs build/docs
 	@echo "== build/docs/index.html"
 
