@@ -87,8 +87,9 @@ def _docstring(*event: Any) -> None:
 def _read(app: Any, page: str, source: list[str]) -> None:
     text = local_links(source[0], page)
     if page == "reference/commands":
-        from atta.cli.main import cli
         from commands import reference
+
+        from atta.cli.main import cli
 
         text += reference(cli)
     source[0] = text

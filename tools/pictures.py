@@ -105,7 +105,7 @@ def layers_picture(table: str) -> str:
 
 def overview_picture() -> str:
     """SVG: a graph is cut, daemons serve partitions on machines, and trainers take batches."""
-    left, wide, gap = 210, 300, 40
+    left, wide, gap = 200, 300, 90
     shapes = [
         _box(Box(10, 110, 150, "graph", "files of your own", "#eeeeee")),
         _label(85, 182, "atta import, atta partition", "middle"),
@@ -119,10 +119,19 @@ def overview_picture() -> str:
             _box(Box(x + 20, 44, wide - 40, f"partition {part}", "in-edges and rows of its vertices", "#d7efd3")),
             _box(Box(x + 20, 126, wide - 40, f"daemon {part}: atta serve", "scheduler, workers, cache", "#cfe3f7")),
             _box(Box(x + 20, 222, (wide - 50) // 2, f"trainer {2 * part}", "your script", "#ffe9c7")),
-            _box(Box(x + 30 + (wide - 50) // 2, 222, (wide - 50) // 2, f"trainer {2 * part + 1}", "or atta train", "#ffe9c7")),
+            _box(
+                Box(
+                    x + 30 + (wide - 50) // 2,
+                    222,
+                    (wide - 50) // 2,
+                    f"trainer {2 * part + 1}",
+                    "or atta train",
+                    "#ffe9c7",
+                )
+            ),
             _line(middle, 96, middle, 122),
-            _line(x + 80, 178, x + 80, 218),
-            _line(x + wide - 80, 178, x + wide - 80, 218),
+            _line(x + 60, 178, x + 60, 218),
+            _line(x + wide - 60, 178, x + wide - 60, 218),
             _label(middle, 204, "batches, shared memory", "middle"),
         ]
     inner = left + wide - 20
@@ -130,11 +139,13 @@ def overview_picture() -> str:
         _line(160, 136, left + 16, 76),
         _line(inner + 4, 146, inner + gap + 36, 146),
         _line(inner + gap + 36, 160, inner + 4, 160),
-        _label(left + wide + gap // 2, 122, "rows, edges", "middle"),
+        _label(left + wide + gap // 2, 138, "rows, edges", "middle"),
         _line(inner, 248, inner + gap + 40, 248, both=True),
         _label(left + wide + gap // 2, 240, "gradients", "middle"),
     ]
-    return _drawn(2 * wide + gap + left + 10, 296, shapes, "What runs where: daemons serve partitions, trainers take batches")
+    return _drawn(
+        2 * wide + gap + left + 10, 296, shapes, "What runs where: daemons serve partitions, trainers take batches"
+    )
 
 
 VERTICES = {10: (90, 60), 12: (210, 70), 14: (70, 160), 16: (180, 210), 18: (250, 150),
@@ -174,10 +185,11 @@ def partitions_picture() -> str:
 
 def _towards(start: tuple[int, int], end: tuple[int, int]) -> tuple[float, float, float, float]:
     """A line between the rims of two circles, a little beside the straight one, so that both directions are seen."""
-    (x, y), (u, v) = start, end
+    x, y, u, v = *map(float, start), *map(float, end)
     length = ((u - x) ** 2 + (v - y) ** 2) ** 0.5
     dx, dy = (u - x) / length, (v - y) / length
-    return tuple(round(n, 1) for n in (x + 17 * dx - 3 * dy, y + 17 * dy + 3 * dx, u - 20 * dx - 3 * dy, v - 20 * dy + 3 * dx))  # type: ignore[return-value]
+    x, y, u, v = x + 17 * dx - 3 * dy, y + 17 * dy + 3 * dx, u - 20 * dx - 3 * dy, v - 20 * dy + 3 * dx
+    return round(x, 1), round(y, 1), round(u, 1), round(v, 1)
 
 
 class Timeline(NamedTuple):
@@ -223,7 +235,8 @@ def strategies_picture(lines: Sequence[Timeline]) -> str:
     """SVG: a row of cells per strategy, with the version that is read, shaded by its age, and a star where A publishes."""
     left, cell, step = 230, 46, 58
     shapes = [_label(10, 28, "B reads rows that A computes")]
-    shapes += [_label(left + cell * (e - 1) + cell // 2, 28, f"epoch {e}" if e == 1 else str(e), "middle") for e in range(1, EPOCHS + 1)]
+    shapes.append(_label(left - 8, 28, "epoch", "end"))
+    shapes += [_label(left + cell * epoch - cell // 2 - 2, 28, str(epoch), "middle") for epoch in range(1, EPOCHS + 1)]
     for row, line in enumerate(lines):
         y = 42 + step * row
         shapes.append(_label(10, y + 24, line.name, weight="bold"))
