@@ -29,6 +29,7 @@ __all__ = [
     "SIZES",
     "NoOption",
     "Option",
+    "Setting",
     "SettingField",
     "amount_of",
     "check_bounds",
@@ -75,6 +76,11 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Setting(Option):
+    """A field without an option of its own: it is written as ``NAME=VALUE`` behind the choice that it belongs to."""
+
+
+@dataclass(frozen=True)
 class NoOption:
     """Marks a field that a command does not offer as an option; ``reason`` says why."""
 
@@ -106,6 +112,10 @@ class SettingField:
         """Name of the option without dashes at its beginning: ``batch-size``."""
         given = self.option.name if isinstance(self.option, Option) else ""
         return given or self.field.replace("_", "-")
+
+    def given(self, value: object) -> str:
+        """How somebody gives the field this value: ``--batch-size 512``, or ``sync-every=10`` for a ``Setting``."""
+        return f"{self.name}={value}" if isinstance(self.option, Setting) else f"--{self.name} {value}"
 
 
 @functools.cache
@@ -149,7 +159,7 @@ def check_bounds(config: object) -> None:
         if option.choices and value not in option.choices:
             raise UnknownNameError.of(setting.field.replace("_", " "), value, option.choices)
         for number in value if setting.listed else (value,):
-            _check_number(f"--{setting.name} {number}", option, number)
+            _check_number(setting.given(number), option, number)
 
 
 def _check_number(what: str, option: Option, number: Any) -> None:

@@ -94,7 +94,7 @@ def _memory_message(record: Mapping[str, Any]) -> str:
     asked = re.search(r"tried to allocate ([0-9.]+ \w+)", record["message"], re.IGNORECASE)
     for_what = f" when it asked for {asked[1]} more" if asked else ""
     return (
-        f"trainer {record['rank']} ran out of memory{for_what}; take smaller batches (--batch-size, or more --co-batches), "
+        f"trainer {record['rank']} ran out of memory{for_what}; take smaller batches (--batch-size, or more co-batches), "
         "--strategy cooperative, or --checkpoint-layers for deep models"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from atta.observe.settings import Option
+from atta.observe.settings import Setting
 from atta.train.settings.servers import ServerSettings
 
 __all__ = ["ACROSS", "MESSAGE_CODECS", "ROWS", "ExchangeSettings", "StaleSettings"]
@@ -20,15 +20,15 @@ class ExchangeSettings(ServerSettings):
     """What strategies have whose servers read each other's rows."""
 
     rows: Annotated[
-        str, Option("Which rows trainers send: those that others read, or all, as CAGNET does.", choices=ROWS)
+        str, Setting("Which rows trainers send: those that others read, or all, as CAGNET does.", choices=ROWS)
     ] = "halo"
     codec: Annotated[
         str,
-        Option(
+        Setting(
             "How rows and gradients travel; delta-int8: as differences to what the reader has.", choices=MESSAGE_CODECS
         ),
     ] = "none"
-    send_features: Annotated[bool, Option("Send features in every epoch, as CAGNET does; else readers keep them.")] = (
+    send_features: Annotated[bool, Setting("Send features in every epoch, as CAGNET does; else readers keep them.")] = (
         False
     )
 
@@ -38,5 +38,5 @@ class StaleSettings(ExchangeSettings):
     """What strategies have whose trainers read stale rows."""
 
     stale_across: Annotated[
-        str, Option("Whose rows may be stale: those of other servers, or of all other trainers.", choices=ACROSS)
+        str, Setting("Whose rows may be stale: those of other servers, or of all other trainers.", choices=ACROSS)
     ] = "servers"

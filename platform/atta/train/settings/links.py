@@ -26,49 +26,29 @@ class LinkSettings(TrainSettings):
     """What strategies that can train tasks without a table of vertices have."""
 
     edge_type: Annotated[
-        str | None,
-        Option("--task link, edge-classes: the edges to predict.", metavar="SRC__REL__DST", unset="the only type"),
+        str | None, Option("Edges to predict (link, edge-classes).", metavar="TYPE", unset="only type")
     ] = None
     reverse_type: Annotated[
-        str | None,
-        Option(
-            "Typed graphs: the type of the reverses of --edge-type.",
-            metavar="DST__REL__SRC",
-            unset="the only type in the other direction",
-        ),
+        str | None, Option("Typed graphs: reverses of --edge-type.", metavar="TYPE", unset="only one")
     ] = None
-    decoder: Annotated[str, Option("--task link: scores a pair from the embeddings of its ends.", choices=DECODERS)] = (
-        "dot"
-    )
-    edge_split: Annotated[
-        str, Option("Tasks of edges: their shares for training, validation and test.", metavar="SHARES")
-    ] = "0.8,0.1,0.1"
+    decoder: Annotated[str, Option("Scores of pairs: dot, distmult, mlp.", choices=DECODERS)] = "dot"
+    edge_split: Annotated[str, Option("Shares to train, validate, test on.", metavar="SHARES")] = "0.8,0.1,0.1"
     split_by: Annotated[
         str,
-        Option("Tasks of edges: a hash of an edge's ends divides them, or their edge table time, earliest first.",
-               choices=SPLITS_BY),
+        Option("Split edges by their ends, or by table time.",
+               choices=SPLITS_BY)
     ] = "hash"  # fmt: skip
     negatives: Annotated[
-        str, Option("--task link, unsupervised: how pairs that are no edges are drawn in training.", choices=NEGATIVES)
+        str, Option("How pairs without an edge are drawn: uniform, degree, in_batch, exact.", choices=NEGATIVES)
     ] = "uniform"
-    negatives_per_edge: Annotated[
-        int, Option("--task link, unsupervised: how many of them per edge, or per seed.", at_least=1)
-    ] = 1
-    walk_length: Annotated[
-        int, Option("--task unsupervised: steps of the walks that lead to positive samples.", at_least=1, at_most=100)
-    ] = 1
+    negatives_per_edge: Annotated[int, Option("Of them per edge, or per seed.", at_least=1)] = 1
+    walk_length: Annotated[int, Option("Steps of walks to positive samples.", at_least=1, at_most=100)] = 1
     eval_negatives: Annotated[
         str,
-        Option("Link figures: other targets that an edge of validation is ranked among; all: every vertex.",
-               metavar="K|all"),
+        Option("Other targets that an edge is ranked among.",
+               metavar="K|all")
     ] = "100"  # fmt: skip
-    evaluate_by: Annotated[
-        str,
-        Option(
-            "--task unsupervised, dgi: what embeddings are judged by; auto: classes, where table y has some, or links.",
-            choices=JUDGES,
-        ),
-    ] = "auto"
+    evaluate_by: Annotated[str, Option("What judges embeddings (unsupervised, dgi).", choices=JUDGES)] = "auto"
 
 
 _TASKS = {

@@ -18,49 +18,31 @@ class MinibatchSettings(LinkSettings):
     """What strategies with sampled mini-batches have."""
 
     num_neighbors: Annotated[
-        tuple[int, ...], Option("Fan-outs, in-neighbours per vertex and hop, from the seeds outwards; -1 = all.")
+        tuple[int, ...], Option("In-neighbours per vertex and hop, from the seeds outwards; -1: all.")
     ] = (15, 10, 5)
     batch_size: Annotated[int, Option("Seeds per trainer and step.", at_least=1)] = 1024
     accumulate: Annotated[int, Option("Batches per trainer and optimiser step.", at_least=1)] = 1
-    precision: Annotated[
-        str,
-        Option(
-            "Numbers that training computes with; bf16 keeps weights, loss and evaluation in fp32.", choices=PRECISIONS
-        ),
-    ] = "fp32"
-    compile: Annotated[bool, Option("Have torch compile the model: slow first steps, faster later ones.")] = False
+    precision: Annotated[str, Option("bf16 keeps weights and loss in fp32.", choices=PRECISIONS)] = "fp32"
+    compile: Annotated[bool, Option("Compile the model: slow first steps, then faster.")] = False
     seed_policy: Annotated[
         str,
-        Option(
-            "Seeds of a trainer: near it (fewer remote rows), or of one order for any number of partitions.",
-            choices=("local", "global"),
-        ),
+        Option("local: near a trainer; global: one order for any number of partitions.", choices=("local", "global")),
     ] = "local"
     eval_num_neighbors: Annotated[
         tuple[int, ...] | None, Option("Fan-outs of validation and test.", unset="--num-neighbors")
     ] = None
-    target: Annotated[
-        str | None,
-        Option("Typed graphs: the node type to learn.", metavar="TYPE", unset="the one with labels"),
-    ] = None
+    target: Annotated[str | None, Option("Typed graphs: node type to learn.", metavar="TYPE", unset="labelled one")] = (
+        None
+    )
     num_neighbors_by_type: Annotated[
-        str | None,
-        Option(
-            "Typed graphs: fan-outs of some edge types, such as writes=10,5;cites=15,10.",
-            metavar="TYPE=FAN_OUTS;...",
-            unset="--num-neighbors",
-        ),
+        str | None, Option("By edge type: writes=10,5;cites=5.", metavar="TEXT", unset="--num-neighbors")
     ] = None
-    embedding_lr: Annotated[
-        float | None,
-        Option("Typed graphs: learning rate of the embeddings of node types without features.", unset="--lr"),
-    ] = None
+    embedding_lr: Annotated[float | None, Option("Of embeddings of types without features.", unset="--lr")] = None
     checkpoint_steps: Annotated[
-        int | None,
-        Option("Optimiser steps between checkpoints, also in mid-epoch.", unset="at ends of epochs", at_least=1),
+        int | None, Option("Optimiser steps between checkpoints.", unset="epochs only", at_least=1)
     ] = None
     eval_batch_size: Annotated[
-        int | None, Option("Seeds per batch of validation and test.", unset="--batch-size", at_least=1)
+        int | None, Option("Seeds per batch of evaluations.", unset="--batch-size", at_least=1)
     ] = None
 
     @property

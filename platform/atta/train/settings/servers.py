@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from atta.observe.settings import Option
+from atta.observe.settings import Option, Setting
 from atta.train.settings.common import MOST_PROCESSES, ONE_PER_CORE, TrainSettings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class ServerSettings(TrainSettings):
     trainers_per_server: Annotated[
         int | None,
         Option(
-            "Consecutive trainers that share a subgraph; a server has one partition, or all.",
+            "Consecutive trainers that share a subgraph.",
             unset="all",
             at_least=1,
             at_most=MOST_PROCESSES,
@@ -48,16 +48,16 @@ class FullSettings(ServerSettings):
 
     eas: Annotated[
         tuple[int, int] | None,
-        Option(
+        Setting(
             "Expansion-aware sampling outside a server's own vertices: hops and new neighbours per vertex, such as 1,15.",
             metavar="MAX_HOP,FANOUT",
             unset="exact closure",
         ),
     ] = None
-    resample_every: Annotated[int, Option("Epochs after which --eas draws anew; 0 = never.", at_least=0)] = 0
+    resample_every: Annotated[int, Setting("Epochs after which eas draws anew; 0 = never.", at_least=0)] = 0
     eval: Annotated[
         str,
-        Option(
+        Setting(
             "What val and test are predicted from: trained = as in training, exact = the whole graph, and rows travel.",
             choices=EVALS,
         ),
@@ -78,8 +78,8 @@ class CooperativeSettings(FullSettings):
     """What the strategy with co-batches has."""
 
     co_batches: Annotated[
-        int | None, Option("Steps per epoch; with 1 the subgraph stays on the device.", at_least=1)
+        int | None, Setting("Steps per epoch; with 1 the subgraph stays on the device.", at_least=1)
     ] = None
     memory: Annotated[
-        int | None, Option("Memory per trainer, from which --co-batches follows.", unit="bytes", at_least=1)
+        int | None, Setting("Memory per trainer, from which co-batches follows.", unit="bytes", at_least=1)
     ] = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from atta.errors import ConfigError
-from atta.observe.settings import Option, check_bounds
+from atta.observe.settings import Setting, check_bounds, settings_of
 from atta.train.settings.exchange import StaleSettings
 
 __all__ = [
@@ -30,18 +29,18 @@ class SancusOptions:
 
     bound: Annotated[
         str,
-        Option(
+        Setting(
             "What is bounded: the age of copies, their age with owners taking turns, or the change.", choices=BOUNDS
         ),
     ] = "epoch"
     eps: Annotated[
         float | None,
-        Option("The bound: epochs, or with --bound gap the mean change of a number.", unset="1, or 0.03", at_least=0),
+        Setting("The bound: epochs, or with bound=gap the mean change of a number.", unset="1, or 0.03", at_least=0),
     ] = None
-    warmup: Annotated[int, Option("First epochs, in which rows are sent every time.", at_least=0)] = 50
+    warmup: Annotated[int, Setting("First epochs, in which rows are sent every time.", at_least=0)] = 50
     clip_grad: Annotated[
         float | None,
-        Option("Clip each trainer's gradient to this norm divided by the root of their number.", unset="never"),
+        Setting("Clip each trainer's gradient to this norm divided by the root of their number.", unset="never"),
     ] = None
 
 
@@ -50,7 +49,7 @@ class PipeGcnOptions:
     """What PipeGCN asks for (Wan et al., ICLR 2022)."""
 
     smooth: Annotated[
-        float | None, Option("Read a moving mean of rows and gradients with this decay, such as 0.95.", unset="off")
+        float | None, Setting("Read a moving mean of rows and gradients with this decay, such as 0.95.", unset="off")
     ] = None
 
 
@@ -58,23 +57,23 @@ class PipeGcnOptions:
 class DigestOptions:
     """What DIGEST asks for (Chai et al., 2022)."""
 
-    sync_every: Annotated[int, Option("Epochs between synchronisations of rows.", at_least=1)] = 10
+    sync_every: Annotated[int, Setting("Epochs between synchronisations of rows.", at_least=1)] = 10
     phase: Annotated[
         str,
-        Option(
+        Setting(
             "When rows are pulled: early, the epoch after a push; paper, the epoch before the next.", choices=PHASES
         ),
     ] = "early"
     grad_sync_every: Annotated[
         int | None,
-        Option("Epochs between synchronisations of gradients.", unset="gradients end at the cut", at_least=1),
+        Setting("Epochs between synchronisations of gradients.", unset="gradients end at the cut", at_least=1),
     ] = None
-    normalize_rows: Annotated[bool, Option("Divide rows by their length before they are pushed.")] = False
-    average: Annotated[str, Option("What trainers average after an epoch.", choices=("gradients", "weights"))] = (
+    normalize_rows: Annotated[bool, Setting("Divide rows by their length before they are pushed.")] = False
+    average: Annotated[str, Setting("What trainers average after an epoch.", choices=("gradients", "weights"))] = (
         "gradients"
     )
     loss: Annotated[
-        str, Option("Mean over all training vertices, or over each trainer's.", choices=("global", "local"))
+        str, Setting("Mean over all training vertices, or over each trainer's.", choices=("global", "local"))
     ] = "global"
 
 
@@ -83,13 +82,13 @@ class SatOptions(DigestOptions):
     """What SAT asks for (Zhang et al., 2024)."""
 
     window: Annotated[
-        int, Option("Synchronisations that a prediction is made from.", at_least=2, at_most=_MOST_VERSIONS)
+        int, Setting("Synchronisations that a prediction is made from.", at_least=2, at_most=_MOST_VERSIONS)
     ] = 5
     predictor: Annotated[
-        str, Option("What predicts rows: an LSTM with two GCN layers, or linear extrapolation.", choices=PREDICTORS)
+        str, Setting("What predicts rows: an LSTM with two GCN layers, or linear extrapolation.", choices=PREDICTORS)
     ] = "lstm"
-    train_every: Annotated[int, Option("Epochs between steps of the predictor.", at_least=1)] = 10
-    history_codec: Annotated[str, Option(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
+    train_every: Annotated[int, Setting("Epochs between steps of the predictor.", at_least=1)] = 10
+    history_codec: Annotated[str, Setting(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
 
 
 @dataclass(frozen=True)
@@ -98,21 +97,21 @@ class AsyncOptions:
 
     max_delay: Annotated[
         int | None,
-        Option("Steps that a trainer may be ahead of the slowest.", unset="no bound", at_least=0, at_most=1 << 20),
+        Setting("Steps that a trainer may be ahead of the slowest.", unset="no bound", at_least=0, at_most=1 << 20),
     ] = None
     lr_scale: Annotated[
-        float | None, Option("Multiply the learning rate by this.", unset="1 divided by the number of trainers")
+        float | None, Setting("Multiply the learning rate by this.", unset="1 divided by the number of trainers")
     ] = None
     max_updates: Annotated[
-        int | None, Option("Stop after this many updates.", unset="epochs times trainers", at_least=1, at_most=1 << 40)
+        int | None, Setting("Stop after this many updates.", unset="epochs times trainers", at_least=1, at_most=1 << 40)
     ] = None
     eval_interval: Annotated[
-        float, Option("Time between copies of the weights, which are evaluated after the run.", unit="s")
+        float, Setting("Time between copies of the weights, which are evaluated after the run.", unit="s")
     ] = 10.0
-    lease: Annotated[float, Option("How long a silent trainer may hold up others at most.", unit="s")] = 30.0
+    lease: Annotated[float, Setting("How long a silent trainer may hold up others at most.", unit="s")] = 30.0
     restarts: Annotated[
         int | None,
-        Option(
+        Setting(
             "How often a trainer that died is started again.",
             unset="3, or 0 with --trainers-per-server above 1",
             at_least=0,
@@ -153,7 +152,7 @@ def check_options(options: Any) -> None:
         ConfigError: names the option; one line.
     """
     check_bounds(options)
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
+    for setting in settings_of(type(options)):
+        value = getattr(options, setting.field)
         if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"--{field.name.replace('_', '-')} {value}: must be a finite number")
+            raise ConfigError(f"{setting.given(value)}: must be a finite number")

@@ -46,14 +46,12 @@ def _check(settings: DorylusSettings) -> None:
         )
     if settings.staleness and settings.mode != "async":
         raise ConfigError(
-            f"--staleness {settings.staleness}: goes with --mode async; {settings.mode} reads rows of this epoch only"
+            f"staleness={settings.staleness}: goes with mode=async; {settings.mode} reads rows of this epoch only"
         )
     for read in (settings.most_workers, settings.timeout_s):  # what makes no sense is refused where it is read
         assert read is None or read > 0
     if settings.interval_trace is not None and Path(settings.interval_trace).is_file():
-        raise ConfigError(
-            f"--interval-trace {settings.interval_trace}: is a file; each trainer writes one into a folder"
-        )
+        raise ConfigError(f"interval-trace={settings.interval_trace}: is a file; each trainer writes one into a folder")
     if settings.server_size > 1:
         raise ConfigError("--trainers-per-server above 1: dorylus has one trainer per partition; give 1")
 

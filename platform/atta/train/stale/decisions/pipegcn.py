@@ -22,7 +22,7 @@ class PipeGcnDecisions(PipeGcnOptions, Decisions):
     def __post_init__(self) -> None:
         check_options(self)
         if self.smooth is not None and not 0 <= self.smooth < 1:
-            raise ConfigError(f"--smooth {self.smooth}: must lie in [0, 1)")
+            raise ConfigError(f"smooth={self.smooth}: must lie in [0, 1)")
 
     @property
     def smooths(self) -> bool:  # type: ignore[override]

@@ -21,7 +21,7 @@ class SatDecisions(SatOptions, DigestDecisions):
         check_options(self)
         codec = row_codec(self.history_codec)
         if isinstance(codec, FixedCodec) and codec.name not in HISTORY_CODECS:
-            raise ConfigError(f"--history-codec {codec.name}: must be one of {', '.join(HISTORY_CODECS)}")
+            raise ConfigError(f"history-codec={codec.name}: must be one of {', '.join(HISTORY_CODECS)}")
 
     def history(self, epoch: int) -> Rule:
         """The versions that the predictions of ``epoch`` are made from."""
