@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,14 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, Setting, SettingField, settings_of
 from atta.wire.ordinal import AUTO
 
-__all__ = ["GroupedCommand", "config_option", "parse_settings", "rows_of_settings", "settings_options", "write_rows"]
+__all__ = [
+    "STRATEGY",
+    "GroupedCommand",
+    "StrategyCommand",
+    "config_option",
+    "inner_settings",
+    "settings_options",
+]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _LIST_TYPES = {int: INTS, str: NAMES}
@@ -72,17 +79,93 @@ class GroupedCommand(click.Command):
             *([("Other options" if grouped else "Options", rest)] if rest else []),
         ):
             with formatter.section(heading):
-                write_rows(formatter, (_row(options[name], ctx) for name in names))
+                _write_rows(formatter, (_row(options[name], ctx) for name in names))
 
 
-def write_rows(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
+class StrategyCommand(GroupedCommand):
+    """A command with ``--strategy NAME:SETTING=VALUE,...``, whose help lists the settings of a strategy that is named.
+
+    ``strategies``: a sentence and the settings of each.
+    """
+
+    def __init__(self, *about: Any, strategies: Mapping[str, tuple[str, Sequence[SettingField]]], **more: Any) -> None:
+        super().__init__(*about, **more)
+        self.strategies = strategies
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As ``click.Command.parse_args``; keeps the strategy for help, and tells where a setting belongs."""
+        try:
+            given = self.make_parser(ctx).parse_args(list(args))[0]
+        except click.NoSuchOption as error:
+            name = error.option_name.removeprefix("--")
+            if not (owners := self._owners(name)):
+                raise
+            said = f"{error.option_name}: is a setting of {' or '.join(owners)}: --strategy {owners[0]}:{name}=VALUE"
+            raise click.UsageError(said, ctx) from None
+        ctx.meta[__name__] = str(given.get("strategy", "")).partition(":")[0]
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help of the command, or that of the strategy that is named."""
+        if (name := ctx.meta.get(__name__)) not in self.strategies:
+            super().format_help(ctx, formatter)
+            return
+        sentence, settings = self.strategies[name]
+        formatter.write_usage(
+            ctx.command_path, f"--strategy {name}{':SETTING=VALUE,...' if settings else ''} [OPTIONS]"
+        )
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"{sentence[:1].upper()}{sentence[1:]}.")
+        if settings:
+            with formatter.section("Settings"):
+                _write_rows(formatter, _rows_of_settings(settings, ctx))
+        formatter.write_paragraph()
+        formatter.write_text(f"{'All' if settings else 'No settings but the'} options: {ctx.command_path} --help")
+
+    def read_strategy(self, text: str) -> dict[str, Any]:
+        """The values of ``NAME:SETTING=VALUE,...`` by field; the name is that of ``strategy``. Raises ConfigError."""
+        name, colon, given = text.partition(":")
+        if name not in self.strategies:
+            raise UnknownNameError.of("strategy", name, self.strategies)
+        options = {_key(option): f"is an option: --{_key(option)}" for option in self.params}
+        others = {
+            setting.name: f"belongs to --strategy {' or '.join(self._owners(setting.name))}, not {name}"
+            for _, settings in self.strategies.values()
+            for setting in settings
+        }
+        own = self.strategies[name][1]
+        return {"strategy": name, **(_parse_settings(given, own, {**options, **others}) if colon else {})}
+
+    def _owners(self, setting: str) -> list[str]:
+        return [name for name, (_, own) in self.strategies.items() if any(s.name == setting for s in own)]
+
+
+class _StrategyType(click.ParamType[dict[str, Any]]):
+    name = "strategy"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        command = None if ctx is None else ctx.command
+        assert isinstance(command, StrategyCommand)
+        try:
+            return command.read_strategy(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+STRATEGY = _StrategyType()
+"""Of the option ``--strategy`` of a ``StrategyCommand`` -> dict, values by field."""
+
+
+def _write_rows(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
     """Write two columns, the first as wide in every section."""
     formatter.write_dl([(left.ljust(_LEFT), right) for left, right in rows], col_max=_LEFT)
 
 
-def rows_of_settings(settings: Iterable[SettingField]) -> list[tuple[str, str]]:
+def _rows_of_settings(settings: Iterable[SettingField], ctx: click.Context) -> list[tuple[str, str]]:
     """What help says of settings that are written as ``NAME=VALUE``."""
-    ctx = click.Context(click.Command(None))
     options = (click.Option(names, **about) for names, about in map(_option, settings))
     rows = (_row(option, ctx) for option in options)
     return [(left.removeprefix("--").replace(" ", "=", 1), right) for left, right in rows]
@@ -106,6 +189,11 @@ def _row(option: click.Option, ctx: click.Context) -> tuple[str, str]:
     default = shown if isinstance(shown, str) else default
     others = [name for name in option.opts if name != f"--{key}"]
     return ", ".join((names, *others)), f"{text} [{default}]" if default else text
+
+
+def inner_settings(config: type) -> list[SettingField]:
+    """The fields of ``config`` that have no option of their own."""
+    return [s for s in settings_of(config) if isinstance(s.option, Setting)]
 
 
 def settings_options(config: type) -> Callable[[Decorated], Decorated]:
@@ -149,7 +237,7 @@ def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
     return [name, setting.field], {**common, **({"required": True} if setting.required else {"default": default})}
 
 
-def parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
+def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
     """Read ``NAME=VALUE,NAME=VALUE``: the values by field. The name alone turns a setting on that is on or off.
 
     ``elsewhere``: what the error says of names that are known, but belong somewhere else.

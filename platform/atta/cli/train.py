@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from atta.cli.options import (
-    GroupedCommand,
-    config_option,
-    parse_settings,
-    rows_of_settings,
-    settings_options,
-    write_rows,
-)
+from atta.cli.options import STRATEGY, StrategyCommand, config_option, inner_settings, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
-from atta.errors import ConfigError, UnknownNameError
 from atta.observe.extras import need
-from atta.observe.settings import Setting, SettingField, settings_of
 from atta.train.config import TrainConfig
-from atta.train.strategies import STRATEGIES, strategies_with
+from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from atta.train import TrainReport
@@ -40,89 +31,16 @@ OPTION_GROUPS = {
 }
 
 
-class _StrategyType(click.ParamType[dict[str, Any]]):
-    """``NAME:SETTING=VALUE,...``: the strategy and its settings, by field of ``TrainConfig``."""
-
-    name = "strategy"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        name, colon, given = str(value).partition(":")
-        try:
-            if name not in STRATEGIES:
-                raise UnknownNameError.of("strategy", name, STRATEGIES)
-            settings = parse_settings(given, _settings_of(name), _settings_elsewhere(name)) if colon else {}
-            return {"strategy": name, **settings}
-        except ConfigError as error:
-            self.fail(f"{value}: {error}" if colon else str(error), param, ctx)
-
-
-def _settings_of(strategy: str) -> list[SettingField]:
-    return [s for s in settings_of(STRATEGIES[strategy].settings) if isinstance(s.option, Setting)]
-
-
-def _settings_elsewhere(strategy: str) -> dict[str, str]:
-    """Where the settings are given that ``strategy`` does not have."""
-    said = {}
-    for setting in settings_of(TrainConfig):
-        owners = f"belongs to --strategy {' or '.join(strategies_with(setting.field))}, not {strategy}"
-        said[setting.name] = owners if isinstance(setting.option, Setting) else f"is an option: --{setting.name}"
-    return said
-
-
-class _TrainCommand(GroupedCommand):
-    """``atta train``, whose help tells the settings of a strategy if one is named."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As ``click.Command.parse_args``; keeps the strategy for help, and tells where a setting belongs."""
-        try:
-            given = self.make_parser(ctx).parse_args(list(args))[0]
-        except click.NoSuchOption as error:
-            owners = [
-                name for name in STRATEGIES if any(f"--{s.name}" == error.option_name for s in _settings_of(name))
-            ]
-            if owners:
-                setting = error.option_name.removeprefix("--")
-                raise click.UsageError(
-                    f"{error.option_name}: is a setting of {' or '.join(owners)}: --strategy {owners[0]}:{setting}=..."
-                ) from None
-            raise
-        ctx.meta[__name__] = str(given.get("strategy", "")).partition(":")[0]
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the command, or that of the strategy that is named."""
-        name = ctx.meta.get(__name__)
-        if name in STRATEGIES:
-            _write_strategy(name, formatter)
-        else:
-            super().format_help(ctx, formatter)
-
-
-def _write_strategy(name: str, formatter: click.HelpFormatter) -> None:
-    strategy, settings = STRATEGIES[name], _settings_of(name)
-    formatter.write_usage("atta train", f"--strategy {name}{':SETTING=VALUE,...' if settings else ''} [OPTIONS]")
-    formatter.write_paragraph()
-    with formatter.indentation():
-        formatter.write_text(f"{strategy.sentence[:1].upper()}{strategy.sentence[1:]}.")
-    if settings:
-        with formatter.section("Settings"):
-            write_rows(formatter, rows_of_settings(settings))
-    own = [f"--{s.name}" for s in settings_of(strategy.settings)
-           if s.field in strategy.own_settings and not isinstance(s.option, Setting)]  # fmt: skip
-    with formatter.section("Options that not every strategy has"):
-        formatter.write_text(", ".join(own))
-    formatter.write_paragraph()
-    formatter.write_text("All options: atta train --help")
-
-
-@click.command(cls=_TrainCommand, groups=OPTION_GROUPS)
+@click.command(
+    cls=StrategyCommand,
+    groups=OPTION_GROUPS,
+    strategies={name: (record.sentence, inner_settings(record.settings)) for name, record in STRATEGIES.items()},
+)
 @config_option
 @settings_options(TrainConfig)
 @click.option(
     "--strategy",
-    type=_StrategyType(),
+    type=STRATEGY,
     default=TrainConfig.strategy,
     show_default=True,
     metavar="NAME[:SETTING=VALUE,...]",

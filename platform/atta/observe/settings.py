@@ -118,9 +118,13 @@ class SettingField:
         return f"{self.name}={value}" if isinstance(self.option, Setting) else f"--{self.name} {value}"
 
 
-@functools.cache
-def settings_of(config: type) -> tuple[SettingField, ...]:
+def settings_of(config: Any) -> tuple[SettingField, ...]:
     """The fields of a settings dataclass, in order. Raises TypeError for one without ``Option`` or ``NoOption``."""
+    return _settings_of(config)
+
+
+@functools.cache
+def _settings_of(config: Any) -> tuple[SettingField, ...]:
     hints = typing.get_type_hints(config, include_extras=True)
     return tuple(_setting(config, field, hints[field.name]) for field in dataclasses.fields(config))
 
@@ -151,8 +155,7 @@ def check_bounds(config: object) -> None:
         UnknownNameError: a value is not one of the choices; names the nearest choice.
         ConfigError: a number is too small or too large.
     """
-    described: Any = type(config)
-    for setting in settings_of(described):
+    for setting in settings_of(type(config)):
         option, value = setting.option, getattr(config, setting.field)
         if isinstance(option, NoOption) or value is None:
             continue

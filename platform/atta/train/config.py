@@ -22,9 +22,8 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
-from atta.train.settings.common import parse_early_stop
-from atta.train.settings.links import UNTABLED
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import parse_early_stop, parse_logger
+from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
 

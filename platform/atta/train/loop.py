@@ -34,8 +34,7 @@ from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.export import exporting
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed, patience_of
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import epoch_seed, parse_logger, patience_of
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import task_on

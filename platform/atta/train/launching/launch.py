@@ -33,7 +33,7 @@ from atta.train.meeting.run import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import parse_logger
 from atta.train.strategies import STRATEGIES
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched

@@ -31,7 +31,7 @@ from atta.partition.graph.strings import as_strings
 from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
-from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED
+from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:

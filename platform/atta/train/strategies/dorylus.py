@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
-from atta.train.settings.pipeline import DORYLUS_MODELS
+from atta.train.settings.servers import DORYLUS_MODELS
 from atta.train.strategies.exchange import check_server_parts
 from atta.train.strategies.forecasts import dorylus_forecasts
 from atta.train.strategies.full import check_servers

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from atta.train.settings.pipeline import DORYLUS_MODELS
-from atta.train.settings.stale import SancusOptions, SatOptions
+from atta.train.settings.servers import DORYLUS_MODELS, SancusOptions, SatOptions
 
 if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster

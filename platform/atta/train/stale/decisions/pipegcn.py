@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import PipeGcnOptions, check_options
+from atta.train.settings.servers import PipeGcnOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
 from atta.train.stale.rules import Rule, exact, snapshot
 from atta.train.stale.table import Direction

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import SancusOptions, check_options
+from atta.train.settings.servers import SancusOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
 from atta.train.stale.rules import NEVER, Rule, at_most, due_by_age, due_by_gap, exact, latest, lead
 from atta.train.stale.table import Direction

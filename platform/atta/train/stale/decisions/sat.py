@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import HISTORY_CODECS, SatOptions, check_options
+from atta.train.settings.servers import HISTORY_CODECS, SatOptions, check_options
 from atta.train.stale.codecs.rows import FixedCodec, row_codec
 from atta.train.stale.decisions.digest import DigestDecisions
 from atta.train.stale.rules import Rule, SyncPeriod, window
