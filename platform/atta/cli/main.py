@@ -80,8 +80,6 @@ _SUMMARIES = {
 
 
 class _LazyGroup(click.Group):
-    """A group that imports the module of a sub-command when that sub-command is used."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
 
@@ -169,7 +167,6 @@ def _open_missing_streams() -> None:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
-    """Return the message about ``error`` and the exit code."""
     match error:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return INTERRUPTED, 130
@@ -190,7 +187,6 @@ def _verdict(error: BaseException) -> tuple[str, int]:
 
 
 def _line(message: object) -> str:
-    """Return ``message`` on one line."""
     return " ".join(str(message).split())
 
 

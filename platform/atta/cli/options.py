@@ -93,7 +93,6 @@ class StrategyCommand(GroupedCommand):
         self.strategies = strategies
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As ``click.Command.parse_args``; keeps the strategy for help, and tells where a setting belongs."""
         try:
             given = self.make_parser(ctx).parse_args(list(args))[0]
         except click.NoSuchOption as error:
@@ -107,7 +106,8 @@ class StrategyCommand(GroupedCommand):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help of the command, or that of the strategy that is named."""
-        if (name := ctx.meta.get(__name__)) not in self.strategies:
+        name = str(ctx.meta.get(__name__, ""))
+        if name not in self.strategies:
             super().format_help(ctx, formatter)
             return
         sentence, settings = self.strategies[name]
@@ -224,7 +224,6 @@ def _described(setting: SettingField) -> Option:
 
 
 def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
-    """Names and properties of the option for a field."""
     about, name, default = _described(setting), f"--{setting.name}", setting.default
     if setting.kind is bool:
         names = [f"{name}/--no-{setting.name}" if default else name, setting.field]

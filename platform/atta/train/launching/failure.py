@@ -73,7 +73,6 @@ def first_cause(
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """The failures that ranks wrote, earliest first."""
     records = []
     for path in folder.glob("failure-*.json"):
         try:
