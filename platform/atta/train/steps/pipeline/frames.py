@@ -42,7 +42,7 @@ def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
         pieces.append(flat.tobytes())
         end += flat.nbytes
     if end > MAX_FRAME_BYTES - _MAX_HEADER_BYTES:
-        raise ConfigError(f"a task of {end} bytes is too large for a message; take more --intervals")
+        raise ConfigError(f"a task of {end} bytes is too large for a message; take more intervals")
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNED)
     return b"".join([len(text).to_bytes(8, "little"), text, *pieces])

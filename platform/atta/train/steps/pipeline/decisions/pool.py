@@ -27,7 +27,7 @@ class PoolSize:
     def __init__(self, intervals: int, *, limit: int, threads: int = 1) -> None:
         """``limit``: at most so many; ``threads``: that the trainer computes with. Raises ConfigError below 1."""
         if limit < 1:
-            raise ConfigError(f"--workers {limit}: must be at least 1")
+            raise ConfigError(f"workers={limit}: must be at least 1")
         self._limit, self._threads = limit, threads
         self.size = min(intervals, FIRST_WORKERS, limit)
         self._last: int | None = None

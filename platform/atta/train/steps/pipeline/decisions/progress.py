@@ -219,13 +219,13 @@ def mode_named(name: str) -> Mode:
     for mode in MODES:
         if mode == name:
             return mode
-    raise ConfigError(f"--mode {name}: must be one of {', '.join(MODES)}")
+    raise ConfigError(f"mode={name}: must be one of {', '.join(MODES)}")
 
 
 def check_mode(mode: str, staleness: int) -> None:
     """Raise ConfigError for a mode that does not exist, or a bound that does not go with it."""
     mode_named(mode)
     if staleness < 0:
-        raise ConfigError(f"--staleness {staleness}: must be at least 0")
+        raise ConfigError(f"staleness={staleness}: must be at least 0")
     if staleness and mode != "async":
-        raise ConfigError(f"--staleness {staleness}: goes with --mode async; {mode} reads rows of this epoch only")
+        raise ConfigError(f"staleness={staleness}: goes with mode=async; {mode} reads rows of this epoch only")
