@@ -15,7 +15,7 @@ from atta.bench.strategies.figures import Figures, figures
 from atta.bench.strategies.prices import values
 from atta.bench.strategies.settings import StrategiesBench
 from atta.bench.train.run import run_training
-from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
+from atta.train.dorylus.faults import FAULTS_VARIABLE
 
 __all__ = ["calibrated", "external_rate", "hosts_of_servers", "system"]
 

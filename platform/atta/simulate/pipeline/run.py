@@ -12,10 +12,8 @@ from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.parameters.summed import SummedJob
 from atta.simulate.clock import Clock
 from atta.simulate.pipeline.scenario import PipelineScenario
-from atta.train.steps.pipeline.decisions.hand_out import HandOut
-from atta.train.steps.pipeline.decisions.pool import PoolSize
-from atta.train.steps.pipeline.decisions.progress import PipelineProgress, mode_named
-from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work
+from atta.train.dorylus.hand_out import HandOut, PoolSize
+from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work
 
 __all__ = ["PipelineOutcome", "simulate_pipeline"]
 
@@ -70,7 +68,7 @@ class SimulatedPipeline:
         for rank in range(scenario.machines):
             others = [one for one in everybody if one[0] != rank]
             progress = PipelineProgress(
-                scenario.layers, scenario.intervals, epochs=scenario.epochs, mode=mode_named(scenario.mode),
+                scenario.layers, scenario.intervals, epochs=scenario.epochs, mode=scenario.mode,
                 staleness=scenario.staleness, rank=rank, forward=others, backward=others,
             )  # fmt: skip
             hand_out = HandOut(timeout_s=scenario.timeout_s, max_relaunch=scenario.max_relaunch)

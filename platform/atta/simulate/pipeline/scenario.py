@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.train.steps.pipeline.decisions.progress import check_mode
-from atta.train.steps.pipeline.decisions.stages import stages_of
+from atta.train.dorylus.progress import check_mode, stages_of
 
 __all__ = ["PipelineScenario"]
 

@@ -6,8 +6,7 @@ import json
 from itertools import pairwise
 
 from atta.observe.timeline import document
-from atta.train.steps.pipeline.decisions.stages import Work, stages_of
-from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
+from atta.train.dorylus.progress import IntervalTracks, Work, stages_of
 
 
 def test_a_track_per_interval_with_its_stages_in_order() -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from atta.errors import AttaError, ConfigError
-from atta.train.steps.pipeline.decisions.hand_out import HandOut
-from atta.train.steps.pipeline.decisions.pool import PoolSize
-from atta.train.steps.pipeline.decisions.stages import Work
+from atta.train.dorylus.hand_out import HandOut, PoolSize
+from atta.train.dorylus.progress import Work
 
 
 class AnyWorkers(RuleBasedStateMachine):

@@ -13,18 +13,10 @@ import numpy as np
 import torch
 
 from atta.errors import AttaError, ConfigError, DeadlineError
-from atta.train.steps.pipeline.decisions.progress import PipelineProgress, Producer
-from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work
-from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
-from atta.train.steps.pipeline.frames import Arrays
-from atta.train.steps.pipeline.layers import LayerForm
-from atta.train.steps.pipeline.rows import Travels, matrices
-from atta.train.steps.pipeline.split import GatherPlan
-
-__all__ = [
-    "Acknowledged", "Arrived", "Begun", "Broken", "Computed", "Happening", "IntervalEngine", "IntervalTargets", "PeerRows",
-    "PipelineWeights", "Tasks", "TrainerIntervals",
-]  # fmt: skip
+from atta.train.dorylus.gathering import GatherPlan, Travels, matrices
+from atta.train.dorylus.layers import LayerForm
+from atta.train.dorylus.links import Arrays
+from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, PipelineStage, Producer, Work
 
 SILENT_S = 300.0
 """If nothing happens for so long, the job ends with an error."""

@@ -1,4 +1,4 @@
-"""When an interval may go on: its stages, the rows that it reads, its weights, and the bound on epochs.
+"""The stages of an interval (Dorylus, section 4), when it may go on, and a record of what it did.
 
 Rows of a layer have a version for each interval that computes them: the epoch. An interval scatters rows once per epoch,
 so a version says that all rows of that interval have arrived.
@@ -6,20 +6,68 @@ so a version says that all rows of that interval have arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from atta.errors import ConfigError
-from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work, stages_of
 
-__all__ = ["MODES", "Mode", "PipelineProgress", "Producer", "mode_named"]
-
-Mode = Literal["nopipe", "pipe", "async"]
-MODES: tuple[Mode, ...] = ("nopipe", "pipe", "async")
+MODES = ("nopipe", "pipe", "async")
+Part = Literal["gather", "apply", "scatter", "loss", "gather-back", "apply-back", "scatter-back"]
+BY_TRAINER: frozenset[Part] = frozenset(["gather", "scatter", "gather-back", "scatter-back"])
+"""What a trainer computes, because it reads the graph. Workers compute all other parts, which need no graph."""
 Producer = tuple[int, int]
 """An interval of any trainer: rank and number."""
 _NEVER = -1
+_MOST_SPANS = 200_000
+"""Spans that are kept; some 30 MB as JSON."""
+
+
+class PipelineStage(NamedTuple):
+    """A stage of an interval.
+
+    ``part``: gather sums up the rows that a layer reads; apply makes rows of the next layer from these; scatter sends
+    them to those who read them. ``loss`` is the last layer's apply, the loss, and the backward of both, in one task. The
+    parts of backward have the same names with ``-back``: gather-back sums up gradients of rows of layer + 1; apply-back
+    computes the layer again, and from it gradients of weights and sums; scatter-back sends the latter.
+    ``layer``: from 0.
+    """
+
+    part: Part
+    layer: int
+
+    @property
+    def by_trainer(self) -> bool:
+        """Whether a trainer computes it."""
+        return self.part in BY_TRAINER
+
+    @property
+    def gives_gradient(self) -> bool:
+        """Whether its result has a gradient of the layer's weights."""
+        return self.part in ("loss", "apply-back")
+
+
+class Work(NamedTuple):
+    """A stage of an interval in an epoch. Works are done in this order: earlier epochs and earlier stages first."""
+
+    epoch: int
+    stage: int
+    interval: int
+
+
+def stages_of(layers: int) -> tuple[PipelineStage, ...]:
+    """The stages of an epoch, in order: of ``2 * layers - 1`` of them workers compute."""
+    if layers < 1:
+        raise ConfigError(f"a model of {layers} layers cannot be trained")
+    found = []
+    for layer in range(layers - 1):
+        found += [PipelineStage("gather", layer), PipelineStage("apply", layer), PipelineStage("scatter", layer)]
+    found += [PipelineStage("gather", layers - 1), PipelineStage("loss", layers - 1)]
+    for layer in reversed(range(layers - 1)):
+        # Gradients of the sums of layer + 1 have been computed: they reach the rows that these sums were made of.
+        found += [PipelineStage("scatter-back", layer + 1), PipelineStage("gather-back", layer)]
+        found.append(PipelineStage("apply-back", layer))
+    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -57,7 +105,7 @@ class PipelineProgress:
         *,
         epochs: int,
         first: int = 0,
-        mode: Mode = "pipe",
+        mode: str = "pipe",
         staleness: int = 0,
         rank: int = 0,
         forward: Iterable[Producer] = (),
@@ -214,18 +262,70 @@ class PipelineProgress:
         return one
 
 
-def mode_named(name: str) -> Mode:
-    """The mode of that name; raises ConfigError."""
-    for mode in MODES:
-        if mode == name:
-            return mode
-    raise ConfigError(f"--mode {name}: must be one of {', '.join(MODES)}")
-
-
 def check_mode(mode: str, staleness: int) -> None:
     """Raise ConfigError for a mode that does not exist, or a bound that does not go with it."""
-    mode_named(mode)
+    if mode not in MODES:
+        raise ConfigError(f"--mode {mode}: must be one of {', '.join(MODES)}")
     if staleness < 0:
         raise ConfigError(f"--staleness {staleness}: must be at least 0")
     if staleness and mode != "async":
         raise ConfigError(f"--staleness {staleness}: goes with --mode async; {mode} reads rows of this epoch only")
+
+
+class StageSpan(NamedTuple):
+    """A stage that has ended; ``start`` and ``end`` in seconds since training began."""
+
+    work: Work
+    start: float
+    end: float
+
+
+class IntervalTracks:
+    """Remembers the stages of a trainer's intervals. Times are passed in.
+
+    A worker's stage lasts from the time at which it was handed out until its first result.
+
+    Attributes:
+        spans: the first ``most`` stages that have ended.
+        left_out: how many ended after these.
+    """
+
+    def __init__(self, stages: Sequence[PipelineStage], intervals: int, *, most: int = _MOST_SPANS) -> None:
+        self._stages, self._most = stages, most
+        self._began: list[float] = [0.0] * intervals
+        self.spans: list[StageSpan] = []
+        self.left_out = 0
+
+    def begin(self, work: Work, at: float) -> None:
+        """An interval does one stage at a time."""
+        self._began[work.interval] = at
+
+    def end(self, work: Work, at: float) -> None:
+        """The stage that the interval began last has ended."""
+        if len(self.spans) < self._most:
+            self.spans.append(StageSpan(work, self._began[work.interval], at))
+        else:
+            self.left_out += 1
+
+    def events(self, rank: int) -> list[dict[str, Any]]:
+        """Trace events: the trainer is a process, each interval a thread of it; times in microseconds."""
+        about = [_named("process_name", rank, 0, f"trainer {rank}")]
+        about += [_named("thread_name", rank, number, f"interval {number}") for number in range(len(self._began))]
+        return about + [self._event(rank, span) for span in self.spans]
+
+    def _event(self, rank: int, span: StageSpan) -> dict[str, Any]:
+        stage = self._stages[span.work.stage]
+        return {
+            "ph": "X",
+            "name": f"{stage.part} {stage.layer}",
+            "cat": "trainer" if stage.by_trainer else "worker",
+            "pid": rank,
+            "tid": span.work.interval,
+            "ts": round(1e6 * span.start, 3),
+            "dur": round(1e6 * (span.end - span.start), 3),
+            "args": {"epoch": span.work.epoch},
+        }
+
+
+def _named(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}

@@ -29,27 +29,20 @@ from atta.train.cooperative.across.exact import exact_batch
 from atta.train.cooperative.across.meeting import HaloRows, meet, told
 from atta.train.cooperative.sharing.shares import TrainerShare
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
+from atta.train.dorylus.engine import Happening, IntervalEngine, IntervalTargets, TrainerIntervals
+from atta.train.dorylus.gathering import Travels, forms_of, gather_plan, interval_rows, meet_intervals
+from atta.train.dorylus.hand_out import HandOut, PoolSize
+from atta.train.dorylus.layers import Longs
+from atta.train.dorylus.links import Listener
+from atta.train.dorylus.peers import DaemonWeights, PeerLinks
+from atta.train.dorylus.progress import IntervalTracks, PipelineProgress
+from atta.train.dorylus.worker import loss_setting
+from atta.train.dorylus.workers import WorkerPool
 from atta.train.meeting.run import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import CooperativeSettings, DorylusSettings
-from atta.train.steps.pipeline.decisions.division import interval_rows
-from atta.train.steps.pipeline.decisions.hand_out import HandOut
-from atta.train.steps.pipeline.decisions.pool import PoolSize
-from atta.train.steps.pipeline.decisions.progress import PipelineProgress, mode_named
-from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
-from atta.train.steps.pipeline.engine import Happening, IntervalEngine, IntervalTargets, TrainerIntervals
-from atta.train.steps.pipeline.layers import Longs
-from atta.train.steps.pipeline.links.desk import TaskDesk
-from atta.train.steps.pipeline.links.peers import PeerLinks
-from atta.train.steps.pipeline.links.pool import ProcessPool
-from atta.train.steps.pipeline.links.weights import DaemonWeights
-from atta.train.steps.pipeline.links.worker import loss_setting
-from atta.train.steps.pipeline.rows import Travels, meet_intervals
-from atta.train.steps.pipeline.split import forms_of, gather_plan
 from atta.train.steps.timing import Stopwatch
-
-__all__ = ["IntervalTrainer"]
 
 _LEASE_S = 300.0
 """The daemon drops the weights when it has heard nothing of the job for four times as long."""
@@ -115,7 +108,7 @@ class IntervalTrainer(ServerTrainer):
         data = TrainerIntervals(plan, travels, features, view.global_ids[: len(view.own)], _targets(found, intervals))
         progress = PipelineProgress(
             len(self.forms), len(intervals), epochs=len(self.done), first=len(self.done),
-            mode=mode_named(options.mode), staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
+            mode=options.mode, staleness=options.staleness, rank=self.rank, forward=travels.rows_from,
             backward=travels.sums_from,
         )  # fmt: skip
         happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
@@ -124,12 +117,13 @@ class IntervalTrainer(ServerTrainer):
         with self._job() as job, ExitStack() as links:
             key = self._told_bytes(secrets.token_bytes(32))
             setting = loss_setting(self.task.name, self.config.regression_loss, self.objective.weights)
-            desk = TaskDesk(_host(), key, hand_out, happenings, setting=setting)
-            links.callback(desk.close)
-            pool = ProcessPool(desk, self._pool_size(), key, happenings)
+            listener = Listener(_host(), key, setting)
+            links.callback(listener.close)
+            pool = WorkerPool(listener, hand_out, self._pool_size(), key, happenings)
             links.callback(pool.close)
-            peers = PeerLinks(self._readers(travels, desk.address), key, self.rank, happenings)
+            peers = PeerLinks(listener, key, self.rank, happenings)
             links.callback(peers.close)
+            peers.connect(self._readers(travels, listener.address))
             weights = DaemonWeights(job, self.rank * len(intervals), happenings)
             links.callback(weights.close)
 

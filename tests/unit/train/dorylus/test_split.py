@@ -15,14 +15,13 @@ from torch_geometric.nn import GAT, GCN, GCNConv, GraphSAGE
 from atta.errors import ConfigError
 from atta.kvstore.parameters.spec import VectorStep
 from atta.train.cooperative.graph import TrainingGraph
+from atta.train.dorylus.gathering import forms_of
+from atta.train.dorylus.layers import LayerForm, computed
+from atta.train.dorylus.links import packed, unpacked
+from atta.train.dorylus.progress import IntervalTracks, Work, stages_of
 from atta.train.models import whole_model
 from atta.train.settings import TrainSettings
-from atta.train.steps.pipeline.decisions.stages import Work, stages_of
-from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
-from atta.train.steps.pipeline.frames import packed, unpacked
-from atta.train.steps.pipeline.layers import LayerForm, computed
-from atta.train.steps.pipeline.split import forms_of
-from tests.unit.train.pipeline.running import trained
+from tests.unit.train.dorylus.running import trained
 
 VERTICES, CHANNELS, CLASSES, EPOCHS = 60, 5, 3, 3
 MODELS = {

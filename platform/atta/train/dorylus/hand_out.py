@@ -1,22 +1,28 @@
-"""Hands tasks out to workers, again if need be: a worker may die, be slow, or answer twice. The first result counts."""
+"""Hands tasks out to workers, again if need be, and says how many workers there should be.
+
+A worker may die, be slow, or answer twice. The first result counts.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from atta.errors import AttaError, ConfigError
-from atta.train.steps.pipeline.decisions.stages import Work
+from atta.train.dorylus.progress import Work
 
-__all__ = ["LEAST_TIMEOUT_S", "HandOut"]
-
-LEAST_TIMEOUT_S = 0.5
-FIRST_TIMEOUT_S = 10.0
+_LEAST_TIMEOUT_S = 0.5
+_FIRST_TIMEOUT_S = 10.0
 """Before any task has ended, nobody knows how long one takes."""
 _MEANS = 5
 _REMEMBERED = 0.95
 _STUCK = 4
 STUCK_S = 30.0
 """No worker is given up earlier: where many processes share a core, a task may take seconds now and then."""
+_FIRST_WORKERS = 100
+"""At most so many workers at first."""
+_RISES = 3
+_FEWER, _MORE = 0.8, 1.25
 
 
 @dataclass(slots=True)
@@ -66,7 +72,7 @@ class HandOut:
         """How long a task may take before it is relaunched for the first time."""
         if self._given is not None:
             return self._given
-        return FIRST_TIMEOUT_S if self._mean is None else max(LEAST_TIMEOUT_S, _MEANS * self._mean)
+        return _FIRST_TIMEOUT_S if self._mean is None else max(_LEAST_TIMEOUT_S, _MEANS * self._mean)
 
     @property
     def waiting(self) -> int:
@@ -155,3 +161,41 @@ class HandOut:
             )
         task.again, task.waiting = task.again + 1, True
         self.relaunched += 1
+
+
+class PoolSize:
+    """How many workers there should be (Dorylus, section 6); it follows the queue of what the trainer itself has to do.
+
+    If that queue rises, workers are faster than the trainer: after three rises in a row there are fewer of them. If it
+    falls below the number of the trainer's threads, the trainer will soon wait for workers: there are more of them.
+
+    Attributes:
+        size: how many workers there should be.
+    """
+
+    def __init__(self, intervals: int, *, limit: int, threads: int = 1) -> None:
+        """``limit``: at most so many; ``threads``: that the trainer computes with. Raises ConfigError below 1."""
+        if limit < 1:
+            raise ConfigError(f"--workers {limit}: must be at least 1")
+        self._limit, self._threads = limit, threads
+        self.size = min(intervals, _FIRST_WORKERS, limit)
+        self._last: int | None = None
+        self._rises = 0
+
+    def check(self, queue: int) -> int:
+        """The size, after the queue was looked at; once a second."""
+        last, self._last = self._last, queue
+        if last is None:
+            return self.size
+        self._rises = self._rises + 1 if queue > last else 0
+        if self._rises == _RISES:
+            self._rises = 0
+            self.size = max(1, math.floor(_FEWER * self.size))
+        elif queue < last and queue < self._threads:
+            self.size = min(self._limit, math.ceil(_MORE * self.size))
+        return self.size
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        assert 1 <= self.size <= self._limit, f"{self.size} workers, at most {self._limit}"
+        assert 0 <= self._rises < _RISES, f"{self._rises} rises"

@@ -16,14 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from atta.errors import ConfigError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.parameters.summed import SummedJob
-from atta.train.steps.pipeline.decisions.progress import Mode, PipelineProgress
-from atta.train.steps.pipeline.decisions.stages import PipelineStage, Work
+from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work
 
 
 class Job:
     """Trainers of a job: real weights, works that take their time, and messages under way."""
 
-    def __init__(self, layers: int, intervals: int, world: int, epochs: int, mode: Mode, staleness: int) -> None:
+    def __init__(self, layers: int, intervals: int, world: int, epochs: int, mode: str, staleness: int) -> None:
         self.layers, self.per, self.mode, self.bound, self.epochs = layers, intervals, mode, staleness, epochs
         everybody = [(rank, number) for rank in range(world) for number in range(intervals)]
         others = {rank: [one for one in everybody if one[0] != rank] for rank in range(world)}
@@ -132,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
         layers=st.integers(1, 3), intervals=st.integers(1, 4), world=st.integers(1, 3), epochs=st.integers(1, 3),
         mode=st.sampled_from([("nopipe", 0), ("pipe", 0), ("async", 0), ("async", 1), ("async", 2)]),
     )  # fmt: skip
-    def begin(self, layers: int, intervals: int, world: int, epochs: int, mode: tuple[Mode, int]) -> None:
+    def begin(self, layers: int, intervals: int, world: int, epochs: int, mode: tuple[str, int]) -> None:
         self.job = Job(layers, intervals, world, epochs, *mode)
 
     @rule(rank=st.integers(0, 2))
@@ -184,7 +183,7 @@ def test_rows_reach_the_greatest_age_and_no_more(staleness: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["nopipe", "pipe"])
-def test_without_async_all_rows_are_of_this_epoch(mode: Mode) -> None:
+def test_without_async_all_rows_are_of_this_epoch(mode: str) -> None:
     job = Job(3, 3, 2, 4, mode, 0)
     job.finish(random.Random(1))
     assert set(job.ages) == {0}
@@ -214,7 +213,7 @@ def test_an_epoch_ends_when_its_gradients_count() -> None:
     ("mode", "staleness", "words"),
     [("pipe", 1, "goes with --mode async"), ("async", -1, "at least 0"), ("fast", 0, "must be one of")],
 )
-def test_bounds_that_make_no_sense_are_refused(mode: Mode, staleness: int, words: str) -> None:
+def test_bounds_that_make_no_sense_are_refused(mode: str, staleness: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PipelineProgress(2, 2, epochs=1, mode=mode, staleness=staleness)
 

@@ -16,10 +16,8 @@ import torch
 
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, stream_key
+from atta.train.dorylus.links import Arrays
 from atta.train.steps.masks import keep_mask
-from atta.train.steps.pipeline.frames import Arrays
-
-__all__ = ["LayerForm", "Longs", "computed"]
 
 Longs = npt.NDArray[np.int64]
 LossOfRows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.train.steps.pipeline.decisions.division import interval_rows
-from atta.train.steps.pipeline.decisions.stages import PipelineStage, stages_of
+from atta.train.dorylus.gathering import interval_rows
+from atta.train.dorylus.progress import PipelineStage, stages_of
 
 
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 300), st.integers(0, 20))

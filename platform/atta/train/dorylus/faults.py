@@ -8,13 +8,13 @@ import random
 import signal
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from atta.errors import ConfigError
 
-__all__ = ["FAULTS_VARIABLE", "FaultyWorker", "WorkerFaults"]
-
 FAULTS_VARIABLE = "ATTA_WORKER_FAULTS"
 _EXAMPLE = "write it like link=20e6,delay=0.005:0.05,kill=0.1,late=0.1:2"
+_NUMBERS = {"link": 1, "delay": 2, "kill": 1, "late": 2, "seed": 1}
 _MOST_S = 3600.0
 
 
@@ -26,15 +26,14 @@ class WorkerFaults:
         link: bits per second that a worker's own link carries each way; infinity: as fast as this machine.
         delay: seconds that a message takes besides, the least and the most; evenly drawn for each.
         kill: share of tasks in whose middle the worker kills itself (SIGKILL).
-        late, late_s: share of tasks that take so many seconds longer.
+        late: share of tasks that take longer, and by how many seconds.
         seed: of all draws.
     """
 
     link: float = math.inf
     delay: tuple[float, float] = (0.0, 0.0)
     kill: float = 0.0
-    late: float = 0.0
-    late_s: float = 0.0
+    late: tuple[float, float] = (0.0, 0.0)
     seed: int = 0
 
     @classmethod
@@ -44,31 +43,22 @@ class WorkerFaults:
         Raises:
             ConfigError: it cannot be read, or a number is out of range.
         """
-        found: dict[str, float | tuple[float, float] | int] = {}
+        found: dict[str, Any] = {}
         try:
             for word in text.split(","):
                 name, _, value = word.strip().partition("=")
-                if name in found:
+                numbers = tuple((int if name == "seed" else float)(number) for number in value.split(":"))
+                if name in found or len(numbers) != _NUMBERS[name]:
                     raise ValueError
-                if name in ("link", "kill"):
-                    found[name] = float(value)
-                elif name == "seed":
-                    found[name] = int(value)
-                elif name == "delay":
-                    least, most = map(float, value.split(":"))
-                    found[name] = least, most
-                elif name == "late":
-                    found[name], found["late_s"] = map(float, value.split(":"))
-                else:
-                    raise ValueError
-        except ValueError:
+                found[name] = numbers if len(numbers) > 1 else numbers[0]
+        except (KeyError, ValueError):
             raise ConfigError(f"worker faults {text!r}: cannot be read; {_EXAMPLE}") from None
-        faults = cls(**found)  # type: ignore[arg-type]
+        faults = cls(**found)
         in_range = {
             "link": faults.link > 0,
             "delay": 0 <= faults.delay[0] <= faults.delay[1] <= _MOST_S,
             "kill": 0 <= faults.kill < 1,
-            "late": 0 <= faults.late <= 1 and 0 <= faults.late_s <= _MOST_S,
+            "late": 0 <= faults.late[0] <= 1 and 0 <= faults.late[1] <= _MOST_S,
         }
         for name, fits in in_range.items():
             if not fits:
@@ -92,13 +82,13 @@ class FaultyWorker:
 
     def task(self, size: int) -> None:
         """A task of ``size`` bytes has come: wait for it, be late with it, or die of it."""
-        took = self.seconds(size)
-        killed, late = self._draw.random() < self._faults.kill, self._draw.random() < self._faults.late
+        took, (share, late_s) = self.seconds(size), self._faults.late
+        killed, late = self._draw.random() < self._faults.kill, self._draw.random() < share
         time.sleep(took)
         if killed:
             os.kill(os.getpid(), signal.SIGKILL)
         if late:
-            time.sleep(self._faults.late_s)
+            time.sleep(late_s)
 
     def result(self, size: int) -> None:
         """A result of ``size`` bytes is to be sent."""

@@ -9,13 +9,11 @@ from typing import Any
 import torch
 
 from atta.errors import ConfigError, RemoteError
-from atta.train.steps.pipeline.layers import LayerForm, LossOfRows, computed
-from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE, WorkerFaults
-from atta.train.steps.pipeline.links.sockets import call
+from atta.train.dorylus.faults import FAULTS_VARIABLE, WorkerFaults
+from atta.train.dorylus.layers import LayerForm, LossOfRows, computed
+from atta.train.dorylus.links import Stream
 from atta.train.tasks import TASKS
 from atta.train.tasks.regression import with_loss
-
-__all__ = ["loss_of", "loss_setting", "work_for"]
 
 
 def work_for(address: str, key: bytes, number: int) -> None:
@@ -27,30 +25,26 @@ def work_for(address: str, key: bytes, number: int) -> None:
     """
     torch.set_num_threads(1)
     asked = os.environ.get(FAULTS_VARIABLE)
-    faults = WorkerFaults.parse(asked).of_worker(int(os.environ.get("RANK", "0")), number) if asked else None
+    faults = WorkerFaults.parse(asked) if asked else WorkerFaults()
+    faulty = faults.of_worker(int(os.environ.get("RANK", "0")), number)
     _warm_up()
-    connection = call(address, key, {"role": "worker", "number": number})
+    stream = Stream(address, key, {"role": "worker", "number": number})
     try:
-        loss = loss_of(connection.setting)
-        while True:
-            about, arrays = connection.receive()
-            if "end" in about:
-                return
-            if faults is not None:
-                faults.task(sum(array.nbytes for array in arrays.values()))
+        loss = loss_of(stream.setting)
+        for about, arrays in stream:
+            faulty.task(sum(array.nbytes for array in arrays.values()))
             told: dict[str, Any] = {"work": about["work"]}
             results: dict[str, Any] = {}
             try:
                 results = computed(about["part"], LayerForm.from_dict(about["layer"]), about, arrays, loss)
             except (ConfigError, RuntimeError, IndexError) as error:
                 told["error"] = str(error)
-            if faults is not None:
-                faults.result(sum(array.nbytes for array in results.values()))
-            connection.send(told, results)
+            faulty.result(sum(array.nbytes for array in results.values()))
+            stream.send(told, results)
     except RemoteError:
         return  # the trainer has ended
     finally:
-        connection.close()
+        stream.close()
 
 
 def _warm_up() -> None:

@@ -18,12 +18,8 @@ from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.parameters.summed import SummedJob
 from atta.train.cooperative.graph import TrainingGraph
 from atta.train.cooperative.views import worker_view
-from atta.train.steps.pipeline import engine as engine_module
-from atta.train.steps.pipeline.decisions.division import interval_rows
-from atta.train.steps.pipeline.decisions.progress import Mode, PipelineProgress
-from atta.train.steps.pipeline.decisions.stages import Work
-from atta.train.steps.pipeline.decisions.tracks import IntervalTracks
-from atta.train.steps.pipeline.engine import (
+from atta.train.dorylus import engine as engine_module
+from atta.train.dorylus.engine import (
     Acknowledged,
     Begun,
     Computed,
@@ -32,10 +28,10 @@ from atta.train.steps.pipeline.engine import (
     IntervalTargets,
     TrainerIntervals,
 )
-from atta.train.steps.pipeline.frames import Arrays, packed, unpacked
-from atta.train.steps.pipeline.layers import LayerForm, computed
-from atta.train.steps.pipeline.rows import alone
-from atta.train.steps.pipeline.split import forms_of, gather_plan
+from atta.train.dorylus.gathering import alone, forms_of, gather_plan, interval_rows
+from atta.train.dorylus.layers import LayerForm, computed
+from atta.train.dorylus.links import Arrays, packed, unpacked
+from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, Work
 
 
 class AnyOrderTasks:
@@ -92,7 +88,7 @@ class OwnWeights:
 
 def trained(
     model: torch.nn.Module, graph: TrainingGraph, intervals: int, *, epochs: int, optimiser: VectorStep,
-    mode: Mode = "pipe", staleness: int = 0, seed: int = 0, tracks: IntervalTracks | None = None,
+    mode: str = "pipe", staleness: int = 0, seed: int = 0, tracks: IntervalTracks | None = None,
     meetings: Sequence[int] = (), begins: tuple[int, np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, IntervalEngine, SummedJob]:  # fmt: skip
     """The weights after ``epochs``, computed by one trainer.
