@@ -147,7 +147,7 @@ class Stream:
         self._address, self._closed = address, threading.Event()
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self._call = self._channel.stream_stream(PATH)(iter(self._waiting.get, None))
+        self._call = self._channel.stream_stream(PATH, bytes, bytes)(iter(self._waiting.get, None))
         self._call.add_callback(self._closed.set)
         try:
             with _within(MEETING_S, self._call.cancel):
@@ -184,7 +184,7 @@ class Stream:
 
     def _next(self) -> Message | None:
         try:
-            raw = next(self._call, None)
+            raw = next(iter(self._call), None)
             return None if raw is None else unpacked(raw)
         except grpc.RpcError as error:
             raise rpc.error_from(self._address, error, MEETING_S) from error

@@ -47,7 +47,7 @@ class WorkerPool:
     ) -> None:
         """``start``: starts a worker, given the listener's address, the key and a number; by default ``atta worker``."""
         self.hand_out, self._size, self._happenings = hand_out, size, happenings
-        self._start = lambda number: (start or start_worker)(listener.address, key, number)
+        self._start, self._address, self._key = start or start_worker, listener.address, key
         self._change = threading.Condition()
         self._frames: dict[Work, bytes] = {}
         self._connected: dict[int, int] = {}  # by stream: the number that the worker was started with
@@ -90,7 +90,7 @@ class WorkerPool:
         with self._change:
             if self.hand_out.late(now):
                 self._change.notify_all()
-            stuck = {self._connected.get(stream) for stream in self.hand_out.stuck(now)}
+            stuck = {self._connected.get(stream, -1) for stream in self.hand_out.stuck(now)}
         for number in stuck & self._processes.keys():
             self._processes[number].kill()
         if now - self._checked >= _CHECK_S:
@@ -129,7 +129,7 @@ class WorkerPool:
             self._leaving = max(0, len(connected) - self.size)
             self._change.notify_all()
         for _ in range(self.size - len(self._processes)):
-            self._processes[self.started] = self._start(self.started)
+            self._processes[self.started] = self._start(self._address, self._key, self.started)
             self.started += 1
 
     def _serve(self, hello: dict[str, Any], answers: Iterator[bytes]) -> Iterator[bytes]:
