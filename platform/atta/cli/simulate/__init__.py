@@ -205,7 +205,7 @@ def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[
 def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file: str | None, *, quiet: bool) -> None:
     """Simulate the scenarios of a sweep, or the only one, and show their figures."""
     from atta.simulate import simulate
-    from atta.simulate.display import SimulatedRun, document, table
+    from atta.simulate.cluster import SimulatedRun, document, table
 
     runs = [SimulatedRun(label, scenario, simulate(scenario)) for label, scenario in scenarios.items()]
     if not quiet:
