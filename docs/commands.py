@@ -49,12 +49,17 @@ def reference(cli: click.Command) -> str:
     """MyST: a section for each command with its sentence, its examples, and its options by group."""
     lines: list[str] = []
     for command, context in commands(cli, click.Context(cli, info_name="atta")):
-        recorded = Recorded()
-        command.format_help(context, recorded)
-        lines += ["", f"## {context.command_path}", ""]
-        for kind, content in recorded.parts:
-            lines += _written(kind, content)
+        lines += ["", f"## {context.command_path}", "", *_help(command, context)]
+        for name in getattr(command, "strategies", ()):
+            context.meta["atta.cli.options"] = name  # as if --strategy named it
+            lines += ["", f"### {context.command_path} --strategy {name}", "", *_help(command, context)]
     return "\n".join(lines) + "\n"
+
+
+def _help(command: click.Command, context: click.Context) -> list[str]:
+    recorded = Recorded()
+    command.format_help(context, recorded)
+    return [line for kind, content in recorded.parts for line in _written(kind, content)]
 
 
 def _written(kind: str, content: Any) -> list[str]:
@@ -64,13 +69,20 @@ def _written(kind: str, content: Any) -> list[str]:
         return ["", f"**{_plain(content)}**", ""]
     if kind == "rows":
         return [f"- `{' '.join(names.split())}`: {_plain(text)}" for names, text in content]
-    paragraphs = [" ".join(paragraph.replace("\b", "").split()) for paragraph in content.split("\n\n")]
-    return [line for text in paragraphs if text for line in _paragraph(text)]
+    return [line for text in content.split("\n\n") if text.strip() for line in _paragraph(text.strip("\b \n"))]
 
 
 def _paragraph(text: str) -> list[str]:
-    example = text.removeprefix("Example: ")
-    return ["```text", example, "```", ""] if example != text else [_plain(text), ""]
+    """Examples stay as they are written; the rest is prose."""
+    if not text.startswith("Example"):
+        return [_plain(text), ""]
+    examples = re.split(r"\s*Examples?:\s*", text)[1:]
+    return [line for example in examples for line in ("```text", *_lines(example), "```", "")]
+
+
+def _lines(example: str) -> list[str]:
+    lines = [line.strip() for line in example.splitlines() if line.strip()]
+    return [line if line.startswith("atta ") or not at else f"    {line}" for at, line in enumerate(lines)]
 
 
 def _plain(text: str) -> str:
