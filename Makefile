@@ -77,7 +77,7 @@ peers: setup ## run test files of PyG or DGL over Atta (FOLDER=... of theirs, JS
 	@test -n "$(FOLDER)" || { echo "name the folder of a peer's tests: make peers FOLDER=.../test/loader" >&2; exit 2; }
 	@$(BIN)/python -m tests.peers $(FOLDER) $(if $(JSON),--json $(JSON))
 
-exact-layers: setup ## try every layer of PyG and DGL on batches and write docs/exact-layers.md
+exact-layers: setup ## try every layer of PyG and DGL on batches and write docs/reference/exact-layers.md
 	@$(BIN)/python -m bench.exact_layers
 
 claims: setup ## repeat the claims of the papers that can be shown in minutes
