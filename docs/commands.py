@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-_SPECIAL = re.compile(r"([\\`*_<>\[\]|#])")
+_SPECIAL = re.compile(r"([\\*_<>\[\]|#])")
 
 
 class Recorded(click.HelpFormatter):
@@ -68,7 +68,9 @@ def _written(kind: str, content: Any) -> list[str]:
     if kind == "heading":
         return ["", f"**{_plain(content)}**", ""]
     if kind == "rows":
-        return [f"- `{' '.join(names.split())}`: {_plain(text)}" for names, text in content]
+        return [
+            f"- `{' '.join(names.split())}`: {_plain(text)}" for names, text in content if "--help" not in names
+        ] + [""]
     return [line for text in content.split("\n\n") if text.strip() for line in _paragraph(text.strip("\b \n"))]
 
 
@@ -86,5 +88,6 @@ def _lines(example: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """``text`` without what Markdown would take for a mark."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    """``text`` without what Markdown would take for a mark, but for code between backticks."""
+    parts = " ".join(text.split()).split("`")
+    return "`".join(part if at % 2 else _SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts))
