@@ -150,7 +150,7 @@ def strategies(
         strategies.json
 
     Example: atta bench strategies --data data/demo-2p --strategies full --variant exchange='--strategy exchange' --variant
-        sancus='--strategy sancus --eps 1' --external-share exchange=0.8
+        sancus='--strategy sancus:eps=1' --external-share exchange=0.8
     """
     from atta_bench.strategies import StopPattern, StrategiesBench, read_prices, run
 

@@ -31,7 +31,7 @@ class _VariantType(click.ParamType["Variant"]):
 
         name, equals, options = str(value).partition("=")
         if not equals:
-            raise ConfigError(f"--variant {value}: write NAME='OPTIONS', such as sancus='--strategy sancus --eps 1'")
+            raise ConfigError(f"--variant {value}: write NAME='OPTIONS', such as sancus='--strategy sancus:eps=1'")
         try:
             words = shlex.split(options)
             if "--help" in words:
@@ -42,6 +42,7 @@ class _VariantType(click.ParamType["Variant"]):
         except ValueError as error:
             raise ConfigError(f"--variant {name}: cannot be read as options of atta train: {options}") from error
         typed = {n: v for n, v in found.params.items() if found.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+        typed |= typed.pop("strategy", {})
         for given in sorted(typed.keys() & _OF_THE_COMMAND):
             raise ConfigError(
                 f"--variant {name}: --{given.removesuffix('_file').replace('_', '-')} is not for variants"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.train.config import TrainConfig
+from atta.train.config import TrainConfig, option_words
 from atta.train.planning.value import PriceList
 from atta.train.strategies import STRATEGIES as TRAINING
 from atta_bench.lab.netlab import bits_per_s
@@ -156,7 +156,7 @@ class StrategiesBench:
         if self.stop is not None and self.stop.trainer >= trainers:
             raise ConfigError(f"--stop: there is no trainer {self.stop.trainer}; there are {trainers}, from 0")
         if self.worker_faults is not None:
-            from atta.train.steps.pipeline.links.faults import WorkerFaults
+            from atta.train.dorylus.faults import WorkerFaults
 
             if "seed" in self.worker_faults:
                 raise ConfigError("--worker-faults: the seed is that of the round (--seed)")
@@ -201,12 +201,8 @@ class StrategiesBench:
         """Options of ``atta train`` for a strategy or variant."""
         variant = self._variant(name)
         typed = {} if variant is None else variant.settings
-        words = ["--seed", str(seed)]
-        for setting, value in self.settings(name).items():
-            if setting != "trainers" and setting not in typed:
-                text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                words += [f"--{setting.replace('_', '-')}", text]
-        return [*words, *(() if variant is None else variant.words)]
+        shared = {k: v for k, v in self.settings(name).items() if k != "trainers" and k not in typed}
+        return ["--seed", str(seed), *option_words(shared), *(() if variant is None else variant.words)]
 
     def _variant(self, name: str) -> Variant | None:
         return next((variant for variant in self.variants if variant.name == name), None)

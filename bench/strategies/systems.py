@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
 from atta_bench.lab.netlab import Host, NetLab, loopback, no_namespaces
 from atta_bench.lab.rounds import Say
 from atta_bench.strategies.figures import Figures, figures
 from atta_bench.strategies.prices import values
 from atta_bench.strategies.settings import StrategiesBench
 from atta_bench.train.run import run_training
+from atta.train.dorylus.faults import FAULTS_VARIABLE
 
 __all__ = ["calibrated", "external_rate", "hosts_of_servers", "system"]
 

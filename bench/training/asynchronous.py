@@ -109,7 +109,7 @@ def straggler_bench(
     interval = max(0.05, updates * epoch_s / HOSTS / COPIES)
     variants = (
         f"digest=--strategy digest --lr {rates['digest']}",
-        f"digest-async=--strategy digest-async --eval-interval {interval:.3f} --max-updates {updates} --lr {rates['digest-async']}",
+        f"digest-async=--strategy digest-async:eval-interval={interval:.3f},max-updates={updates} --lr {rates['digest-async']}",
     )
     return StrategiesBench(
         data=str(data),

@@ -82,7 +82,7 @@ _EXTRAS = {"bench": "bench", "chaos": "bench"}
 
 
 class _LazyGroup(click.Group):
-    """A group that imports the module of a sub-command when that sub-command is used.
+    """Sub-commands are imported when they are used.
 
     Other packages add commands by entry points in the group ``atta.commands``: NAME = "module:command".
     """
@@ -186,7 +186,6 @@ def _open_missing_streams() -> None:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
-    """Return the message about ``error`` and the exit code."""
     match error:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return INTERRUPTED, 130
@@ -207,7 +206,6 @@ def _verdict(error: BaseException) -> tuple[str, int]:
 
 
 def _line(message: object) -> str:
-    """Return ``message`` on one line."""
     return " ".join(str(message).split())
 
 
