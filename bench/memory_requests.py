@@ -31,7 +31,7 @@ from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
-from atta.partition.parts.needs import needs_of
+from atta.partition.graph.needs import needs_of
 from atta.wire.clusterfile import write_cluster
 from bench.record import ROOT, head, parser_of, rows_of, write
 from bench.record import command as typed_command

@@ -16,8 +16,6 @@ from atta.partition.disk.files import FileRecord, check_file
 from atta.partition.disk.staging import Staging
 from atta.partition.disk.store import path_here
 
-__all__ = ["deploy"]
-
 _BLOCK = 16 << 20
 
 
@@ -30,14 +28,9 @@ def deploy(
     progress: Progress | None = None,
 ) -> int:
     """Copy what the daemons of ``parts`` need from the dataset ``src`` to the folder ``dst``; returns the bytes copied.
-
-    ``dst`` appears when it is complete, forced to disk, and has the checksums of the manifest.
-
-    Raises:
-        DataError: a file of ``src`` is missing, truncated or altered, or its copy differs.
-        ConfigError: no such partition, a place is a URL, or ``dst`` may not be written.
-        QuotaExceededError: ``dst`` has not enough room.
-    """
+    ``dst`` appears when it is complete and has the checksums of the manifest. Raises DataError: a file of ``src`` is
+    missing, truncated or altered, or its copy differs; ConfigError: no such partition, a place is a URL, or ``dst`` may
+    not be written; QuotaExceededError: ``dst`` has not enough room."""
     if not parts:
         raise ConfigError("--part: name at least one partition")
     src, dst = path_here(src, "deploy"), path_here(dst, "deploy")

@@ -135,7 +135,6 @@ class Schema:
                 raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
 
     def _check_classes(self) -> None:
-        """Check that classes have names, and belong to tables."""
         for type_, tables in self.classes.items():
             known = self.node_tables.get(type_, {}).keys() | self.edge_tables.get(type_, {}).keys()
             for name, names in tables.items():
@@ -167,11 +166,9 @@ class Schema:
         return edge_type
 
     def find_edge_type(self, given: str | Sequence[str]) -> str:
-        """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which "__"
-        and "%" within a name may stand as they are if that is the name of one edge type only.
-
-        Raises UnknownNameError, or ConfigError if several edge types are written so.
-        """
+        """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which
+        "__" and "%" within a name may stand as they are if that is the name of one edge type only. Raises
+        UnknownNameError, or ConfigError if several edge types are written so."""
         if not isinstance(given, str):
             return self.check_edge_type(join_edge_type(*given))
         found = [e for e in self.edge_types if given == "__".join(split_edge_type(e))]
@@ -211,10 +208,8 @@ class Schema:
         return name
 
     def split_size(self, node_type: str, name: str) -> int:
-        """Return the number of vertices of a split, at least 1.
-
-        Raises UnknownNameError if there is no such split, ConfigError if it has no vertices.
-        """
+        """Return the number of vertices of a split, at least 1. Raises UnknownNameError if there is no such split,
+        ConfigError if it has no vertices."""
         size = self.splits[node_type][self.check_split(node_type, name)]
         if not size:
             sizes = ", ".join(f"{split} {count:,}" for split, count in self.splits[node_type].items())

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from atta import _native
 from atta.partition.graph import Graph
 
-__all__ = ["Union", "weighted_rows"]
-
 Longs = npt.NDArray[np.int64]
 
 
@@ -58,10 +56,8 @@ class Union:
         return {t: owners[lo:hi] for t, lo, hi in zip(self.counts, starts[:-1], starts[1:], strict=True)}
 
     def sparse(self, cap: int, seed: int) -> tuple[Longs, Longs, Longs]:
-        """As ``weighted_rows``, but each vertex keeps only the edges to its ``cap`` neighbours of lowest degree.
-
-        An edge that both of its ends keep has twice the weight.
-        """
+        """As ``weighted_rows``, but each vertex keeps only the edges to its ``cap`` neighbours of lowest degree. An
+        edge that both of its ends keep has twice the weight."""
         kept = _native.sparsify(self.indptr, self.indices, cap, seed % 2**64)
         return _native.merge_rows(*_native.union_rows([(*kept, 0, 0)], self.num_nodes, True))
 

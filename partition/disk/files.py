@@ -1,8 +1,5 @@
-"""Plain ``.npy`` files, written in a stream. A record has the size, checksum, dtype and shape of a file; a file that
-differs from its record is refused.
-
-Nothing is ever pickled or unpickled. Object arrays are refused when writing and when reading.
-"""
+"""Plain ``.npy`` files, written in a stream, and manifests with a record of each: its size, checksum, dtype and shape. A file
+that differs from its record is refused, and so are object arrays. Nothing is ever pickled or unpickled."""
 
 from __future__ import annotations
 
@@ -27,22 +24,6 @@ from atta.errors import DataError, QuotaExceededError
 from atta.partition.disk.mapping import map_bytes
 from atta.partition.disk.staging import recover
 
-__all__ = [
-    "FileRecord",
-    "NpyAppender",
-    "check_file",
-    "check_regular",
-    "check_tree",
-    "chunks",
-    "describe_file",
-    "map_array",
-    "open_regular",
-    "read_sealed",
-    "write_array",
-    "write_json",
-    "write_sealed",
-]
-
 Array = npt.NDArray[Any]
 
 _BLOCK = 16 << 20
@@ -62,14 +43,8 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What a manifest says about one ``.npy`` file.
-
-    Attributes:
-        size: bytes of the whole file, header included.
-        xxh3: xxh3_64 of all bytes as 16 hex digits.
-        dtype: numpy dtype string such as ``"<f4"``.
-        shape: of the array.
-    """
+    """What a manifest says about one ``.npy`` file: bytes of the whole file, xxh3_64 of them as 16 hex digits, numpy's
+    dtype string, and shape."""
 
     size: int
     xxh3: str
@@ -168,9 +143,7 @@ class NpyAppender:
 
 def check_regular(path: Path) -> None:
     """Refuse anything but a regular file or a link to one. Opening a pipe would wait for ever, and a device may react.
-
-    Raises DataError naming the file, also if it is missing.
-    """
+    Raises DataError naming the file, also if it is missing."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:
@@ -192,12 +165,8 @@ def check_tree(source: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read.
-
-    Raises:
-        DataError: it is not a regular file or may not be read.
-        QuotaExceededError: as many files are open as may be.
-    """
+    """Open a file to read. Raises DataError: it is not a regular file or may not be read; QuotaExceededError: as many
+    files are open as may be."""
     check_regular(path)
     try:
         return path.open("rb")
@@ -236,10 +205,8 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote; raises DataError naming the file if any byte differs.
-
-    First finish or undo a replacement of the folder that was cut short.
-    """
+    """Read what ``write_sealed`` wrote; raises DataError naming the file if any byte differs. First finish or undo a
+    replacement of the folder that was cut short."""
     recover(path.parent)
     if not path.parent.is_dir():
         raise DataError(path.parent, f"no such folder; not {what}")
@@ -257,7 +224,6 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
 
 
 def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Check the format name and version of a manifest."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -278,10 +244,8 @@ def describe_file(path: Path) -> FileRecord:
 
 
 def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
-    """Compare a file with its record.
-
-    Size and array header are always compared, the checksum only with ``verify``. Raises DataError naming the file.
-    """
+    """Compare a file with its record. Size and array header are always compared, the checksum only with ``verify``.
+    Raises DataError naming the file."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,8 +1,5 @@
-"""Memory-maps files without keeping them open.
-
-Python's ``mmap`` keeps a descriptor for each map, unless told otherwise (``trackfd``, from Python 3.13 on). A dataset of
-many parts and types has more files than a process may have open.
-"""
+"""Memory-maps files without keeping them open, as Python's ``mmap`` does until 3.13: a dataset of many parts and types has
+more files than a process may have open."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ import weakref
 from typing import BinaryIO
 
 from atta import _native
-
-__all__ = ["map_bytes", "read_page_by_page", "torn_files"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -32,10 +27,7 @@ _advised: set[int] = set()
 
 def map_bytes(file: BinaryIO, size: int) -> memoryview:
     """Map the first ``size`` bytes of a file, at least one, read-only. The map goes when nothing refers to its bytes.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    Raises OSError: the system refuses."""
     address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
     if address == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -56,11 +48,9 @@ def _unmap(address: int, size: int) -> None:
 
 
 def read_page_by_page() -> None:
-    """Have the system read no more than the page that is asked for, from every file that is mapped now or later.
-
-    Random reads of files that do not stay in memory are slow otherwise: around each row the system reads up to hundreds of
-    KiB, which push out what others need.
-    """
+    """Have the system read no more than the page that is asked for, from every file that is mapped now or later. Random
+    reads of files that do not stay in memory are slow otherwise: around each row the system reads up to hundreds of
+    KiB, which push out what others need."""
     _advised.add(mmap.MADV_RANDOM)
     for address, (_, size) in list(_mapped.items()):
         _advise(address, size)
@@ -72,8 +62,6 @@ def _advise(address: int, size: int) -> None:
 
 
 def torn_files() -> list[str]:
-    """Mapped files that were found too short, or unreadable, when they were read: the reader got zeros instead.
-
-    Only in a process that has called ``_native.outlive_torn_maps``. Others are killed by SIGBUS.
-    """
+    """Mapped files that were found too short, or unreadable, when they were read: the reader got zeros instead. Only in
+    a process that has called ``_native.outlive_torn_maps``. Others are killed by SIGBUS."""
     return [_mapped[address][0] for address in _native.torn_maps() if address in _mapped]

@@ -1,7 +1,5 @@
-"""Exporters: one file per format, found by name; each writes what the importer of the same name reads.
-
-User ids are kept: vertex ids are written beside the vertices, and edges keep their order, which is their edge id.
-"""
+"""Exporters: one file per format, found by name; each writes what the importer of the same name reads. User ids are kept, and
+edges keep their order, which is their edge id."""
 
 from __future__ import annotations
 
@@ -21,11 +19,7 @@ __all__ = ["EXPORTERS", "PARTITIONED", "Exporter", "export_graph"]
 
 
 class Exporter(Protocol):
-    """Writes one format.
-
-    Attributes:
-        MARKER: a file that every folder of this format has; None if the format is a single file.
-    """
+    """Writes one format. ``MARKER``: a file that every folder of this format has; None: the format is a single file."""
 
     MARKER: str | None
 

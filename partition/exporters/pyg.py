@@ -1,8 +1,5 @@
-"""A file with a PyG ``Data`` or ``HeteroData`` object, written by ``torch.save``; user ids are the tensor ``n_id``.
-
-Tensors share the memory-mapped arrays of the graph folder, so memory holds only edge indices and masks.
-torch and PyG are imported only here, when such a file is written.
-"""
+"""A file with a PyG ``Data`` or ``HeteroData`` object, written by ``torch.save``; user ids are the tensor ``n_id``. Tensors
+share the memory-mapped arrays of the graph folder, so memory holds only edge indices and masks."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edg
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
 from atta.partition.schema import Schema, TableSpec, split_edge_type
-
-__all__ = ["MARKER", "lost", "tensor_of", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = None

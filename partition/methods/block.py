@@ -17,8 +17,6 @@ from atta.partition.cutting.union import Union
 from atta.partition.graph import Graph
 from atta.partition.methods.streaming import limits
 
-__all__ = ["Block"]
-
 _LABELS = ("train", "val", "test")
 _LABEL_SLACK = 0.02
 CENTRES = ("labelled", "train")
@@ -27,7 +25,6 @@ CENTRES = ("labelled", "train")
 @dataclass(frozen=True)
 class Block:
     """Grows blocks around labelled vertices, and assigns them by cross edges and by room for labelled vertices.
-
     Vertices that no block reaches come last. Each goes to the partition with most of its neighbours. A block has
     exactly one labelled vertex. If nearly all vertices are labelled, every vertex is a block: use ``centres="train"``
     or METIS in that case.

@@ -16,18 +16,11 @@ from atta.partition.disk.files import map_array
 from atta.partition.graph import Graph
 from atta.partition.names import file_name
 
-__all__ = ["Given"]
-
 
 @dataclass(frozen=True)
 class Given:
-    """Reads the partition of each vertex from a file or from the graph itself.
-
-    Attributes:
-        path: an npy file of integers, one per vertex, or a folder with ``TYPE.npy``, or
-            ``file_name`` of TYPE, for every node type.
-        table: instead of a path, the name of a table that every node type has.
-    """
+    """Reads the partition of each vertex from ``path``, an npy file of integers or a folder with one for every node
+    type, or from the ``table`` of this name that every node type has."""
 
     path: str = ""
     table: str = ""

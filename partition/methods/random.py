@@ -13,8 +13,6 @@ from atta.observe.progress import Progress
 from atta.partition.cutting.balance import TYPES
 from atta.partition.graph import Graph
 
-__all__ = ["Random"]
-
 
 @dataclass(frozen=True)
 class Random:

@@ -16,8 +16,6 @@ from atta.partition.cutting.balance import capacities, constraints, known_balanc
 from atta.partition.cutting.union import Union
 from atta.partition.graph import Graph
 
-__all__ = ["Fennel", "Ldg"]
-
 ORDERS = ("bfs", "given", "random")
 
 

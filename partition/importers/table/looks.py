@@ -13,14 +13,22 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
 from atta.partition.importers.table.files import DELIMITERS, KINDS, TypeFiles, heading, kind_of, reading
-from atta.partition.importers.table.kinds import NUMBERS, TEXT, TIMES, category, plain
-from atta.partition.importers.table.refusals import Refusals
-from atta.partition.importers.table.rules import SCHEMA, UNITS, ColumnRule, TableRule, TypeEntry
+from atta.partition.importers.table.rules import (
+    NUMBERS,
+    SCHEMA,
+    TEXT,
+    TIMES,
+    UNITS,
+    ColumnRule,
+    Refusals,
+    TableRule,
+    TypeEntry,
+    category,
+    plain,
+)
 from atta.partition.names import check_type_name
-
-__all__ = ["ColumnLook", "FileLook", "look_at"]
 
 _MOST_ROWS = 5_000_000
 """At most this many rows of a file are looked at."""
@@ -30,18 +38,10 @@ _SHOWN = 100
 
 @dataclass(frozen=True)
 class ColumnLook:
-    """Facts about a column.
-
-    Attributes:
-        sort: ``numbers``, ``times``, ``text``, ``lists`` or ``others``.
-        is_whole: whether it holds whole numbers or truth values; has_empty: whether some cells are empty.
-        distinct: number of different values, without empty cells; count: number of rows.
-        values: of text, the different values if they are few.
-        keys: the different values if they may be ids, as int64 or large_string; otherwise None.
-        is_mask: whether it holds truth values, or zeros and ones.
-        fits_float32: whether float32 holds its whole numbers.
-        time_unit: ``{"time_unit": ...}`` if times are no whole seconds.
-    """
+    """Facts about a column. ``sort``: ``numbers``, ``times``, ``text``, ``lists`` or ``others``. ``distinct``: number
+    of different values. ``values``: of text, the different ones if they are few. ``keys``: the different values if they
+    may be ids, as int64 or large_string. ``is_mask``: truth values, or zeros and ones. ``time_unit``: ``{"time_unit":
+    ...}`` if times are no whole seconds."""
 
     sort: str
     is_whole: bool
@@ -84,7 +84,6 @@ class ColumnLook:
 
     def share_within(self, other: ColumnLook) -> float:
         """The share of its different values that are values of ``other``."""
-        import pyarrow.compute as pc
 
         if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
             return 0.0
@@ -93,15 +92,9 @@ class ColumnLook:
 
 @dataclass(frozen=True)
 class FileLook:
-    """Facts about files with the same columns whose names differ in numbers only.
-
-    Attributes:
-        name: a name for the type that they hold.
-        pattern: that names the files.
-        columns: by name, in order.
-        count: number of rows that were looked at; is_cut: whether there are more.
-        options: what the schema must say to read them.
-    """
+    """Facts about files with the same columns whose names differ in numbers only, so that one ``pattern`` names them.
+    ``count``: of rows that were looked at; ``is_cut``: there are more. ``options``: what the schema must say to read
+    them."""
 
     name: str
     pattern: str
@@ -132,9 +125,6 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """The columns of a file; raises DataError."""
-    from pyarrow import parquet
-
     first = _parts(path)[0] if _parts(path) else path
     if kind_of(first) == "parquet":
         with reading(first):
@@ -151,7 +141,6 @@ def _delimiter(path: Path) -> str:
 
 
 def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[str]) -> FileLook:
-    import pyarrow as pa
 
     files = [part for path in paths for part in _parts(path)]
     is_csv = kind_of(files[0]) != "parquet"
@@ -186,10 +175,6 @@ def _type_name(pattern: str, taken: set[str]) -> str:
 
 
 def _column(name: str, column: Any) -> ColumnLook:
-    """The facts about a column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     sort, whole = category(column.type), column.combine_chunks()
     if sort not in (NUMBERS, TEXT, TIMES):
         return ColumnLook(sort, False, column.null_count > 0, 0, len(column))
@@ -219,7 +204,6 @@ def _column(name: str, column: Any) -> ColumnLook:
 
 def _keys(unique: Any, numbers: Any) -> Any:
     """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
-    import pyarrow as pa
 
     if pa.types.is_large_string(unique.type):
         return unique
@@ -231,7 +215,6 @@ def _keys(unique: Any, numbers: Any) -> Any:
 
 def _unit(times: Any) -> dict[str, str]:
     """The key of the schema without which times would be refused; nothing if they are whole seconds."""
-    import pyarrow as pa
 
     kind = times.type
     length = UNITS["d"] if pa.types.is_date32(kind) else UNITS["ms" if pa.types.is_date64(kind) else str(kind.unit)]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Graph
 from atta.partition.importers import import_graph
-from atta.partition.importers.reading.edges import missing_reverses, reverses_to_add
+from atta.partition.importers.reading.filling import missing_reverses, reverses_to_add
 from tests.unit.partition.oracles import Runs, edge_pairs
 
 ETYPE = "node__to__node"

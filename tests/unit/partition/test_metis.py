@@ -92,7 +92,7 @@ def test_graphs_without_edges(tmp_path, n):
 
 
 def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
-    monkeypatch.setattr("atta.partition.methods.metis_process._send", lambda *_: None)
+    monkeypatch.setattr("atta.partition.methods.metis._send", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         Metis().assign(messy_graph, 2, seed=0, progress=Silent())
 
@@ -112,7 +112,7 @@ def test_choosing_what_to_balance(messy_graph, tmp_path):
 IN_A_THREAD = """
 import os, signal, sys, threading
 import numpy as np
-from atta.partition.methods.metis_process import metis_owners
+from atta.partition.methods.metis import metis_owners
 
 rng, n = np.random.default_rng(0), 60_000
 ends = rng.integers(0, n, (2, 10 * n))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.cutting.sorting import stable_order
-from atta.partition.cutting.writer import write_dataset
+from atta.partition.cutting.writer import stable_order, write_dataset
 from atta.partition.describe import describe
 from tests.unit.partition.oracles import check_dataset, stored_in_neighbours, write_graph
 

@@ -15,7 +15,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.disk.files import FileRecord
-from atta.partition.parts.needs import BARE_BYTES
+from atta.partition.graph.needs import BARE_BYTES
 
 __all__ = ["GraphCounts", "SampleBytes", "sample_bytes"]
 
