@@ -22,7 +22,7 @@ from atta.partition.disk.staging import recover
 from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
-from atta.partition.graph.degrees import GraphDegrees, degree_folder, edges_of_parts
+from atta.partition.graph.degrees import GraphDegrees, degree_folder
 from atta.partition.graph.part import CSC, JoinedPart, Part, PartitionBook, Parts, VertexTimes, joined_book, part_folder
 from atta.partition.names import edge_folder, node_folder, shared_folder
 from atta.partition.schema import Schema, TableSpec
@@ -281,28 +281,15 @@ class Dataset:
         return found
 
     def degrees(self, edge_type: str) -> GraphDegrees:
-        """How many edges of a type each vertex of the whole graph has, memory-mapped. A dataset of an earlier release
-        does not say it: then the edges are counted, at the first use. Raises ConfigError: they would have to be
-        counted, and not all partitions lie on this machine."""
+        """How many edges of a type each vertex of the whole graph has, memory-mapped."""
         if edge_type in self._later_degrees:
             return self._later_degrees[edge_type]()
         if edge_type not in self._degrees:
             folder = degree_folder(self.schema.check_edge_type(edge_type))
             found = GraphDegrees.read(folder, self.files, lambda name: self.place.map(self.path / name))
-            self._degrees[edge_type] = self._counted(edge_type) if found is None else found
+            assert found is not None, "the manifest lists the files"
+            self._degrees[edge_type] = found
         return self._degrees[edge_type]
-
-    def _counted(self, edge_type: str) -> GraphDegrees:
-        parts = map(self._partition, range(self.partitions.num_parts))
-        try:
-            return GraphDegrees.counted(
-                edges_of_parts(parts, self.partitions, self.schema, edge_type), self.schema, edge_type
-            )
-        except DataError as error:
-            raise ConfigError(
-                f"degrees of {edge_type}: the dataset is of an earlier release and does not have them, and they cannot be "
-                f"counted here: {error}; partition the graph again"
-            ) from error
 
     def with_degrees(self, degrees: Mapping[str, Callable[[], GraphDegrees]]) -> Dataset:
         """The same dataset with other degrees of some edge types, which are asked for when they are needed."""

@@ -83,16 +83,13 @@ class GraphDegrees:
     def layout(
         schema: Schema, edge_type: str, dtypes: Mapping[str, str]
     ) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-        """Yield the files of a type with dtype and shape. ``dtypes``: of the files that there are. A dataset of an earlier
-        release has none, and then none is due."""
+        """Yield the files of a type with dtype and shape. ``dtypes``: of the files that there are."""
         folder, (source, target) = degree_folder(edge_type), schema.endpoints(edge_type)
-        due = {"into": target, "out": source} if f"{folder}/into.npy" in dtypes else {}
-        due |= {name: target for name in ("loops", "weights") if due and f"{folder}/{name}.npy" in dtypes}
-        for name, of in due.items():
-            path = f"{folder}/{name}.npy"
-            dtype = dtypes.get(path, "<u4")
-            wanted = "<f4" if name == "weights" else dtype if dtype in _UNSIGNED else "<u4"
-            yield path, (wanted, (schema.node_counts[of],))
+        for name, of in {"into": target, "out": source, "loops": target, "weights": target}.items():
+            dtype = dtypes.get(path := f"{folder}/{name}.npy")
+            if dtype is not None or name in ("into", "out"):
+                wanted = "<f4" if name == "weights" else dtype if dtype in _UNSIGNED else "<u4"
+                yield path, (str(wanted), (schema.node_counts[of],))
 
 
 def edges_of_parts(parts: Iterable[Part], book: PartitionBook, schema: Schema, edge_type: str) -> Iterator[Edges]:
