@@ -42,15 +42,11 @@ def lost(graph: Graph) -> list[str]:
         + lost_edge_types(graph.schema)
         + lost_tables(
             graph.schema,
-            lambda _, name, spec: held(spec) and of_nodes(name) and not _flattened(name, spec),
+            # The importer reads a column of labels [n, 1] as labels [n].
+            lambda _, name, spec: held(spec) and of_nodes(name) and not (name == "y" and spec.row_shape == (1,)),
             lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
         )
     )
-
-
-def _flattened(table: str, spec: TableSpec) -> bool:
-    """Whether the importer would read a column of labels [n, 1] as labels [n]. Data sets of PyG have such columns."""
-    return table == "y" and spec.row_shape == (1,)
 
 
 def _taken_for_edges(schema: Schema, name: str) -> bool:

@@ -120,7 +120,6 @@ class _Ids:
 def _strings(rows: Array) -> Any:
     """Return the strings of a table ``name``. None unless the importer would make the same table from distinct string
     ids."""
-
     if rows.dtype != np.uint8 or rows.ndim != 2:
         return None
     n, width = rows.shape
@@ -160,7 +159,6 @@ def _split(name: str, chosen: Array) -> _Column:
 
 def _write(path: Path, columns: list[_Column], count: int, sized: list[Array], progress: Progress) -> None:
     """Write ``count`` rows in groups. The row size of the tables ``sized`` bounds the length of a group."""
-
     path.parent.mkdir(exist_ok=True)
     fields = pa.schema([(column.name, column.rows(0, 0).type) for column in columns])
     with parquet.ParquetWriter(path, fields) as out:

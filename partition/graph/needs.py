@@ -60,7 +60,8 @@ def _needs_of_group(dataset: Dataset, parts: range, shared: int) -> Needs:
     own = tuple(f"{part_folder(part)}/" for part in parts)
     times = [name for node_type in dataset.schema.node_types for name in dataset.time_files(node_type)]
     sizes = {t: sum(spec.row_bytes for spec in tables.values()) for t, tables in dataset.schema.node_tables.items()}
-    halos = {t: sum(_halo(dataset, part, t) for part in parts) for t in sizes}
+    lists = {t: [f"{folder}{node_folder(t)}/halo.npy" for folder in own] for t in sizes}
+    halos = {t: sum(dataset.files[name].shape[0] for name in names) for t, names in lists.items()}
     rows = sum(halos[t] * size for t, size in sizes.items())
     owned = {t: sum(hi - lo for part in parts for lo, hi in [dataset.partitions.range(t, part)]) for t in sizes}
     others = sum((dataset.schema.node_counts[t] - owned[t]) * size for t, size in sizes.items())
@@ -91,10 +92,6 @@ def _halo_edges(dataset: Dataset, parts: range, halo: int) -> int:
     total = dataset.partitions.num_parts
     others = sum(dataset.schema.node_counts.values()) * (total - len(parts)) // total
     return int(_edges_elsewhere(dataset, parts) * min(1.0, halo / max(1, others)))
-
-
-def _halo(dataset: Dataset, part: int, node_type: str) -> int:
-    return dataset.files[f"{part_folder(part)}/{node_folder(node_type)}/halo.npy"].shape[0]
 
 
 MIB = 1 << 20

@@ -160,16 +160,12 @@ def joined_book(book: PartitionBook, groups: Sequence[range]) -> PartitionBook:
     """The ranges that ``groups`` of consecutive partitions own. Raises ConfigError: the groups are not all partitions,
     each once and in order."""
     if not all(groups) or [*chain(*groups)] != [*range(book.num_parts)]:
-        named = ", ".join(map(_named, groups))
+        named = ", ".join(f"{g.start}-{g.stop - 1}" if len(g) != 1 else str(g.start) for g in groups)
         raise ConfigError(
             f"partitions {named} are named for the daemons; these must be 0 to {book.num_parts - 1}, in order and each once"
         )
     firsts = [group.start for group in groups] + [book.num_parts]
     return PartitionBook({t: offsets[firsts] for t, offsets in book.offsets.items()})
-
-
-def _named(group: range) -> str:
-    return str(group.start) if len(group) == 1 else f"{group.start}-{group.stop - 1}"
 
 
 class JoinedPart:

@@ -21,14 +21,13 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.observe.extras import need
 from atta.observe.machine.tether import tethered
-from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_parts import called_parts, described_parts, read_parts
 from atta.partition.importers.reading.dgl_sets import describes_chunks, describes_csv_set, read_chunks, read_csv_set
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_tensor, edge_tensor, table_names
 from atta.partition.importers.reading.filling import add_edges
 from atta.partition.importers.reading.graphbolt import describes_graphbolt, read_graphbolt
-from atta.partition.importers.reading.source import ImportOptions, offered_ids, state_classes
+from atta.partition.importers.reading.source import ImportOptions, head_of, offered_ids, state_classes
 
 _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 """What files of ``dgl.save_graphs`` begin with."""
@@ -47,7 +46,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
             reader(source, out, options)
             return
     need("importing DGL's graphs", "dgl", "torch")
-    if source.is_file() and (source.suffix == ".bin" or _beginning(source).startswith(_GRAPHS)):
+    if source.is_file() and (source.suffix == ".bin" or head_of(source).startswith(_GRAPHS)):
         read_file(source, out, options)
     else:
         read_parts(described_parts(source) or source, out, options)
@@ -62,13 +61,7 @@ def recognises(path: Path, head: bytes) -> bool:
 
 def called(path: Path) -> str | None:
     """What ``path`` is, for people, where the sign of the format says less."""
-    parts = described_parts(path)
-    return None if parts is None else called_parts(parts)
-
-
-def _beginning(source: Path) -> bytes:
-    with open_regular(source) as file:
-        return file.read(len(_GRAPHS))
+    return None if (parts := described_parts(path)) is None else called_parts(parts)
 
 
 Array = npt.NDArray[Any]

@@ -328,7 +328,6 @@ class StringVertices:
     """Ids that are strings. They become the table ``name``."""
 
     def __init__(self) -> None:
-
         self.known = pa.array([], pa.large_string())
 
     def __len__(self) -> int:
@@ -336,7 +335,6 @@ class StringVertices:
 
     def numbers(self, where: Path, columns: list[Any]) -> list[Numbers]:
         """As FoundVertices says."""
-
         count, width = len(columns[0]), len(columns)
         by_line = np.arange(count * width).reshape(width, count).T.reshape(-1)
         coded = pa.concat_arrays(columns).take(pa.array(by_line)).dictionary_encode()

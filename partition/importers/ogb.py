@@ -400,7 +400,9 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     state_classes(out, folder, meta.num_classes)
     add_splits(folder / "split", graph.counts, out, options)
     for edge_type, relation in graph.relations.items():
-        _add_relation(edge_type, relation.both_ways(edge_type) if meta.add_inverse_edge else relation, out, options)
+        whole = relation.both_ways(edge_type) if meta.add_inverse_edge else relation
+        tables = {table: rows for table, (_, rows) in _named_tables(whole.tables, options).items()}
+        whole.check(add_edge_rows(out, edge_type, whole.edges, options, tables))
 
 
 def _folder(path: Path) -> Path | None:
@@ -417,11 +419,6 @@ def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> No
             add_node_rows(out, node_type, name, rows, table, options)
     for node_type, rows in graph.labels.items():
         out.add_labels(as_labels(rows.whole()), node_type)
-
-
-def _add_relation(edge_type: str, relation: Relation, out: GraphWriter, options: ImportOptions) -> None:
-    tables = {table: rows for table, (_, rows) in _named_tables(relation.tables, options).items()}
-    relation.check(add_edge_rows(out, edge_type, relation.edges, options, tables))
 
 
 def _named_tables(tables: Mapping[str, FileRows], options: ImportOptions) -> dict[str, tuple[str, FileRows]]:

@@ -83,15 +83,11 @@ def _read_edge_list(source: Path, names: list[str], out: GraphWriter, options: I
         if known_role(name) is not None or name in said.values():
             continue
         role = next((role for role, known in _TGB.items() if role not in roles and name.lower() in known), None)
-        if role is None and all(_is_number(row[place]) for row in rows):
+        if role is None and all(row[place].replace(".", "", 1).lstrip("-").isdecimal() for row in rows):
             role = name
         if role is not None:
             said[role] = name
     edges.read(source, out, dataclasses.replace(options, columns=said))
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).lstrip("-").isdecimal()
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,6 @@ class Block:
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """The method itself balances train, val and test vertices."""
-        if balance is not None:
-            self.check_balance(balance)
         progress.stage("union graph", None)
         union = Union.of(graph)
         labels = label_columns(graph)
@@ -89,13 +87,12 @@ class Block:
         )
         weights, room = limits(graph, ["nodes"], parts, self.slack)
         left = np.flatnonzero(owners < 0)
-        _native.stream_vertices(
-            union.indptr, union.indices, left, None, owners, parts, weights.reshape(-1), room, 0.0, 0.0
-        )
+        flat = weights.reshape(-1)
+        _native.stream_vertices(union.indptr, union.indices, left, None, owners, parts, flat, room, 0.0, 0.0)
         columns = np.hstack([weights, labels])
         room = np.append(room, capacities(labels.astype(np.int64), parts, _LABEL_SLACK))
-        for settle in [_native.even_owners, *[_native.refine_owners] * self.passes] if self.passes else []:
-            settle(union.indptr, union.indices, owners, parts, columns.reshape(-1), room)
+        if self.passes:
+            union.settle(owners, parts, columns, room, self.passes, progress.advance)
         return union.by_type(owners)
 
 

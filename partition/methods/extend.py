@@ -54,9 +54,8 @@ class Extend:
         weights, room = limits(graph, names, parts, self.slack)
         progress.stage("placing new vertices", None)
         new = np.flatnonzero(owners < 0)
-        _native.stream_vertices(
-            union.indptr, union.indices, new, None, owners, parts, weights.reshape(-1), room, 0.0, 0.0
-        )
+        flat = weights.reshape(-1)
+        _native.stream_vertices(union.indptr, union.indices, new, None, owners, parts, flat, room, 0.0, 0.0)
         return union.by_type(owners)
 
 

@@ -36,8 +36,6 @@ class Given:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        if balance is not None:
-            self.check_balance(balance)
         progress.stage("reading the assignment", None)
         counts, path = graph.schema.node_counts, Path(self.path)
         if self.table:
@@ -46,11 +44,7 @@ class Given:
         if not path.is_dir() and len(counts) > 1:
             raise ConfigError(f"{path}: with several node types, a folder with TYPE.npy for each is needed")
         files = {t: _file_of(path, t) if path.is_dir() else path for t in counts}
-        return {t: _read(file, counts[t], parts) for t, file in files.items()}
-
-
-def _read(path: Path, count: int, parts: int) -> npt.NDArray[np.int32]:
-    return _checked(path, map_array(path), count, parts)
+        return {t: _checked(file, map_array(file), counts[t], parts) for t, file in files.items()}
 
 
 def _checked(path: Path, values: npt.NDArray[Any], count: int, parts: int) -> npt.NDArray[np.int32]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from atta import _native
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.machine.memory import available_bytes
 from atta.observe.progress import Progress
@@ -130,9 +129,5 @@ class Metis:
         # METIS gets 3 % for everything, because it fails if a tighter bound is hard to keep.
         progress.stage("refining", self.passes + 1)
         room = capacities(weights, parts, slack)
-        _native.even_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
-        for _ in range(self.passes):
-            progress.advance(1)
-            if not _native.refine_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room):
-                break
+        union.settle(owners, parts, weights, room, self.passes, progress.advance)
         return union.by_type(owners)

@@ -30,8 +30,6 @@ class Random:
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Vertices are balanced exactly, everything else only by chance. Raises ConfigError if ``balance`` asks for more."""
-        if balance is not None:
-            self.check_balance(balance)
         progress.stage("random assignment", None)
         out = {}
         for node_type in graph.schema.node_types:

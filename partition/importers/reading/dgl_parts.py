@@ -152,8 +152,8 @@ class _Folder:
         numbers within the types."""
         if self.of_graphbolt:
             source, target, edges = part_edges(self._graph_file(part))
-            kind, numbers = self._within("edge_map", edges)
-            inner = self._owned("edge_map", part, edges)
+            kind, numbers, owner = self._within("edge_map", edges)
+            inner = owner == part
             source, target = (self._within("node_map", rows[inner])[1] for rows in (source, target))
             return kind[inner], numbers[inner], source, target
         graph, book = self.graph(part)
@@ -179,19 +179,14 @@ class _Folder:
         ]
         return np.array(sorted(row for row in rows if row[0] < row[1]), np.int64).reshape(-1, 5)
 
-    def _within(self, name: str, numbers: Array) -> tuple[Array, Array]:
-        """The numbers of the types, and the numbers within them, of vertices or edges; raises DataError."""
+    def _within(self, name: str, numbers: Array) -> tuple[Array, Array, Array]:
+        """Of vertices or edges: the numbers of the types, the numbers within them, and the parts; raises DataError."""
         ranges = self._ranges(name)
         places = np.searchsorted(ranges[:, 0], numbers, side="right") - 1
         if len(numbers) and (places.min() < 0 or (numbers >= ranges[places, 1]).any()):
             raise DataError(self.path, f"{name} has no range for a number of a part")
         found = ranges[places]
-        return found[:, 3], numbers - found[:, 0] + found[:, 4]
-
-    def _owned(self, name: str, part: int, numbers: Array) -> Array:
-        """Mark the numbers that are a part's own."""
-        ranges = self._ranges(name)
-        return np.asarray(ranges[np.searchsorted(ranges[:, 0], numbers, side="right") - 1, 2] == part)
+        return found[:, 3], numbers - found[:, 0] + found[:, 4], found[:, 2]
 
     def features(self, part: int, options: ImportOptions) -> tuple[dict[tuple[str, str], Array], ...]:
         """A part's node and edge tensors by (type, name)."""

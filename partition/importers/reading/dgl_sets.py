@@ -80,7 +80,6 @@ class CsvFile:
 
     def cells(self, names: Sequence[str]) -> Iterator[list[Any]]:
         """Read columns as Arrow's strings without blanks around them, piece by piece; raises DataError."""
-
         if lost := [name for name in names if name not in self.names]:
             raise DataError(self.path, f"has no column {lost[0]!r}; there are: {', '.join(self.names)}")
         with self._reader(names) as reader:
@@ -89,7 +88,6 @@ class CsvFile:
 
     def ids(self, name: str) -> Any:
         """A column of ids: int64 if all are integers, otherwise strings; raises DataError for an empty one."""
-
         whole = pa.chunked_array([cells for (cells,) in self.cells([name])], pa.string()).combine_chunks()
         if pc.any(pc.equal(whole, "")).as_py():
             raise DataError(self.path, f"the column {name!r} has empty ids")
@@ -99,7 +97,6 @@ class CsvFile:
     def rows(self, name: str) -> FileRows | None:
         """The rows of a column of numbers or of lists of equal length; None: it holds text. Raises DataError for empty
         cells, and for lists of different lengths."""
-
         flat, count = dict(_FORMS), 0
         for (cells,) in self.cells([name]):
             if pc.any(pc.equal(cells, "")).as_py():
@@ -112,7 +109,6 @@ class CsvFile:
         return self._list_rows(name, count)
 
     def _list_rows(self, name: str, count: int) -> FileRows | None:
-
         forms, widths = {kind: form for kind, form in _FORMS.items() if kind != "bool"}, set()
         for (cells,) in self.cells([name]):
             items = _items(cells)
@@ -133,7 +129,6 @@ class CsvFile:
     @contextlib.contextmanager
     def _reader(self, names: Sequence[str]) -> Iterator[Any]:
         """Batches of columns, as strings; of all if there are no ``names``."""
-
         try:
             with open_content(self.path) as content:
                 yield arrow_csv.open_csv(
@@ -151,24 +146,20 @@ class CsvFile:
 
 
 def _all_match(cells: Any, form: str) -> bool:
-
     return bool(pc.all(pc.match_substring_regex(cells, form)).as_py() is not False)
 
 
 def _items(cells: Any) -> Any:
     """Lists of the texts in cells such as ``1, 2`` and ``[1, 2]``."""
-
     return pc.split_pattern(pc.replace_substring_regex(cells, r"^[\[(]|,?\s*[\])]$", ""), ",")
 
 
 def _flat(items: Any) -> Any:
-
     return pc.utf8_trim_whitespace(pc.list_flatten(items))
 
 
 def _numbers(cells: Any, dtype: np.dtype[Any]) -> Array:
     """Texts as numbers; raises ValueError for integers that do not fit into 64 bits."""
-
     if dtype.kind == "b":
         cells = pc.equal(pc.utf8_lower(cells), "true")
     else:
@@ -337,7 +328,6 @@ def _add_nodes(
     file: CsvFile, entry: Mapping[str, Any], node_type: str, out: GraphWriter, options: ImportOptions
 ) -> Any:
     """Write a node type; returns the ids of its vertices."""
-
     field = str(entry.get("node_id_field") or "node_id")
     ids = file.ids(field)
     if pa.types.is_integer(ids.type):
@@ -400,7 +390,6 @@ def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:
 
 def _positions(path: Path, name: str, texts: Any, ids: Any) -> Array:
     """Rows of the vertices that a column names; raises DataError."""
-
     found = texts
     if pa.types.is_integer(ids.type):
         whole = pc.match_substring_regex(texts, "^-?[0-9]{1,18}$")

@@ -50,7 +50,6 @@ class _BadLineError(Exception):
 def parsed(path: Path, layout: LineLayout) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each block of lines its bytes, and the Arrow array of each column that the layout names. Raises DataError: a
     line is wrong; names the file, the line, the value; FractionError: one of kind ``int64`` has a fraction."""
-
     with open_content(path) as file:
         blocks = _blocks(path, file, heading=layout.dialect.heading)
         jobs = (partial(_columns_at, path, start, block, layout) for start, block in blocks)
@@ -105,7 +104,6 @@ def _lines_before(path: Path, start: int) -> int:
 
 def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
     """The columns of a block; raises _BadLineError or FractionError."""
-
     plain = _plain(block, layout.dialect)
     if not plain or plain.isspace():
         return {}
@@ -143,7 +141,6 @@ def _plain(block: bytes, dialect: Dialect) -> bytes:
 
 def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
     """The columns of a block as Arrow reads them; ``kinds``: other kinds than the layout's."""
-
     arrow = {
         "integer": pa.int64(),
         "text": pa.string(),
@@ -169,7 +166,6 @@ def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
 
 def _check_padding(block: bytes, layout: LineLayout, ids: list[str]) -> None:
     """Raise _BadLineError if an id is not written as its number is."""
-
     texts = _read(block, layout, dict.fromkeys(ids, "text"))
     for name in ids:
         plain = pc.utf8_trim_whitespace(texts.column(name))

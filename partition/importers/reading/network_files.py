@@ -7,6 +7,7 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.parsers import expat
@@ -133,16 +134,13 @@ def _strip_counted_ids(edges: list[ET.Element], options: ImportOptions) -> None:
 def _types() -> dict[str, Callable[[str], Any]]:
     """What turns the text of an attribute into its value, by the name of its type."""
     scalars: dict[str, Callable[[str], Any]] = {"short": int, "int": int, "long": int, "float": _real, "double": _real}
-    rows = {name: _row_of(scalar) for name, scalar in (scalars | {"boolean": _truth, "string": str}).items()}
-    return scalars | {f"vector_{name}": row for name, row in rows.items()} | {"python_object": str}
+    items = scalars | {"boolean": lambda text: _TRUTHS[text.lower()], "string": str}
+    rows = {f"vector_{name}": partial(_row_of, item) for name, item in items.items()}
+    return scalars | rows | {"python_object": str}
 
 
-def _row_of(scalar: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    return lambda text: [scalar(part.strip()) for part in text.split(",")]
-
-
-def _truth(text: str) -> bool:
-    return _TRUTHS[text.lower()]
+def _row_of(item: Callable[[str], Any], text: str) -> list[Any]:
+    return [item(part.strip()) for part in text.split(",")]
 
 
 def _real(text: str) -> float:
@@ -193,7 +191,7 @@ class _Network:
         if text.startswith("*"):
             self._begin(text)
             return
-        words = [quoted_text if quoted_text is not None else word for quoted_text, word in _words(text)]
+        words = [found[2] if found[1] is None else found[1] for found in _WORD.finditer(text)]
         if self._section == "vertices":
             self._vertex(words)
         elif self._section in ("arcs", "edges"):
@@ -331,11 +329,6 @@ class _Network:
             return weight | ({"relation": 1 if relation is None else relation} if related else {})
 
         return tables
-
-
-def _words(text: str) -> list[tuple[str | None, str]]:
-    """The words of a line: (what stands in quotation marks, or None; else the word)."""
-    return [(found[1], found[2]) for found in _WORD.finditer(text)]
 
 
 def _number(word: str) -> float | None:

@@ -151,7 +151,7 @@ def csv_rows(
     kind = np.dtype(dtype or (np.float64 if _has_fractions(path, skip) else np.int64))
 
     def pieces() -> Iterator[Array]:
-        with _text(path) as text, warnings.catch_warnings():
+        with io.TextIOWrapper(_opened(path), "ascii") as text, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
             for _ in range(skip):
                 text.readline()
@@ -186,10 +186,6 @@ def _has_fractions(path: Path, skip: int) -> bool:
 
 def _opened(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _text(path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(_opened(path), "ascii")
 
 
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:

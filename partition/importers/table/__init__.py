@@ -195,7 +195,6 @@ class _Import:
     def _ends_as_text(self, files: TypeFiles, ends: tuple[str, str]) -> frozenset[str]:
         """Columns of CSV that hold ends of edges and are to be read as they are written: names, and numbers like 1.0.
         By itself, Arrow would read the vertex 12:30 as a time, and 22 among names as a number."""
-
         if not files.is_csv:
             return frozenset()
         return frozenset(

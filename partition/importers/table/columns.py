@@ -88,7 +88,6 @@ class ColumnReader:
         self._mean = total / count if count else 0.0
 
     def _learn_names(self, pieces: Iterable[FilePiece]) -> None:
-
         ordered: dict[Any, None] = {}  # categories keep their order
         others: set[Any] = set()
         for piece in pieces:
@@ -107,7 +106,6 @@ class ColumnReader:
 
     def _as_names(self, column: Any) -> Any:
         """A column of classes without empty text."""
-
         values = plain(self.rule.name, column)
         if not pa.types.is_large_string(values.type):
             return values
@@ -130,7 +128,6 @@ class ColumnReader:
 
     def _flat(self, column: Any) -> Any:
         """The column as ``plain`` gives it; times stay what they are. Raises DataError (without its path)."""
-
         if category(column.type) == TIMES:
             return column
         values = plain(self.rule.name, column)
@@ -142,7 +139,6 @@ class ColumnReader:
             raise DataError("", f"the column {self.rule.name!r}: {error}") from None
 
     def _lists(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
-
         none = np.zeros(len(column), np.bool_)
         name = self.rule.name
         if column.null_count:
@@ -158,7 +154,6 @@ class ColumnReader:
 
     def _numbers(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Numbers, and times as numbers, with 0 in empty cells."""
-
         kind = column.type
         if pa.types.is_large_string(kind):
             column = self._read_times(piece, column)
@@ -170,7 +165,8 @@ class ColumnReader:
         is_time = category(kind) == TIMES
         values = _without_empty(plain(self.rule.name, column) if is_time else column)
         if is_time:
-            values = self._in_unit(piece, values, UNITS["d"] if pa.types.is_date32(kind) else UNITS[_unit_of(kind)])
+            unit = "d" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else str(kind.unit)
+            values = self._in_unit(piece, values, UNITS[unit])
         if empty.any() and asked:
             values = np.where(empty, values.dtype.type(0), values)
         return values, empty
@@ -193,7 +189,6 @@ class ColumnReader:
 
     def _read_times(self, piece: FilePiece, column: Any) -> Any:
         """Text as times: ISO 8601, with a zone or without (UTC)."""
-
         text = self._as_names(column)
         zone = "UTC" if pc.any(pc.match_substring_regex(text, "(?i)[:0-9]{5}" + _ZONE)).as_py() else None
         for unit in _ARROW_UNITS:
@@ -279,14 +274,8 @@ class _ListValues:
         return self._values
 
 
-def _unit_of(kind: Any) -> str:
-
-    return "ms" if pa.types.is_date64(kind) else str(kind.unit)
-
-
 def _without_empty(column: Any) -> Array:
     """Numbers as numpy, 0 in empty cells."""
-
     if column.null_count:
         zero = pa.scalar(False if pa.types.is_boolean(column.type) else 0).cast(column.type)
         column = pc.fill_null(column, zero)

@@ -100,13 +100,11 @@ class TypeFiles:
     def of(self, column: str) -> list[Any]:
         """The Arrow types that a column has in the files, without those of files that have no value in it. Of ids in
         CSV they are what they seem to be."""
-
         found = [kinds[column] for kinds in (self.guessed if column in self.texts else self.kinds).values()]
         return [kind for kind in found if not pa.types.is_null(kind)] or found[:1]
 
     def pieces(self, columns: Sequence[str] | None = None) -> Iterator[FilePiece]:
         """The rows of all files, of some ``columns`` or all, in at least one piece; raises DataError."""
-
         names = self.entry.columns if columns is None else list(columns)
         piece = None
         for path in self.entry.files:
@@ -123,13 +121,11 @@ class TypeFiles:
             )
 
     def _batches(self, path: Path, kinds: Mapping[str, Any]) -> Iterator[Any]:
-
         schema = pa.schema(list(kinds.items()))
         found = arrow_files.dataset(str(path), schema=schema, format=self._formats[path])
         return (batch for batch in found.to_batches(batch_size=_ROWS) if batch.num_rows)
 
     def _format(self, path: Path, options: ImportOptions) -> Any:
-
         if not self.is_csv:
             return "parquet"
         return arrow_files.CsvFileFormat(
@@ -157,7 +153,6 @@ class TypeFiles:
 
     def _look(self, path: Path, options: ImportOptions, refusals: Refusals) -> None:
         """Note the types of the wanted columns. Refuse columns that are missing, or that nobody wants."""
-
         found = arrow_files.dataset(str(path), format=self._formats[path]).schema
         names = found.names
         self.guessed[path] = {name: found.types[names.index(name)] for name in self.entry.columns if name in names}
@@ -178,7 +173,6 @@ class TypeFiles:
 
     def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
         """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""
-
         kinds = {name: pa.string() if name in self.texts else kind for name, kind in guessed.items()}
         numbers = {name: kind for name, kind in kinds.items() if not pa.types.is_string(kind)}
         whole_file = path.stat().st_size < _BLOCK and not path.name.lower().endswith(".gz")
@@ -191,10 +185,9 @@ class TypeFiles:
 
     def _wider(self, path: Path, name: str, kind: Any) -> Any:
         """The first type that fits all values of a column, of those that are wider than ``kind``."""
-
         if pa.types.is_int64(kind) and not self.has_fractions(path, name):
             # Text tells whether the column holds words, or a number that double would round.
-            return kind if self._whole(path, name) else pa.string()
+            return pa.string() if self._any_matches(path, name, r"[^-+0-9\s]") else kind
         return next((one for one in _wider_kinds(kind) if self._fits(path, {name: one})), pa.string())
 
     def _fits(self, path: Path, kinds: Mapping[str, Any]) -> bool:
@@ -214,7 +207,6 @@ class TypeFiles:
 
     def words(self, name: str) -> str:
         """The first cell of a column of text that is no number, for a message, if most cells are numbers."""
-
         cells, words, first = 0, 0, ""
         for piece in self.pieces([name]):
             strange = pc.invert(pc.match_substring_regex(plain(name, piece.rows.column(0)), _NUMBER)).fill_null(False)
@@ -225,11 +217,7 @@ class TypeFiles:
             cells, words = cells + piece.rows.num_rows, words + len(places)
         return first if words * 2 < cells else ""
 
-    def _whole(self, path: Path, name: str) -> bool:
-        return not self._any_matches(path, name, r"[^-+0-9\s]")
-
     def _any_matches(self, path: Path, name: str, pattern: str) -> bool:
-
         with reading(path):
             return any(
                 pc.any(pc.match_substring_regex(batch.column(0), pattern)).as_py()
@@ -238,7 +226,6 @@ class TypeFiles:
 
     def _as_text_where_some_is(self) -> None:
         """Read a column as text from all files if it is text in one of them."""
-
         for name in self.entry.columns:
             if any(pa.types.is_string(kinds[name]) for kinds in self.kinds.values()):
                 for kinds in self.kinds.values():
@@ -247,7 +234,6 @@ class TypeFiles:
 
 def _wider_kinds(kind: Any) -> list[Any]:
     """The Arrow types that may fit a column whose beginning fits ``kind``, the narrowest first."""
-
     utc = pa.timestamp("ns", "UTC")
     times = [pa.date32(), pa.timestamp("s"), pa.timestamp("ns")]
     if pa.types.is_null(kind):

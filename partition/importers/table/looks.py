@@ -84,7 +84,6 @@ class ColumnLook:
 
     def share_within(self, other: ColumnLook) -> float:
         """The share of its different values that are values of ``other``."""
-
         if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
             return 0.0
         return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
@@ -141,7 +140,6 @@ def _delimiter(path: Path) -> str:
 
 
 def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[str]) -> FileLook:
-
     files = [part for path in paths for part in _parts(path)]
     is_csv = kind_of(files[0]) != "parquet"
     mark = _delimiter(files[0]) if is_csv else None
@@ -204,7 +202,6 @@ def _column(name: str, column: Any) -> ColumnLook:
 
 def _keys(unique: Any, numbers: Any) -> Any:
     """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
-
     if pa.types.is_large_string(unique.type):
         return unique
     fits = pa.types.is_integer(unique.type) or pa.types.is_floating(unique.type)
@@ -215,7 +212,6 @@ def _keys(unique: Any, numbers: Any) -> Any:
 
 def _unit(times: Any) -> dict[str, str]:
     """The key of the schema without which times would be refused; nothing if they are whole seconds."""
-
     kind = times.type
     length = UNITS["d"] if pa.types.is_date32(kind) else UNITS["ms" if pa.types.is_date64(kind) else str(kind.unit)]
     values = plain("", times).drop_null().to_numpy(zero_copy_only=False)

@@ -127,7 +127,9 @@ class _Refusal:
             shown = [f"{row}: {value}" for row, value in zip(self.rows, self.values, strict=False)] or self.rows
             dots = ", ..." if self.count > len(self.rows) else ""
             only = self.count == 1
-            text += f" ({noun} {self.rows[0]})" if only else f" ({self.count} {noun}: {_joined(shown)}{dots})"
+            text += (
+                f" ({noun} {self.rows[0]})" if only else f" ({self.count} {noun}: {', '.join(map(str, shown))}{dots})"
+            )
         return f"{text}; {self.accept}" if self.accept else text
 
 
@@ -202,10 +204,6 @@ def quoted(name: object) -> str:
     return escaped(repr(name))
 
 
-def _joined(items: Sequence[Any]) -> str:
-    return ", ".join(map(str, items))
-
-
 NUMBERS, TIMES, TEXT, LISTS, OTHERS = "numbers", "times", "text", "lists", "others"
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _DASHES = (8, 13, 18, 23)
@@ -214,7 +212,6 @@ _UUID_BYTES = 16
 
 def category(kind: Any) -> str:
     """What values of an Arrow type are; a categorical column is what its categories are."""
-
     t = pa.types
     if t.is_dictionary(kind) or t.is_run_end_encoded(kind):
         return category(kind.value_type)
@@ -229,27 +226,23 @@ def category(kind: Any) -> str:
 
 
 def _is_text(kind: Any) -> bool:
-
     t = pa.types
     text = t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind)
     return bool(text or t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind))
 
 
 def _is_uuid(kind: Any) -> bool:
-
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return bool(pa.types.is_fixed_size_binary(storage) and storage.byte_width == _UUID_BYTES)
 
 
 def is_categorical(kind: Any) -> bool:
     """Whether an Arrow type is that of a categorical column."""
-
     return bool(pa.types.is_dictionary(kind))
 
 
 def is_integer(column: Any) -> bool:
     """Whether an Arrow array holds integers."""
-
     return bool(pa.types.is_integer(column.type))
 
 
@@ -257,7 +250,6 @@ def plain(name: str, column: Any) -> Any:
     """A column without Arrow's ways to store it: text is ``large_string``, a UUID too, whole decimals are int64, other
     decimals float64; times are int64 of their own unit. Raises DataError: bytes are not UTF-8, or a decimal does not
     fit into int64. The path is missing: the caller knows it."""
-
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(name, column.dictionary_decode())
@@ -280,7 +272,6 @@ def plain(name: str, column: Any) -> Any:
 
 def _uuids(column: Any) -> Any:
     """UUIDs of 16 bytes as text, such as ``123e4567-e89b-12d3-a456-426614174000``."""
-
     empty = column.is_null().to_numpy(zero_copy_only=False)
     filled = column.fill_null(bytes(_UUID_BYTES))
     rows: npt.NDArray[np.uint8] = np.frombuffer(filled.buffers()[1], np.uint8)
@@ -308,7 +299,6 @@ def result_dtype(rule: ColumnRule, kinds: Sequence[Any], *, labels: bool, words:
 
 
 def _dtype(rule: ColumnRule, kind: Any, words: str) -> np.dtype[Any]:
-
     what = category(kind)
     if rule.classes and what in (TEXT, NUMBERS) and not pa.types.is_floating(kind):
         return np.dtype(np.int64)

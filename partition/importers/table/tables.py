@@ -145,7 +145,6 @@ _INTEGER = "^(0|-?[1-9][0-9]*)$"
 
 def node_ids(files: TypeFiles, pieces: Sequence[FilePiece], refusals: Refusals) -> Any:
     """The ids of all vertices of a type as an Arrow array of int64 or large_string; None if some are refused."""
-
     name = files.entry.ids[0]
     parts = [part for piece in pieces if (part := _piece_ids(files, name, piece, refusals)) is not None]
     if len(parts) < len(pieces):
@@ -165,7 +164,6 @@ def node_ids(files: TypeFiles, pieces: Sequence[FilePiece], refusals: Refusals) 
 def _piece_ids(files: TypeFiles, name: str, piece: FilePiece, refusals: Refusals) -> Any:
     """Ids of a piece: those of CSV as they are written, others as ``_of_one_sort`` gives them; None if some are
     refused."""
-
     column = piece.rows.column(name)
     if files.is_csv:
         column = plain(name, column)
@@ -179,7 +177,6 @@ def _piece_ids(files: TypeFiles, name: str, piece: FilePiece, refusals: Refusals
 
 def _blanks() -> list[str]:
     """What an empty cell looks like in a CSV column of numbers."""
-
     return list(arrow_csv.ConvertOptions().null_values)
 
 
@@ -193,7 +190,6 @@ def _has_empty(piece: FilePiece, name: str, column: Any, refusals: Refusals, acc
 def _of_one_sort(piece: FilePiece, name: str, column: Any, refusals: Refusals, wanted: str) -> Any:
     """Ids as int64 or large_string. Whole numbers that are written as floats or decimals are integers. None if some are
     refused. Raises DataError (without its path) for an id that does not fit into 64 bits."""
-
     kind = column.type
     values = plain(name, column) if category(kind) != "times" else column
     if pa.types.is_large_string(values.type):
@@ -218,7 +214,6 @@ def _of_one_sort(piece: FilePiece, name: str, column: Any, refusals: Refusals, w
 
 def _integers(where: Path, name: str, ids: Any) -> Any:
     """Ids [n] that are text as int64 if each is written as an integer is, otherwise unchanged: they are names."""
-
     if not len(ids):
         return ids.cast(pa.int64())
     trimmed = pc.utf8_trim_whitespace(ids)
@@ -229,7 +224,6 @@ def _integers(where: Path, name: str, ids: Any) -> Any:
 
 def _repeated(where: Path, ids: Any, refusals: Refusals) -> bool:
     """Whether an id occurs twice; then it is refused."""
-
     if pc.count_distinct(ids).as_py() == len(ids):
         return False
     counts = pc.value_counts(ids)
@@ -242,7 +236,6 @@ def _repeated(where: Path, ids: Any, refusals: Refusals) -> bool:
 def end_rows(files: TypeFiles, name: str, piece: FilePiece, ids: Any, refusals: Refusals) -> npt.NDArray[np.int64]:
     """Rows of the vertices ``ids`` that a column of a piece names. -1 where it names none. That is refused, unless the
     schema says that such edges are dropped."""
-
     column = piece.rows.column(name)
     if files.is_csv and pa.types.is_string(column.type):
         column = _from_text(files, piece, name, ids, refusals)
@@ -265,7 +258,6 @@ def end_rows(files: TypeFiles, name: str, piece: FilePiece, ids: Any, refusals: 
 def _from_text(files: TypeFiles, piece: FilePiece, name: str, ids: Any, refusals: Refusals) -> Any:
     """Ends of edges that are read from CSV as text: integers if those of vertices are, also where they are written as
     1.0. Text that is no number is refused, or empty if such edges are dropped."""
-
     text = piece.rows.column(name).cast(pa.large_string())
     if not pa.types.is_integer(ids.type):
         return text
@@ -280,7 +272,6 @@ def _from_text(files: TypeFiles, piece: FilePiece, name: str, ids: Any, refusals
 
 def _as_int64(where: Path, name: str, text: Any) -> Any:
     """Text that is digits as int64; raises DataError for a number beyond it."""
-
     try:
         return text.cast(pa.int64())
     except pa.ArrowInvalid as error:
@@ -300,5 +291,4 @@ def _refuse_strangers(piece: FilePiece, name: str, ends: Any, strange: Any, refu
 
 
 def _sort(ids: Any) -> str:
-
     return "int64" if pa.types.is_integer(ids.type) else "string"
