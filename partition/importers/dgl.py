@@ -22,7 +22,8 @@ from atta.errors import DataError
 from atta.observe.extras import need
 from atta.observe.machine.tether import tethered
 from atta.partition.graph import GraphWriter
-from atta.partition.importers.reading.dgl_parts import called_parts, described_parts, read_parts
+from atta.partition.importers.reading.dgl_folder import called_parts, described_parts
+from atta.partition.importers.reading.dgl_parts import read_parts
 from atta.partition.importers.reading.dgl_sets import describes_chunks, describes_csv_set, read_chunks, read_csv_set
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_tensor, edge_tensor, table_names
 from atta.partition.importers.reading.filling import add_edges
@@ -97,11 +98,7 @@ def _read(source: Path, stream: IO[bytes], out: GraphWriter, options: ImportOpti
     said = json.loads(line)
     if "error" in said:
         raise DataError(source, said["error"])
-    names = TypeNames(
-        source,
-        {t: number for number, (t, *_) in enumerate(said["nodes"])},
-        {key: number for number, (key, *_) in enumerate(said["edges"])},
-    )
+    names = TypeNames(source, [t for t, *_ in said["nodes"]], [key for key, *_ in said["edges"]])
     for theirs, count, tensors in said["nodes"]:
         node_type, frame = names.nodes[theirs], _frame(source, stream, tensors, options)
         out.add_nodes(node_type, count, ids=offered_ids(source, "_ID", frame.pop("_ID", None), count, options))

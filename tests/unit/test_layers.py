@@ -55,7 +55,7 @@ TORCH_ALLOWED = (
     "atta.client.tables.embedding",
     "atta.partition.importers.pyg",
     "atta.partition.importers.dgl",
-    "atta.partition.importers.reading.dgl_parts",
+    "atta.partition.importers.reading.dgl_folder",
     "atta.partition.importers.reading.pyg_objects",
     "atta.partition.importers.reading.pickles",
     "atta.partition.exporters.pyg",

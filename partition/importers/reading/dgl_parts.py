@@ -8,8 +8,6 @@ the user. The partition of each vertex becomes the node table ``part``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +16,25 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EdgeAppender, GraphWriter
+from atta.partition.importers.reading.dgl_folder import PartsFolder, original_edges, original_nodes
 from atta.partition.importers.reading.dgl_tensors import (
-    TypeNames,
     add_tensor,
-    arrays,
     edge_tensor,
-    original_edges,
-    original_nodes,
-    require_dgl,
     table_names,
 )
-from atta.partition.importers.reading.graphbolt import part_edges
-from atta.partition.importers.reading.source import ImportOptions, first_line, head_of, read_description
+from atta.partition.importers.reading.source import ImportOptions
 from atta.partition.schema import TableSpec
 
 Array = npt.NDArray[Any]
 PART = "part"
 """The node table that has the partition of each vertex."""
-_GRAPHBOLT = "part_graph_graphbolt"
-_KEYS = (b'"part_method"', b'"part-0"')
-"""What the beginning of a ``NAME.json`` has."""
-_MOST_LOOKED_AT = 100
-"""Number of JSON files of a folder that are looked at."""
-_KNOWN = {"_ID", "_TYPE", "part_id", "orig_id", "inner_node", "inner_edge"}
-
-
-def described_parts(source: Path) -> Path | None:
-    """The ``NAME.json`` that a file is or a folder has; None: the file is another, or the folder has none or several."""
-    files = islice(sorted(source.glob("*.json")), _MOST_LOOKED_AT) if source.is_dir() else [source]
-    found = [path for path in files if path.is_file() and all(key in head_of(path) for key in _KEYS)]
-    return found[0] if len(found) == 1 else None
-
-
-def called_parts(path: Path) -> str:
-    """What the partitions that ``path`` describes are, for people."""
-    return "partitions with GraphBolt's graphs" if _of_graphbolt(_config(path)) else "partitions of DistDGL"
 
 
 def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the partition configuration ``source``, part after part."""
     if options.undirected or options.reverse:
         raise ConfigError("dgl: a partitioned graph is taken as it is, without reverse edges added")
-    folder = _Folder.open(source)
+    folder = PartsFolder.open(source)
     _declare_nodes(folder, out, options)
     originals = original_edges(folder, options)
     if originals is None:
@@ -96,142 +71,7 @@ def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         add_tensor(source, out, mine, name, rows, named[node_type].get(name), options=options)
 
 
-@dataclass(frozen=True)
-class _Folder:
-    """DistDGL's partitions on disk: the partition configuration, its content, and names of its types."""
-
-    path: Path
-    config: dict[str, Any]
-    names: TypeNames
-
-    @classmethod
-    def open(cls, path: Path) -> _Folder:
-        config = _config(path)
-        return cls(path, config, TypeNames(path, config["ntypes"], config["etypes"]))
-
-    @property
-    def num_parts(self) -> int:
-        return int(self.config["num_parts"])
-
-    def starts(self, key: str) -> Array:
-        """The first number of each part within a node or edge type, then the end: [parts + 1]."""
-        spans = self.config["node_map" if key in self.names.nodes else "edge_map"][key]
-        try:
-            table = np.array(spans, dtype=np.int64).reshape(self.num_parts, 2)
-        except (TypeError, ValueError):
-            raise DataError(self.path, f"the ranges of {key!r} are not those of {self.num_parts} parts") from None
-        return np.concatenate([[0], np.cumsum(table[:, 1] - table[:, 0])])
-
-    @property
-    def of_graphbolt(self) -> bool:
-        """Whether the parts' graphs are GraphBolt's alone."""
-        return _of_graphbolt(self.config)
-
-    def part_folder(self, part: int) -> Path:
-        """The folder of a part's files."""
-        return self._graph_file(part).parent
-
-    def _graph_file(self, part: int) -> Path:
-        try:
-            name = self.config[f"part-{part}"][_GRAPHBOLT if self.of_graphbolt else "part_graph"]
-            return self.path.parent / str(name)
-        except (KeyError, TypeError):
-            raise DataError(self.path, f"part {part} is not readable: the configuration lacks its part_graph") from None
-
-    def graph(self, part: int) -> tuple[Any, Any]:
-        """A part's graph and partition book."""
-        distributed = require_dgl("importing DistDGL's partitions").distributed
-        try:
-            graph, _, _, book, *_ = distributed.load_partition(str(self.path), part, load_feats=False)
-        except Exception as error:  # DGL's own errors have no common base
-            raise self._unreadable(part, error) from None
-        return graph, book
-
-    def owned_edges(self, part: int, options: ImportOptions) -> tuple[Array, Array, Array, Array]:
-        """The edges that a part owns: numbers of their types, and their own, their sources' and their destinations'
-        numbers within the types."""
-        if self.of_graphbolt:
-            source, target, edges = part_edges(self._graph_file(part))
-            kind, numbers, owner = self._within("edge_map", edges)
-            inner = owner == part
-            source, target = (self._within("node_map", rows[inner])[1] for rows in (source, target))
-            return kind[inner], numbers[inner], source, target
-        graph, book = self.graph(part)
-        for name in sorted({*graph.ndata, *graph.edata} - _KNOWN):
-            options.refuse(
-                self.part_folder(part) / "graph.dgl", name, "it is a tensor of the part's graph, HALO included"
-            )
-        inner = graph.edata["inner_edge"].bool()
-        source, target = (ends[inner] for ends in graph.edges(order="eid"))
-        kind, numbers = book.map_to_per_etype(graph.edata["_ID"][inner])
-        _, source = book.map_to_per_ntype(graph.ndata["_ID"][source])
-        _, target = book.map_to_per_ntype(graph.ndata["_ID"][target])
-        return kind.numpy(), numbers.numpy(), source.numpy(), target.numpy()
-
-    def _ranges(self, name: str) -> Array:
-        """The ranges of numbers that are not empty: rows of first, end, part, number of the type, and the first number
-        within the type; ascending."""
-        keys = self.names.nodes if name == "node_map" else self.names.edges
-        rows = [
-            (int(lo), int(hi), part, kind, int(self.starts(key)[part]))
-            for kind, key in enumerate(keys)
-            for part, (lo, hi) in enumerate(self.config[name][key])
-        ]
-        return np.array(sorted(row for row in rows if row[0] < row[1]), np.int64).reshape(-1, 5)
-
-    def _within(self, name: str, numbers: Array) -> tuple[Array, Array, Array]:
-        """Of vertices or edges: the numbers of the types, the numbers within them, and the parts; raises DataError."""
-        ranges = self._ranges(name)
-        places = np.searchsorted(ranges[:, 0], numbers, side="right") - 1
-        if len(numbers) and (places.min() < 0 or (numbers >= ranges[places, 1]).any()):
-            raise DataError(self.path, f"{name} has no range for a number of a part")
-        found = ranges[places]
-        return found[:, 3], numbers - found[:, 0] + found[:, 4], found[:, 2]
-
-    def features(self, part: int, options: ImportOptions) -> tuple[dict[tuple[str, str], Array], ...]:
-        """A part's node and edge tensors by (type, name)."""
-        from dgl.distributed.partition import load_partition_feats
-
-        try:
-            frames = load_partition_feats(str(self.path), part)
-        except Exception as error:  # DGL's own errors have no common base
-            raise self._unreadable(part, error) from None
-        found: list[dict[tuple[str, str], Array]] = []
-        for frame, known in zip(frames, (self.names.nodes, self.names.edges), strict=True):
-            found.append({})
-            for key, rows in arrays(self.part_folder(part), frame or {}, options).items():
-                of_type = max((t for t in known if key.startswith(f"{t}/")), key=len, default=None)
-                if of_type is not None:
-                    found[-1][of_type, key.removeprefix(f"{of_type}/")] = rows
-                else:
-                    options.refuse(self.part_folder(part), key, f"the graph has no type {key.partition('/')[0]!r}")
-        return tuple(found)
-
-    def _unreadable(self, part: int, error: Exception) -> DataError:
-        return DataError(self.path, f"part {part} is not readable: {type(error).__name__}: {first_line(error)}")
-
-
-def _of_graphbolt(config: dict[str, Any]) -> bool:
-    part = config.get("part-0")
-    return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
-
-
-def _config(path: Path) -> dict[str, Any]:
-    what = "a partition configuration of DistDGL"
-    value = read_description(path, what, "edge_map", "etypes", "node_map", "ntypes", "num_parts")
-    for name, types in (("node_map", "ntypes"), ("edge_map", "etypes")):
-        if not isinstance(value[name], dict):
-            raise DataError(
-                path, f"{name} is not a table of ranges: parts that were not renumbered (reshuffle=False) are not read"
-            )
-        if not isinstance(value[types], dict) or set(value[name]) != set(value[types]):
-            raise DataError(path, f"{name} and {types} name different types")
-    if not isinstance(value["num_parts"], int) or value["num_parts"] < 1:
-        raise DataError(path, f"num_parts {value['num_parts']!r} is not a number of parts")
-    return value
-
-
-def _declare_nodes(folder: _Folder, out: GraphWriter, options: ImportOptions) -> None:
+def _declare_nodes(folder: PartsFolder, out: GraphWriter, options: ImportOptions) -> None:
     originals = original_nodes(folder, options)
     if originals is None:
         options.notes.append("vertex ids are the numbers that DistDGL has given: no nid_map beside the parts")
@@ -297,7 +137,7 @@ class _Edges:
 
 
 def _add_edges(
-    folder: _Folder,
+    folder: PartsFolder,
     part: int,
     tables: Mapping[tuple[str, str], Array],
     sinks: Mapping[str, _Edges],

@@ -218,8 +218,7 @@ class _Chunked:
         for key in ("node_type", "edge_type"):
             if not isinstance(said.get(key), list) or not all(map(_is_name, said[key])):
                 raise DataError(path, f"{key!r} is no list of names: it describes no chunked graph")
-        orders = [{name: place for place, name in enumerate(said[key])} for key in ("node_type", "edge_type")]
-        return cls(path, said, TypeNames(path, orders[0], orders[1]))
+        return cls(path, said, TypeNames(path, said["node_type"], said["edge_type"]))
 
     def counts(self, of: str) -> dict[str, int]:
         """Number of vertices (``node``) or edges (``edge``) by type; raises DataError."""
@@ -295,7 +294,7 @@ def read_csv_set(source: Path, out: GraphWriter, options: ImportOptions) -> None
         if not found or found < len(said[kind]):
             raise DataError(path, f"{kind!r} has no entries, or two of the same type")
     keys = [":".join(relation) for relation in edges]
-    names = TypeNames(path, *({name: place for place, name in enumerate(found)} for found in (nodes, keys)))
+    names = TypeNames(path, list(nodes), keys)
     known = {}
     for theirs, entry in nodes.items():
         file = CsvFile.open(named_file(path.parent, entry["file_name"]), separator)

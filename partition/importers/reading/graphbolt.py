@@ -287,8 +287,7 @@ def read_graphbolt(source: Path, out: GraphWriter, options: ImportOptions) -> No
     graph = data.raw_graph() if "graph" in data.said else data.preprocessed_graph(options)
     if not graph.counts or not graph.edges:
         raise DataError(data.path, "the graph has no nodes or no edges")
-    orders = [{name: place for place, name in enumerate(types)} for types in (graph.counts, graph.edges)]
-    names, labelled = TypeNames(data.path, orders[0], orders[1]), set()
+    names, labelled = TypeNames(data.path, list(graph.counts), list(graph.edges)), set()
     for theirs, count in graph.counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise DataError(data.path, f"'num' of {theirs!r} is {count!r}, wanted is a number of vertices")
