@@ -22,8 +22,18 @@ from atta.partition.disk.staging import recover
 from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
-from atta.partition.graph.degrees import GraphDegrees, degree_folder
-from atta.partition.graph.part import CSC, JoinedPart, Part, PartitionBook, Parts, VertexTimes, joined_book, part_folder
+from atta.partition.graph.part import (
+    CSC,
+    GraphDegrees,
+    JoinedPart,
+    Part,
+    PartitionBook,
+    Parts,
+    VertexTimes,
+    degree_folder,
+    joined_book,
+    part_folder,
+)
 from atta.partition.names import edge_folder, node_folder, shared_folder
 from atta.partition.schema import Schema, TableSpec
 

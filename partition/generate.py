@@ -22,9 +22,9 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.observe.machine.threads import in_order
 from atta.observe.progress import Progress, Silent
+from atta.partition.deploy import written_graph
 from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
-from atta.partition.graph.remote import written_graph
 
 KINDS = ("sbm", "rmat", "powerlaw")
 TARGETS = ("classes", "labels", "regression")

@@ -20,8 +20,7 @@ from atta.partition.cutting.balance import Counts, summarise
 from atta.partition.disk.files import FileRecord, NpyAppender, chunks, describe_file, write_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph import Graph, index_dtype
-from atta.partition.graph.degrees import GraphDegrees, degree_folder
-from atta.partition.graph.part import PartitionBook
+from atta.partition.graph.part import GraphDegrees, PartitionBook, degree_folder
 from atta.partition.names import edge_folder, node_folder, shared_folder
 
 

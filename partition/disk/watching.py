@@ -8,8 +8,7 @@ from pathlib import Path
 
 from atta import _native
 from atta.errors import ChangedFileError, DataError
-from atta.partition.disk.files import FileRecord, check_file
-from atta.partition.disk.mapping import torn_files
+from atta.partition.disk.files import FileRecord, check_file, torn_files
 from atta.partition.disk.staging import Reading
 
 _State = tuple[int, ...]

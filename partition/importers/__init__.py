@@ -15,11 +15,11 @@ from typing import Protocol
 
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
+from atta.partition.deploy import written_graph
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import GraphWriter
-from atta.partition.graph.remote import written_graph
 from atta.partition.importers import (
     dgl,
     dorylus,

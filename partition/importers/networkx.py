@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.progress import Progress, Silent
+from atta.partition.deploy import written_graph
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.graph.remote import written_graph
 from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.filling import add_edges, add_node_array, name_bytes
 from atta.partition.importers.reading.network_files import read_gml, read_graphml, read_pajek

@@ -18,7 +18,7 @@ from atta.kvstore.live.writing import NewRows, write_version
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
-from atta.partition.graph.degrees import GraphDegrees
+from atta.partition.graph.part import GraphDegrees
 
 A, B = 9, 7
 KNOWS, LIKES = "a__knows__a", "a__likes__b"

@@ -31,8 +31,7 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
-from atta.partition.graph.degrees import GraphDegrees, degree_folder, edges_of_parts
-from atta.partition.graph.part import JoinedPart, Part
+from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, degree_folder, edges_of_parts
 from atta.partition.names import edge_folder, node_folder
 from atta.samplers.batch.items import EDGES, TIME
 
