@@ -7,14 +7,13 @@ the order of lines.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,16 +102,14 @@ def _opened(path: Path, options: ImportOptions) -> _EdgeFile:
 
 
 def _check_alike(files: Sequence[_EdgeFile]) -> None:
-    first = files[0]
-    for file in files[1:]:
-        if _contents(file) != _contents(first):
-            raise DataError(file.path, f"has {_contents(file)}, but {first.path.name} has {_contents(first)}")
-
-
-def _contents(file: _EdgeFile) -> str:
-    return ", ".join(sorted(file.roles.places)) + (
-        f" ({file.dialect.konect[0]} of KONECT)" if file.dialect.konect else ""
-    )
+    contents = [", ".join(sorted(file.roles.places)) for file in files]
+    contents = [
+        f"{c} ({f.dialect.konect[0]} of KONECT)" if f.dialect.konect else c
+        for c, f in zip(contents, files, strict=True)
+    ]
+    for file, content in zip(files, contents, strict=True):
+        if content != contents[0]:
+            raise DataError(file.path, f"has {content}, but {files[0].path.name} has {contents[0]}")
 
 
 def _kinds(files: Sequence[_EdgeFile], *, string_ids: bool) -> dict[str, str]:
@@ -136,7 +133,7 @@ class _FoundTypes:
     one object if they are of one type; names of relations; and the number of edges of each file."""
 
     types: tuple[str, str, str]
-    ends: tuple[FoundVertices, FoundVertices]
+    ends: tuple[IntegerVertices | StringVertices, IntegerVertices | StringVertices]
     relations: StringVertices
     lines: list[int]
 
@@ -278,28 +275,14 @@ class StagedEdges:
 
     def __exit__(self, *_: object) -> None:
         for out in self._files.values():
-            with contextlib.suppress(OSError):
-                out.discard()
+            out.discard()
 
 
 Numbers = npt.NDArray[np.int32]
 
 
-class FoundVertices(Protocol):
-    """The ids of one node type."""
-
-    def __len__(self) -> int:
-        """Number of different ids."""
-
-    def numbers(self, where: Path, columns: list[Any]) -> list[Numbers]:
-        """A number for each id of the Arrow arrays ``columns``, which stand side by side in lines."""
-
-    def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
-        """Declare the node type, and return the row of each number; None: the numbers are the rows."""
-
-
 class IntegerVertices:
-    """Ids that are integers."""
+    """The ids of one node type if they are integers."""
 
     def __init__(self) -> None:
         self._known = _native.Numbering()
@@ -308,14 +291,15 @@ class IntegerVertices:
         return len(self._known.ids())
 
     def numbers(self, where: Path, columns: list[Any]) -> list[Numbers]:
-        """As FoundVertices says; raises DataError if there are more than 2**31 - 1 ids."""
+        """A number for each id of the Arrow arrays ``columns``, which stand side by side in lines. Raises DataError if
+        there are more than 2**31 - 1 ids."""
         try:
             return [self._known.number(column.to_numpy()) for column in columns]
         except ValueError as error:
             raise DataError(where, str(error)) from None
 
     def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
-        """As FoundVertices says."""
+        """Declare the node type, and return the row of each number; None: the numbers are the rows."""
         ids = self._known.ids()
         order = np.argsort(ids)
         out.add_nodes(node_type, len(ids), ids=ids[order])
@@ -325,7 +309,7 @@ class IntegerVertices:
 
 
 class StringVertices:
-    """Ids that are strings. They become the table ``name``."""
+    """The same if they are strings, which become the table ``name``."""
 
     def __init__(self) -> None:
         self.known = pa.array([], pa.large_string())
@@ -334,7 +318,7 @@ class StringVertices:
         return len(self.known)
 
     def numbers(self, where: Path, columns: list[Any]) -> list[Numbers]:
-        """As FoundVertices says."""
+        """As ``IntegerVertices`` does."""
         count, width = len(columns[0]), len(columns)
         by_line = np.arange(count * width).reshape(width, count).T.reshape(-1)
         coded = pa.concat_arrays(columns).take(pa.array(by_line)).dictionary_encode()
@@ -348,7 +332,7 @@ class StringVertices:
         return [np.ascontiguousarray(lines[:, side]) for side in range(width)]
 
     def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
-        """As FoundVertices says; raises DataError for a string that is too long."""
+        """As ``IntegerVertices`` does; raises DataError for a string that is too long."""
         out.add_nodes(node_type, len(self.known))
         out.add_table(NAME, name_bytes(where, self.known.to_pylist()), node_type)
         return None
