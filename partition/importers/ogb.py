@@ -17,8 +17,6 @@ raw/ archives   data.npz (``edge_index`` [2, E], ``num_nodes_list``, ``num_edges
 from __future__ import annotations
 
 import csv
-import gzip
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +32,7 @@ from atta.partition.graph.exact import as_float32
 from atta.partition.importers.reading.filling import add_edge_rows, add_node_rows, as_labels
 from atta.partition.importers.reading.pickles import load_inert
 from atta.partition.importers.reading.rows import FileRows, csv_rows, npz_edges, npz_rows
-from atta.partition.importers.reading.source import ImportOptions, distinct_ids, first_line, state_classes
+from atta.partition.importers.reading.source import ImportOptions, distinct_ids, first_line, open_content, state_classes
 from atta.partition.schema import join_edge_type, split_edge_type
 
 Array = npt.NDArray[Any]
@@ -191,11 +189,9 @@ def _stated(folder: Path) -> tuple[Path, int] | None:
 def _lines(path: Path) -> list[list[str]]:
     """The cells of a short file; raises DataError."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            content = file.read(_MOST + 1)
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        with open_content(path) as file:
+            content = file.read(_MOST + 1).decode()
+    except ValueError as error:
         raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None
     if len(content) > _MOST or not content.strip():
         raise DataError(path, "empty, or too long for a list of types")

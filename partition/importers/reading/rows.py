@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
 import warnings
@@ -11,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from scipy.sparse import csr_array
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.disk.files import chunks
-from atta.partition.importers.reading.source import first_line, pa, parquet
+from atta.partition.importers.reading.source import first_line, open_content, pa, parquet
 
 Array = npt.NDArray[Any]
 BLOCK_BYTES = 16 << 20
@@ -151,7 +150,7 @@ def csv_rows(
     kind = np.dtype(dtype or (np.float64 if _has_fractions(path, skip) else np.int64))
 
     def pieces() -> Iterator[Array]:
-        with io.TextIOWrapper(_opened(path), "ascii") as text, warnings.catch_warnings():
+        with open_content(path) as raw, io.TextIOWrapper(raw, "ascii") as text, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
             for _ in range(skip):
                 text.readline()
@@ -175,7 +174,7 @@ def _filled(lines: Iterable[str], empty: str) -> Iterator[str]:
 
 def _has_fractions(path: Path, skip: int) -> bool:
     def pieces() -> Iterator[bool]:
-        with _opened(path) as raw:
+        with open_content(path) as raw:
             for _ in range(skip):
                 raw.readline()
             while content := raw.read(BLOCK_BYTES):
@@ -184,19 +183,12 @@ def _has_fractions(path: Path, skip: int) -> bool:
     return any(_checked(path, pieces))
 
 
-def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Raise DataError naming the file for what reading it raises."""
-    kind = "csv.gz" if path.suffix == ".gz" else "csv"
     try:
         yield from pieces()
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(path, f"not a readable {kind} file: {first_line(error)}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(path, f"not a readable {''.join(path.suffixes)[1:]} file: {first_line(error)}") from None
 
 
 def parquet_rows(path: Path) -> FileRows:

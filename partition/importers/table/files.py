@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import glob
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.partition.importers.reading.source import ImportOptions, arrow_csv, arrow_files, first_line, pa, pc
+from atta.partition.importers.reading.source import (
+    ImportOptions,
+    arrow_csv,
+    arrow_files,
+    first_line,
+    open_content,
+    pa,
+    pc,
+)
 from atta.partition.importers.table.rules import Refusals, TypeEntry, escaped, plain
 
 KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".csv.gz": "csv", ".tsv.gz": "tsv"}
@@ -55,11 +61,8 @@ def reading(where: Path) -> Iterator[None]:
 
 def heading(path: Path) -> str:
     """The first line of a CSV file, which may be compressed; raises DataError."""
-    try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
-            return file.readline(_LONGEST_HEADING).decode("utf-8-sig", "replace").rstrip("\r\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(path, f"not readable: {first_line(error)}") from None
+    with reading(path), open_content(path) as file:
+        return file.readline(_LONGEST_HEADING).decode("utf-8-sig", "replace").rstrip("\r\n")
 
 
 @dataclass(frozen=True)
