@@ -247,19 +247,18 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write readable JSON and force it to disk."""
-    with path.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    _write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a manifest as readable JSON that begins with a checksum of the whole file, and force it to disk."""
     text = json.dumps({_SEAL: _NO_SEAL, **value}, indent=1) + "\n"
-    sealed = text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1)
+    _write_text(path, text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1))
+
+
+def _write_text(path: Path, text: str) -> None:
     with path.open("w") as file:
-        file.write(sealed)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 

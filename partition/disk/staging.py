@@ -126,11 +126,31 @@ def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
     return disk_full(dst, error)
 
 
-def _unwritten(path: Path, error: OSError) -> DataError:
-    return disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror}")
+class _Staged:
+    """What is under construction at ``path`` and gets the name ``dst`` if the block ends without an exception."""
+
+    dst: Path
+    path: Path
+
+    def _commit(self) -> None:
+        raise NotImplementedError
+
+    def _clean(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._commit()
+            elif full := _no_room(self.dst, error):
+                raise full from error
+        except OSError as failed:
+            raise disk_full(self.dst, failed) or DataError(self.dst, f"cannot be written: {failed.strerror}") from None
+        finally:
+            self._clean()
 
 
-class Staging:
+class Staging(_Staged):
     """A folder under construction: write to ``path``. Leaving the block gives it the name ``dst``; an exception removes
     it. With ``overwrite``, an existing folder is replaced if it holds the file ``marker``. Raises ConfigError: ``dst``
     exists and may not be replaced, is a URL, or another process is writing or serving it; DiskFullError: there is no
@@ -151,17 +171,6 @@ class Staging:
 
     def __enter__(self) -> Staging:
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._commit()
-            elif full := _no_room(self.dst, error):
-                raise full from error
-        except OSError as failed:
-            raise _unwritten(self.dst, failed) from None
-        finally:
-            self._clean()
 
     def _commit(self) -> None:
         for folder, _, names in os.walk(self.path, topdown=False):
@@ -194,7 +203,7 @@ class Staging:
                 os.close(lock)
 
 
-class StagedFile:
+class StagedFile(_Staged):
     """A single file under construction. Entering the block yields the path to write to; leaving it without an exception
     gives the file the name ``dst``. Errors as ``Staging``."""
 
@@ -210,7 +219,7 @@ class StagedFile:
         try:
             self._check_free(overwrite=overwrite)  # another writer may just have ended
         except ConfigError:
-            self._release()
+            self._clean()
             raise
 
     def _check_free(self, *, overwrite: bool) -> None:
@@ -220,20 +229,12 @@ class StagedFile:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                _sync(self.path)
-                self.path.replace(self.dst)
-                _sync(self.dst.parent)
-            elif full := _no_room(self.dst, error):
-                raise full from error
-        except OSError as failed:
-            raise _unwritten(self.dst, failed) from None
-        finally:
-            self._release()
+    def _commit(self) -> None:
+        _sync(self.path)
+        self.path.replace(self.dst)
+        _sync(self.dst.parent)
 
-    def _release(self) -> None:
+    def _clean(self) -> None:
         if _same(self.path, self._lock):  # otherwise it may be the next writer's
             os.ftruncate(self._lock, 0)  # a library may keep the file open, which keeps its space taken
             self.path.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import glob
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,18 @@ def heading(path: Path) -> str:
     """The first line of a CSV file, which may be compressed; raises DataError."""
     with reading(path), open_content(path) as file:
         return file.readline(_LONGEST_HEADING).decode("utf-8-sig", "replace").rstrip("\r\n")
+
+
+def usual_delimiter(path: Path) -> str:
+    """What separates columns in files of this name."""
+    return "\t" if kind_of(path) == "tsv" else ","
+
+
+def delimiter_of(path: Path, score: Callable[[list[str]], int]) -> str:
+    """What separates columns: that by which the ``score`` of the heading is the highest."""
+    line, usual = heading(path), usual_delimiter(path)
+    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
+    return max(marks, key=lambda mark: score(next(csv.reader([line], delimiter=mark), [])))
 
 
 @dataclass(frozen=True)
@@ -143,14 +155,9 @@ class TypeFiles:
         """What separates columns: under it, the heading has most of the wanted columns."""
         if self.entry.delimiter is not None:
             return self.entry.delimiter
-        usual = "\t" if kind_of(path) == "tsv" else ","
-        line, wanted = heading(path), set(self.entry.columns)
-        found = {
-            mark: len(wanted & set(next(csv.reader([line], delimiter=mark), [])))
-            for mark in (usual, *(m for m in DELIMITERS if m != usual))
-        }
-        best = max(found, key=lambda mark: found[mark])
-        if best != usual:
+        wanted = set(self.entry.columns)
+        best = delimiter_of(path, lambda names: len(wanted & set(names)))
+        if best != usual_delimiter(path):
             options.notes.append(f"{path.name}: columns are separated by {DELIMITERS[best]}")
         return best
 

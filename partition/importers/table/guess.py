@@ -4,14 +4,14 @@ like an id. An edge file has two columns whose values are ids of node files."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from atta.errors import DataError
 from atta.observe.extras import load
-from atta.partition.importers.table.looks import ColumnLook, FileLook, look_at
+from atta.partition.importers.table.looks import ColumnLook, FileLook, free_name, look_at, plain_name
 from atta.partition.importers.table.rules import SCHEMA
 from atta.partition.schema import is_table_name, join_edge_type
 
@@ -217,17 +217,9 @@ def _rule(name: str, column: ColumnLook) -> Any:
 
 def _table_name(name: str, taken: Mapping[str, Any]) -> str:
     """A name for a table: letters, digits, '.', '-' and single '_'; free among ``taken``."""
-    plain = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", name)).strip("_.-")[:80]
+    plain = plain_name(name)
     plain = plain if is_table_name(plain) and plain not in ("x", "y", "name") else f"column-{plain}".rstrip("-_.")
-    return next(one for one in _numbered(plain) if one not in taken)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
+    return free_name(plain, taken)
 
 
 def _say_columns(guess: Guess, tables: Mapping[str, Any], ignore: Sequence[str]) -> None:

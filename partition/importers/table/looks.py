@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
-from atta.partition.importers.table.files import DELIMITERS, KINDS, TypeFiles, heading, kind_of, reading
+from atta.partition.importers.table.files import (
+    KINDS,
+    TypeFiles,
+    delimiter_of,
+    heading,
+    kind_of,
+    reading,
+    usual_delimiter,
+)
 from atta.partition.importers.table.rules import (
     NUMBERS,
     SCHEMA,
@@ -128,48 +137,44 @@ def _names(path: Path) -> tuple[str, ...]:
     if kind_of(first) == "parquet":
         with reading(first):
             return tuple(parquet.read_schema(first).names)
-    return tuple(next(csv.reader([heading(first)], delimiter=_delimiter(first)), []))
-
-
-def _delimiter(path: Path) -> str:
-    """What separates columns: what gives the heading most of them."""
-    usual = "\t" if kind_of(path) == "tsv" else ","
-    line = heading(path)
-    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
-    return max(marks, key=lambda mark: len(next(csv.reader([line], delimiter=mark), [])))
+    return tuple(next(csv.reader([heading(first)], delimiter=delimiter_of(first, len)), []))
 
 
 def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[str]) -> FileLook:
     files = [part for path in paths for part in _parts(path)]
     is_csv = kind_of(files[0]) != "parquet"
-    mark = _delimiter(files[0]) if is_csv else None
+    mark = delimiter_of(files[0], len) if is_csv else None
     rule = TableRule(tuple(ColumnRule(name) for name in names), wide=True)
     entry = TypeEntry("", tuple(files), (), {"all": rule}, {}, frozenset(), None, mark)
     refusals = Refusals(paths[0].parent / SCHEMA)
     reader = TypeFiles(entry, (), ImportOptions(), refusals)
     refusals.check()
     reader.settle()
-    batches, count = [], 0
+    batches, rows = [], 0
     for piece in reader.pieces():
         batches.append(piece.rows)
-        count += piece.rows.num_rows
-        if count >= _MOST_ROWS:
+        rows += piece.rows.num_rows
+        if rows >= _MOST_ROWS:
             break
     columns = {name: _column(name, pa.chunked_array([batch.column(name) for batch in batches])) for name in names}
-    usual = "\t" if kind_of(files[0]) == "tsv" else ","
-    options = {"delimiter": mark} if mark is not None and mark != usual else {}
-    return FileLook(_type_name(pattern, taken), pattern, columns, count, count >= _MOST_ROWS, options)
+    options = {"delimiter": mark} if mark is not None and mark != usual_delimiter(files[0]) else {}
+    return FileLook(_type_name(pattern, taken), pattern, columns, rows, rows >= _MOST_ROWS, options)
+
+
+def plain_name(name: str) -> str:
+    """``name`` of letters, digits, '.', '-' and single '_'; perhaps nothing is left."""
+    return re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", name)).strip("_.-")[:80]
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """``name``, or with the first number that makes it free."""
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def _type_name(pattern: str, taken: set[str]) -> str:
     """A name of a type for files: their own without the ending and numbers."""
     stem = next(pattern[: -len(end)] for end in sorted(KINDS, key=len, reverse=True) if pattern.lower().endswith(end))
-    plain = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", stem.replace("*", ""))).strip("_.-")[:80] or "table"
-    number = 2
-    name = plain
-    while name in taken:
-        name, number = f"{plain}-{number}", number + 1
-    return name
+    return free_name(plain_name(stem.replace("*", "")) or "table", taken)
 
 
 def _column(name: str, column: Any) -> ColumnLook:
