@@ -41,7 +41,7 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
 def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str, Any]:
     quality = dataset.quality
     if parts is None:
-        quality = summarise(measure(dataset), dataset.quality.get("bounds"))
+        quality = summarise(measure(dataset), dataset.quality.get("bounds") or {})
         if quality != dataset.quality:
             raise DataError(dataset.path / dataset_files.MANIFEST, "altered: its quality figures do not fit its files")
     return {

@@ -136,7 +136,7 @@ def balance(counts: PerPart) -> float:
     return float(counts.max() * len(counts) / total) if total else 1.0
 
 
-def summarise(counts: Counts, bounds: Mapping[str, float] | None) -> dict[str, Any]:
+def summarise(counts: Counts, bounds: Mapping[str, float]) -> dict[str, Any]:
     """Return the ``quality`` of a manifest. ``edge_cut``: share of the edges with a source in another partition.
     ``halo_ratio``: HALO vertices per core vertex. ``balance``: maximum / mean over the partitions. ``bounds``: what the
     method promised. ``missed``: the bounds that are not kept: what is balanced, the fullest partition, what it holds,
@@ -148,13 +148,13 @@ def summarise(counts: Counts, bounds: Mapping[str, float] | None) -> dict[str, A
         for name, sizes in per_type.items():
             splits[name] = splits.get(name, np.zeros_like(sizes)) + sizes
     held = {"nodes": nodes, "edges": edges, **splits}
-    promised = {} if bounds is None else {"bounds": dict(bounds), "missed": _missed(counts, held, bounds)}
     return {
         "edge_cut": float(counts.cut.sum() / max(1, edges.sum())),
         "cut_edges": int(counts.cut.sum()),
         "halo_ratio": float(halo.sum() / max(1, nodes.sum())),
         "balance": {name: balance(held[name]) for name in ("nodes", "edges", *sorted(splits))},
-        **promised,
+        "bounds": dict(bounds),
+        "missed": _missed(counts, held, bounds),
         "parts": [
             {
                 "nodes": {t: int(c[p]) for t, c in counts.nodes.items()},
