@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -222,7 +222,7 @@ class Schema:
             "node_types": {
                 t: {
                     "count": self.node_counts[t],
-                    "tables": {name: _table_to_json(s) for name, s in self.node_tables[t].items()},
+                    "tables": {name: asdict(spec) for name, spec in self.node_tables[t].items()},
                     "splits": dict(self.splits[t]),
                 }
                 for t in self.node_types
@@ -230,7 +230,7 @@ class Schema:
             "edge_types": {
                 e: {
                     "count": self.edge_counts[e],
-                    "tables": {name: _table_to_json(s) for name, s in self.edge_tables[e].items()},
+                    "tables": {name: asdict(spec) for name, spec in self.edge_tables[e].items()},
                 }
                 for e in self.edge_types
             },
@@ -257,10 +257,6 @@ class Schema:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _table_to_json(spec: TableSpec) -> dict[str, Any]:
-    return {"dtype": spec.dtype, "row_shape": list(spec.row_shape)}
 
 
 def _mapping(value: Any, where: str, key: str) -> Mapping[str, Any]:

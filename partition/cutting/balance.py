@@ -52,9 +52,9 @@ def _columns(
 ) -> list[tuple[str, Longs]]:
     columns: list[tuple[str, Longs]] = []
     for name in dict.fromkeys(balance):
-        found = _type_columns(graph) if name == TYPES else [_column(graph, name, in_degrees)]
+        found = _type_columns(graph) if name == TYPES else [weight_column(graph, name, in_degrees)]
         columns += [(name, column) for column in found if column.any()]
-    return columns or [("nodes", _column(graph, "nodes"))]
+    return columns or [("nodes", weight_column(graph, "nodes"))]
 
 
 def capacities(weights: Longs, parts: int, slack: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -72,7 +72,8 @@ def capacity(
     return most
 
 
-def _column(graph: Graph, name: str, in_degrees: Mapping[str, Longs] | None = None) -> Longs:
+def weight_column(graph: Graph, name: str, in_degrees: Mapping[str, Longs] | None = None) -> Longs:
+    """A column of ``constraints``, also one of zeros: int64 [N]."""
     schema = graph.schema
     weights = {t: np.zeros(n, np.int64) for t, n in schema.node_counts.items()}
     if name == "nodes":

@@ -34,6 +34,7 @@ from atta.partition.importers.reading.source import (
     as_ids,
     as_mask,
     as_masks,
+    check_edge_index,
     check_numbers,
     distinct_ids,
     first_line,
@@ -238,12 +239,7 @@ def _relations(
     if not found:
         raise DataError(path, "holds no edge_index")
     for name, index in found.items():
-        if index.ndim != 2 or len(index) != 2:
-            raise DataError(
-                path, f"edge_index of {name!r} is {index.dtype}{list(index.shape)} instead of integers [2, E]"
-            )
-        for rows, side in zip(index, ("source", "destination"), strict=True):
-            check_numbers(path, f"edge_index of {name!r}, {side}", rows)
+        check_edge_index(path, name, index)
     numbered = "edge_type" in arrays and list(found) == [EDGE_TYPE]
     for name in sorted(n for n in arrays if n != "edge_index" and not n.startswith(_PREFIX)):
         if name not in _EDGE_ARRAYS:

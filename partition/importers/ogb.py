@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.exact import as_float32
-from atta.partition.importers.reading.filling import add_edge_rows, add_node_rows, as_labels
+from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, add_node_rows
 from atta.partition.importers.reading.pickles import load_inert
 from atta.partition.importers.reading.rows import FileRows, csv_rows, npz_edges, npz_rows
 from atta.partition.importers.reading.source import ImportOptions, distinct_ids, first_line, open_content, state_classes
@@ -38,29 +38,14 @@ from atta.partition.schema import join_edge_type, split_edge_type
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Relation:
-    """The edges [E, 2] of a type, their tables by OGB's names, and the file that states their number, if there is
-    one."""
-
-    edges: FileRows
-    tables: Mapping[str, FileRows]
-    stated: tuple[Path, int] | None = None
-
-    def check(self, count: int) -> None:
-        """Check that there are as many edges as stated; raises DataError."""
-        if self.stated is not None and self.stated[1] != count:
-            path, stated = self.stated
-            raise DataError(path, f"states {stated} edges, {self.edges.path.name} has {count}")
-
-    def both_ways(self, edge_type: str) -> Relation:
-        """The same with the reverse of each edge behind it, as OGB's loaders give it; raises DataError."""
-        source, _, target = split_edge_type(edge_type)
-        if source != target:
-            raise DataError(self.edges.path, f"'add_inverse_edge' asks for reverses of {edge_type!r} between two types")
-        tables = {name: _doubled(rows, swap=False) for name, rows in self.tables.items()}
-        stated = None if self.stated is None else (self.stated[0], 2 * self.stated[1])
-        return Relation(_doubled(self.edges, swap=True), tables, stated)
+def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:
+    """The same with the reverse of each edge behind it, as OGB's loaders give it; raises DataError."""
+    source, _, target = split_edge_type(edge_type)
+    if source != target:
+        raise DataError(found.edges.path, f"'add_inverse_edge' asks for reverses of {edge_type!r} between two types")
+    tables = {name: _doubled(rows, swap=False) for name, rows in found.tables.items()}
+    stated = None if found.stated is None else (found.stated[0], 2 * found.stated[1])
+    return EdgeFiles(_doubled(found.edges, swap=True), tables, stated)
 
 
 def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
@@ -78,12 +63,11 @@ def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
 
 @dataclass(frozen=True)
 class OgbGraph:
-    """Numbers of vertices, tables by OGB's name and labels by node type; relations by edge type."""
+    """Numbers of vertices and tables by node type, edges by edge type. Tables have OGB's names, but for the labels ``y``."""
 
     counts: dict[str, int]
     tables: dict[str, dict[str, FileRows]]
-    relations: dict[str, Relation]
-    labels: dict[str, FileRows] = field(default_factory=dict)
+    relations: dict[str, EdgeFiles]
 
 
 _END = ".csv.gz"
@@ -102,10 +86,8 @@ def text_graph(raw: Path, options: ImportOptions) -> OgbGraph:
         raise DataError(path, f"holds {len(counts)} graphs; only single graphs are imported")
     nodes, edges = _tables(raw, "node", options), _tables(raw, "edge", options)
     _refuse_others(raw, {*nodes, *edges, "edge", "num-node-list", "num-edge-list", "node-label"}, options)
-    relation = Relation(csv_rows(raw / "edge.csv.gz", np.int64), _named(edges), _stated(raw))
-    return OgbGraph(
-        {NODE_TYPE: int(counts[0])}, {NODE_TYPE: _named(nodes)}, {EDGE_TYPE: relation}, _labels(raw, NODE_TYPE)
-    )
+    relation = EdgeFiles(csv_rows(raw / "edge.csv.gz", np.int64), _named(edges), _stated(raw))
+    return OgbGraph({NODE_TYPE: int(counts[0])}, {NODE_TYPE: _named(nodes) | _labels(raw)}, {EDGE_TYPE: relation})
 
 
 def typed_text(raw: Path, options: ImportOptions) -> OgbGraph:
@@ -114,7 +96,6 @@ def typed_text(raw: Path, options: ImportOptions) -> OgbGraph:
     if len(counts) != 1 or len(counts[0]) != len(types) or not all(text.strip().isdecimal() for text in counts[0]):
         raise DataError(raw / "num-node-dict.csv.gz", "wanted are a line of node types and one of their vertices")
     tables: dict[str, dict[str, FileRows]] = {}
-    labels: dict[str, FileRows] = {}
     relations = {}
     for node_type in sorted(types):
         here = raw / "node-feat" / node_type
@@ -122,17 +103,16 @@ def typed_text(raw: Path, options: ImportOptions) -> OgbGraph:
         _refuse_others(here, found, options)
         tables[node_type] = _named(found)
     for node_type in marked_types(raw / "nodetype-has-label.csv.gz", types):
-        labels |= _labels(raw / "node-label" / node_type, node_type)
+        tables[node_type] |= _labels(raw / "node-label" / node_type)
     for triplet in sorted(_lines(raw / "triplet-type-list.csv.gz")):
         here = raw / "relations" / "___".join(triplet)
         found = _tables(here, "edge", options)
         _refuse_others(here, {*found, "edge", "num-edge-list"}, options)
-        relations[join_edge_type(*triplet)] = Relation(
-            csv_rows(here / "edge.csv.gz", np.int64), _named(found), _stated(here)
-        )
+        edges = csv_rows(here / "edge.csv.gz", np.int64)
+        relations[join_edge_type(*triplet)] = EdgeFiles(edges, _named(found), _stated(here))
     _refuse_others(raw, {"num-node-dict", "triplet-type-list", "nodetype-has-label"}, options)
     counted = {t: int(count) for t, count in sorted(zip(types, counts[0], strict=True))}
-    return OgbGraph(counted, tables, relations, labels)
+    return OgbGraph(counted, tables, relations)
 
 
 def user_ids(folder: Path, count: int) -> Array | None:
@@ -176,9 +156,9 @@ def _named(tables: dict[str, FileRows]) -> dict[str, FileRows]:
     return {_NAMES.get(stem, stem): rows for stem, rows in tables.items()}
 
 
-def _labels(folder: Path, node_type: str) -> dict[str, FileRows]:
+def _labels(folder: Path) -> dict[str, FileRows]:
     path = folder / "node-label.csv.gz"
-    return {node_type: csv_rows(path, np.float64, empty="nan")} if path.exists() else {}
+    return {"y": csv_rows(path, np.float64, empty="nan")} if path.exists() else {}
 
 
 def _stated(folder: Path) -> tuple[Path, int] | None:
@@ -225,10 +205,10 @@ def archived_graph(raw: Path, options: ImportOptions) -> OgbGraph:
             options.refuse(path, name, "the layout has no such array")
     options.refuse_others(raw, "*.npz", {"data.npz", _LABELS})
     stated = path, _number(found["num_edges_list"], "num_edges_list")
-    relation = Relation(npz_edges(path, "edge_index"), edges, stated)
-    labels = _archived_labels(raw, {"node_label": NODE_TYPE}, options)
+    relation = EdgeFiles(npz_edges(path, "edge_index"), edges, stated)
+    _add_archived_labels(raw, {"node_label": nodes}, options)
     counts = {NODE_TYPE: _number(found["num_nodes_list"], "num_nodes_list")}
-    return OgbGraph(counts, {NODE_TYPE: nodes}, {EDGE_TYPE: relation}, labels)
+    return OgbGraph(counts, {NODE_TYPE: nodes}, {EDGE_TYPE: relation})
 
 
 def typed_archives(raw: Path, options: ImportOptions) -> OgbGraph:
@@ -251,19 +231,19 @@ def typed_archives(raw: Path, options: ImportOptions) -> OgbGraph:
     relations = {}
     for key, tables in edges.items():
         number = (raw / "num_edges_dict.npz", _number(stated[key], key)) if key in stated else None
-        relations[join_edge_type(*key.split("___"))] = Relation(npz_edges(path, key), tables, number)
-    return OgbGraph(counts, nodes, relations, _archived_labels(raw, {t: t for t in counts}, options))
+        relations[join_edge_type(*key.split("___"))] = EdgeFiles(npz_edges(path, key), tables, number)
+    _add_archived_labels(raw, nodes, options)
+    return OgbGraph(counts, nodes, relations)
 
 
-def _archived_labels(raw: Path, types: dict[str, str], options: ImportOptions) -> dict[str, FileRows]:
-    """The labels by node type. ``types``: node types by the names of the arrays."""
-    path, found = raw / _LABELS, {}
+def _add_archived_labels(raw: Path, tables: Mapping[str, dict[str, FileRows]], options: ImportOptions) -> None:
+    """Add the labels to ``tables``, which are given by the names of the arrays of labels."""
+    path = raw / _LABELS
     for name, rows in (npz_rows(path) if path.exists() else {}).items():
-        if name in types:
-            found[types[name]] = rows
+        if name in tables:
+            tables[name]["y"] = rows
         else:
             options.refuse(path, name, "the layout has no such array")
-    return found
 
 
 def _number(rows: FileRows, name: str) -> int:
@@ -396,9 +376,9 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     state_classes(out, folder, meta.num_classes)
     add_splits(folder / "split", graph.counts, out, options)
     for edge_type, relation in graph.relations.items():
-        whole = relation.both_ways(edge_type) if meta.add_inverse_edge else relation
+        whole = _both_ways(edge_type, relation) if meta.add_inverse_edge else relation
         tables = {table: rows for table, (_, rows) in _named_tables(whole.tables, options).items()}
-        whole.check(add_edge_rows(out, edge_type, whole.edges, options, tables))
+        add_edge_rows(out, edge_type, replace(whole, tables=tables), options)
 
 
 def _folder(path: Path) -> Path | None:
@@ -413,8 +393,6 @@ def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> No
     for node_type, tables in graph.tables.items():
         for table, (name, rows) in _named_tables(tables, options).items():
             add_node_rows(out, node_type, name, rows, table, options)
-    for node_type, rows in graph.labels.items():
-        out.add_labels(as_labels(rows.whole()), node_type)
 
 
 def _named_tables(tables: Mapping[str, FileRows], options: ImportOptions) -> dict[str, tuple[str, FileRows]]:

@@ -24,7 +24,7 @@ from atta.partition.importers.reading.pyg_objects import (
     sparse_ends,
     whole_number,
 )
-from atta.partition.importers.reading.source import ImportOptions, check_numbers, offered_ids, state_classes
+from atta.partition.importers.reading.source import ImportOptions, check_edge_index, offered_ids, state_classes
 from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
 
 Array = npt.NDArray[Any]
@@ -95,12 +95,7 @@ class _Source:
         index: Array | None = as_array(store["edge_index"])
         if index is None:
             raise DataError(self.path, f"edge_index of {edge_type!r} is {kind_of(store['edge_index'])}, no [2, E]")
-        if index.ndim != 2 or len(index) != 2:
-            raise DataError(
-                self.path, f"edge_index of {edge_type!r} has the shape {list(index.shape)} instead of [2, E]"
-            )
-        for rows, side in zip(index, ("source", "destination"), strict=True):
-            check_numbers(self.path, f"edge_index of {edge_type!r}, {side}", rows)
+        check_edge_index(self.path, edge_type, index)
         return index
 
     def add_nodes(self, out: GraphWriter, node_type: str, store: Mapping[str, Any], *, edges: int | None) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from atta import _native
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
-from atta.partition.cutting.balance import capacities
+from atta.partition.cutting.balance import capacities, weight_column
 from atta.partition.cutting.union import Union
 from atta.partition.graph import Graph
 from atta.partition.methods.streaming import limits
@@ -98,11 +98,4 @@ class Block:
 
 def label_columns(graph: Graph) -> npt.NDArray[np.int8]:
     """Return [N, 3]: whether a vertex of the union graph is in train, val, test."""
-    columns = []
-    for name in _LABELS:
-        per_type = {t: np.zeros(n, np.int8) for t, n in graph.schema.node_counts.items()}
-        for node_type, splits in graph.schema.splits.items():
-            if name in splits:
-                per_type[node_type][graph.split(node_type, name)] = 1
-        columns.append(np.concatenate(list(per_type.values())))
-    return np.ascontiguousarray(np.stack(columns, axis=1))
+    return np.ascontiguousarray(np.stack([weight_column(graph, name) for name in _LABELS], axis=1), np.int8)

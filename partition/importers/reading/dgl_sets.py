@@ -32,7 +32,7 @@ from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_table
-from atta.partition.importers.reading.filling import add_edge_rows, name_bytes
+from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, name_bytes
 from atta.partition.importers.reading.rows import FileRows, csv_rows, joined, npy_rows, parquet_rows
 from atta.partition.importers.reading.source import (
     ImportOptions,
@@ -199,9 +199,8 @@ def read_chunks(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         add_node_tables(path, out, node_type, graph.data("node_data", theirs), options)
     for key, count in graph.counts("edge").items():
         tables = {name: rows for name, rows in graph.data("edge_data", key).items() if edge_table(path, name, options)}
-        total = add_edge_rows(out, graph.names.edges[key], graph.files("edges", key), options, tables)
-        if total != count:
-            raise DataError(path, f"states {count} edges {key!r}, its files have {total}")
+        found = EdgeFiles(graph.files("edges", key), tables, (path, count))
+        add_edge_rows(out, graph.names.edges[key], found, options)
 
 
 @dataclass(frozen=True)
@@ -373,7 +372,7 @@ def _add_relation(
     ends = dict(zip(fields, known, strict=True))
     tables = _tables(file, {*ends}, entry, options)
     tables = {name: rows for name, rows in tables.items() if edge_table(file.path, name, options)}
-    add_edge_rows(out, edge_type, _edges(file, ends), options, tables)
+    add_edge_rows(out, edge_type, EdgeFiles(_edges(file, ends), tables), options)
 
 
 def _edges(file: CsvFile, ends: Mapping[str, Any]) -> FileRows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -277,18 +278,21 @@ def as_labels(rows: Array) -> Array:
     return np.nan_to_num(labels, nan=-1).astype(np.int64)
 
 
-def add_edge_rows(
-    out: GraphWriter,
-    edge_type: str,
-    edges: FileRows,
-    options: ImportOptions,
-    tables: Mapping[str, FileRows] | None = None,
-) -> int:
-    """Write the edges [E, 2] of a type and its tables, block by block; returns their number. Raises DataError if a
-    table has not a row for each edge, or the edges have not two columns."""
+@dataclass(frozen=True)
+class EdgeFiles:
+    """The edges [E, 2] of a type in files, their tables by name, and the file that states their number, if there is one."""
+
+    edges: FileRows
+    tables: Mapping[str, FileRows] = field(default_factory=dict)
+    stated: tuple[Path, int] | None = None
+
+
+def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: ImportOptions) -> None:
+    """Write the edges of a type and its tables, block by block. Raises DataError if a table has not a row for each edge, the
+    edges have not two columns, or another number of them is stated."""
+    edges, tables = found.edges, found.tables
     if edges.row_shape != (2,) and edges.count != 0:
         raise DataError(edges.path, f"{int(np.prod(edges.row_shape))} columns instead of 2")
-    tables = tables or {}
     shapes = {  # columns are vectors, but for features
         name: () if rows.row_shape == (1,) and name != "edge_attr" else rows.row_shape for name, rows in tables.items()
     }
@@ -312,4 +316,5 @@ def add_edge_rows(
         for name, blocks in beside.items():
             if next(blocks, None) is not None:
                 raise DataError(tables[name].path, f"has more rows than the {total} edges")
-    return total
+    if found.stated is not None and found.stated[1] != total:
+        raise DataError(found.stated[0], f"states {found.stated[1]} edges, {edges.path.name} has {total}")

@@ -26,7 +26,7 @@ from atta.observe.extras import load
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_ends, edge_table
-from atta.partition.importers.reading.filling import add_edge_rows, as_labels
+from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, as_labels
 from atta.partition.importers.reading.pickles import Foreign, load_torch
 from atta.partition.importers.reading.rows import FileRows, array_rows, csv_rows, npy_edges, npy_rows, torch_rows
 from atta.partition.importers.reading.source import (
@@ -297,7 +297,7 @@ def read_graphbolt(source: Path, out: GraphWriter, options: ImportOptions) -> No
             labelled.add(names.nodes[theirs])
     add_tasks(data.path, data.folder, data.said, names, out, options, labelled=labelled)
     for key, edges in graph.edges.items():
-        add_edge_rows(out, names.edges[key], edges, options, _edge_tables(data, graph, key, options))
+        add_edge_rows(out, names.edges[key], EdgeFiles(edges, _edge_tables(data, graph, key, options)), options)
 
 
 def _edge_tables(data: _DataSet, graph: _Graph, key: str, options: ImportOptions) -> dict[str, FileRows]:

@@ -224,6 +224,14 @@ def check_numbers(where: str | Path, what: str, values: Array, *, negative: bool
         raise DataError(where, f"{what}: {values[place]} at position {place} is negative")
 
 
+def check_edge_index(where: str | Path, edge_type: str, index: Array) -> None:
+    """Check that an edge index is [2, E] whole numbers from 0 on; raises DataError."""
+    if index.ndim != 2 or len(index) != 2:
+        raise DataError(where, f"edge_index of {edge_type!r} has the shape {list(index.shape)} instead of [2, E]")
+    for rows, side in zip(index, ("source", "destination"), strict=True):
+        check_numbers(where, f"edge_index of {edge_type!r}, {side}", rows)
+
+
 def as_ids(where: str | Path, what: str, values: Array, *, negative: bool = False) -> npt.NDArray[np.int64]:
     """Return ``values`` [n] as int64; raises DataError as ``check_numbers`` does."""
     check_numbers(where, what, values, negative=negative)
