@@ -70,6 +70,7 @@ class PartsFolder:
 
     @property
     def num_parts(self) -> int:
+        """How many parts the configuration states."""
         return int(self.config["num_parts"])
 
     def starts(self, key: str) -> Array:
