@@ -34,6 +34,8 @@ PURE = (
     "atta.wire.identity",
     "atta.wire.release",
     "atta.wire.security.roles",
+    "atta.train.exchange.policies",
+    "atta.train.exchange.policy",
     "atta.train.steps.pipeline.decisions",
     "atta.client.sessions.cursor",
     "atta.client.sessions.reattachment",

@@ -1,4 +1,4 @@
-"""Settings of the systems that read stale rows. Their decisions have them too: ``atta.train.stale.decisions``."""
+"""Settings of the systems that read stale rows. Their policies have them too: ``atta.train.exchange.policies``."""
 
 from __future__ import annotations
 

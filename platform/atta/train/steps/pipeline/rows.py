@@ -9,8 +9,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from atta.train.cooperative.across.meeting import HaloRows, rows_of, told
-from atta.train.cooperative.exchange import ExactSource
+from atta.train.cooperative.halo import HaloRows, rows_of
+from atta.train.cooperative.halo import broadcast_ids as told
+from atta.train.cooperative.source import ExactSource
 from atta.train.models.matrix import csr_matrix
 from atta.train.steps.pipeline.decisions.progress import Producer
 from atta.train.steps.pipeline.layers import Longs

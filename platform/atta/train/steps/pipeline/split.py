@@ -21,7 +21,7 @@ import torch
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from atta.errors import ConfigError
-from atta.train.cooperative.views import WorkerView
+from atta.train.cooperative.graph import WorkerView
 from atta.train.steps.masks import edge_keys
 from atta.train.steps.pipeline.layers import LayerForm, Longs
 
