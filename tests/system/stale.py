@@ -27,7 +27,7 @@ from atta.train.exchange.figures import RowFigures
 from atta.train.exchange.messages import StaleRows
 from atta.train.exchange.policies import ExactPolicy, PipeGcnPolicy, SancusPolicy
 from atta.train.exchange.policy import RowPolicy
-from atta.train.settings.exchange import MESSAGE_CODECS
+from atta.train.settings.servers import MESSAGE_CODECS
 from tests.system.cooperative import WORLD, Case, build, found_rows
 
 WIDTH = 6

@@ -17,11 +17,9 @@ from atta.train.cooperative.source import Direction
 from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy
 from atta.train.exchange.policy import NEVER, RowPolicy
 from atta.train.planning.count import Question, Servers, count_sizes
-from atta.train.planning.explain import advise
+from atta.train.planning.explain import advise, forecasts, recorded_losses
 from atta.train.planning.forecast import Forecast, Forecaster
-from atta.train.planning.losses import recorded_losses
-from atta.train.planning.ranking import forecasts
-from atta.train.planning.rates import Machines
+from atta.train.planning.sizes import Machines
 from atta.train.strategies.digest import async_forecasts, digest_forecasts, sat_forecasts
 from atta.train.strategies.dorylus import dorylus_forecasts
 from atta.train.strategies.exchange import GAP_SENDS, exchange_forecasts, pipegcn_forecasts, sancus_forecasts
@@ -156,12 +154,12 @@ def test_a_stale_choice_says_ages_bytes_and_risk() -> None:
 def test_the_three_bounds_of_sancus() -> None:
     age, turns, gap = sancus_forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES))
     assert (turns.seconds, turns.memory, turns.row_bytes) == (age.seconds, age.memory, age.row_bytes)
-    assert turns.options[-4:] == ("--bound", "adaptive", "--eps", "1")
-    assert "--bound" not in age.options
+    assert turns.options[1] == "sancus:bound=adaptive,eps=1"
+    assert age.options[1] == "sancus:eps=1"
     # 300 rows of layers 2 and 3 each way; the second copy is of 300 rows, divided among two trainers.
     assert gap.external == pytest.approx((300 * (1 + GAP_SENDS) + 4) / 50)
     assert gap.memory - age.memory == 150 * 10 * 4
-    assert gap.options[-2:] == ("--bound", "gap")
+    assert gap.options[1] == "sancus:bound=gap"
     said = " ".join(advise([gap]).sentences)
     assert "rows of other servers are 0 epochs old or older, without a bound. Rows travel when they have" in said
     assert "Owners take turns" in " ".join(advise([turns]).sentences)

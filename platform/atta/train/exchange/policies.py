@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.exchange.policy import NEVER, RowPolicy, Rule, SyncPeriod, at_most, exact, latest
-from atta.train.settings.stale import DigestOptions, PipeGcnOptions, SancusOptions, SatOptions, check_options
+from atta.train.settings.servers import DigestOptions, PipeGcnOptions, SancusOptions, SatOptions, check_options
 
 if TYPE_CHECKING:
     from atta.train.cooperative.source import Direction
@@ -45,9 +45,9 @@ class SancusPolicy(SancusOptions, RowPolicy):
     def __post_init__(self) -> None:
         check_options(self)
         if self.bound != "gap" and self.limit != int(self.limit):
-            raise ConfigError(f"--eps {self.eps}: is a number of epochs with --bound {self.bound}")
+            raise ConfigError(f"eps={self.eps}: is a number of epochs with bound={self.bound}")
         if self.clip_grad is not None and self.clip_grad <= 0:
-            raise ConfigError(f"--clip-grad {self.clip_grad}: must be positive")
+            raise ConfigError(f"clip-grad={self.clip_grad}: must be positive")
 
     @property
     def limit(self) -> float:
@@ -98,7 +98,7 @@ class PipeGcnPolicy(PipeGcnOptions, RowPolicy):
     def __post_init__(self) -> None:
         check_options(self)
         if self.smooth is not None and not 0 <= self.smooth < 1:
-            raise ConfigError(f"--smooth {self.smooth}: must lie in [0, 1)")
+            raise ConfigError(f"smooth={self.smooth}: must lie in [0, 1)")
 
     def history(self, direction: Direction) -> int | None:
         return 0

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import PHASES
+from atta.train.settings.servers import PHASES
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from torch_geometric.utils import add_self_loops, k_hop_subgraph, remove_self_lo
 
 from atta.errors import ConfigError
 from atta.train.models.matrix import adjacency
-from atta.train.settings.stale import PREDICTORS
+from atta.train.settings.servers import PREDICTORS
 
 HOPS = 2
 """A predictor's layers: as many hops around a row decide its prediction."""

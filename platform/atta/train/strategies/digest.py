@@ -13,7 +13,7 @@ from atta.errors import ConfigError
 from atta.train.exchange.policies import AsyncDigestPolicy, DigestPolicy, SatPolicy
 from atta.train.exchange.policy import policy_of
 from atta.train.settings import DEEP_MODELS, AsyncDigestSettings, DigestSettings, SatSettings
-from atta.train.settings.stale import HISTORY_CODECS
+from atta.train.settings.servers import HISTORY_CODECS
 from atta.train.strategies.exchange import reading_rows
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def _digest(settings: DigestSettings, kind: type[DigestPolicy] = DigestPolicy) -
         )
     if settings.codec == "delta-int8":
         raise ConfigError(
-            "--codec delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
+            "codec=delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
         )
     if settings.average == "weights" and settings.clip_grad_norm is not None:
-        raise ConfigError("--clip-grad-norm: there is no gradient of all trainers with --average weights")
+        raise ConfigError("--clip-grad-norm: there is no gradient of all trainers with average=weights")
     found: DigestPolicy = policy_of(kind, settings)
     return found
 
@@ -46,7 +46,7 @@ def _sat(settings: SatSettings) -> DigestPolicy:
 
     found = row_codec(settings.history_codec)
     if not isinstance(found, PolylineCodec) and found.name not in HISTORY_CODECS:
-        raise ConfigError(f"--history-codec {found.name}: must be one of {', '.join(HISTORY_CODECS)}")
+        raise ConfigError(f"history-codec={found.name}: must be one of {', '.join(HISTORY_CODECS)}")
     return _digest(settings, SatPolicy)
 
 
@@ -63,25 +63,25 @@ def _check_async(settings: AsyncDigestSettings) -> None:
         "--early-stop": settings.early_stop is not None,
         "--lr-schedule": settings.lr_schedule != "none",
         "--clip-grad-norm": settings.clip_grad_norm is not None,
-        "--grad-sync-every": settings.grad_sync_every is not None,
-        "--average weights": settings.average != "gradients",
-        "--phase paper": settings.phase != "early",
+        "grad-sync-every": settings.grad_sync_every is not None,
+        "average=weights": settings.average != "gradients",
+        "phase=paper": settings.phase != "early",
     }
     for option, given in refused.items():
         if given:
             raise ConfigError(f"{option}: does not go with digest-async, whose trainers do not wait for each other")
-    for option, value in (
-        ("--lr-scale", settings.lr_scale), ("--eval-interval", settings.eval_interval), ("--lease", settings.lease)
+    for name, value in (
+        ("lr-scale", settings.lr_scale), ("eval-interval", settings.eval_interval), ("lease", settings.lease)
     ):  # fmt: skip
         if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{option} {value}: must be positive")
+            raise ConfigError(f"{name}={value}: must be positive")
     if settings.server_size > 1 and settings.stale_across != "trainers":
         raise ConfigError(
-            "--trainers-per-server above 1: trainers of a server wait for each other; give --stale-across trainers"
+            "--trainers-per-server above 1: trainers of a server wait for each other; give stale-across=trainers"
         )
     if settings.server_size > 1 and settings.restarts:
         raise ConfigError(
-            f"--restarts {settings.restarts}: one trainer of a server cannot start again alone; give --trainers-per-server 1"
+            f"restarts={settings.restarts}: one trainer of a server cannot start again alone; give --trainers-per-server 1"
         )
 
 
@@ -117,7 +117,7 @@ def digest_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "digest",
             f"digest, every {every} epochs",
-            options=("--sync-every", str(every)),
+            settings=f"sync-every={every}",
             forward=1 / every,
             backward=0,
             ages=(1, every),
@@ -134,7 +134,7 @@ def sat_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "sat",
             f"sat, every {every} epochs",
-            options=("--sync-every", str(every)),
+            settings=f"sync-every={every}",
             forward=1 / every,
             backward=0,
             ages=(1, every),
@@ -152,7 +152,7 @@ def async_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "digest-async",
             f"digest-async, every {every} steps",
-            options=("--sync-every", str(every)),
+            settings=f"sync-every={every}",
             forward=1 / every,
             backward=0,
             ages=(1, None),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TURNS = "owners take turns, so links carry as much in each epoch"
 GAP_SENDS = 0.5
-"""Share of epochs in which ``--bound gap`` sends. It depends on the rows: with the default bound ``_GAP_RANGE``."""
+"""Share of epochs in which ``bound=gap`` sends. It depends on the rows: with the default bound ``_GAP_RANGE``."""
 _GAP_RANGE = "0.3 to 0.75"
 
 
@@ -105,7 +105,7 @@ def sancus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "sancus",
             f"sancus, {bound} bound {eps}",
-            options=(*(("--bound", bound) if bound != SancusSettings.bound else ()), "--eps", str(eps)),
+            settings=f"bound={bound},eps={eps}" if bound != SancusSettings.bound else f"eps={eps}",
             forward=1 / (eps + 1),
             backward=1,
             ages=(0, eps),
@@ -117,7 +117,7 @@ def sancus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     yield forecaster.reading(
         "sancus",
         "sancus, gap bound",
-        options=("--bound", "gap"),
+        settings="bound=gap",
         forward=GAP_SENDS,
         backward=1,
         ages=(0, None),

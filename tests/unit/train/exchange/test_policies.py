@@ -16,7 +16,7 @@ from atta.train import TrainConfig
 from atta.train.exchange.messages import HeldRows, mean_absolute_difference
 from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy, SatPolicy
 from atta.train.exchange.policy import NEVER, Ages, RowPolicy, Rule, SyncPeriod, at_most, exact, latest
-from atta.train.settings.stale import PHASES
+from atta.train.settings.servers import PHASES
 
 OWNERS, EPOCHS = 4, 90
 versions = st.lists(st.integers(-1, 20), max_size=20).map(lambda v: torch.tensor(v, dtype=torch.int64))

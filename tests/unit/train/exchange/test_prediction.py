@@ -18,7 +18,7 @@ from torch_geometric.nn import GCNConv
 from atta.errors import ConfigError
 from atta.train.exchange.predictions import Errors, Guard
 from atta.train.exchange.predictors import LinearPredictor, LstmPredictor, PublishedGraph, predicted, predictor
-from atta.train.settings.stale import PREDICTORS
+from atta.train.settings.servers import PREDICTORS
 
 OWN, ROWS, WIDTH, COUNT = 30, 50, 6, 5
 
