@@ -39,6 +39,8 @@ PURE = (
     "atta.wire.security.roles",
     "atta.train.dorylus.hand_out",
     "atta.train.dorylus.progress",
+    "atta.train.exchange.policies",
+    "atta.train.exchange.policy",
     "atta.client.sessions.cursor",
     "atta.client.sessions.reattachment",
     "atta.samplers.dag",
