@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atta.cli.options import config_option, settings_options
+from atta.cli.options import GroupedCommand, config_option, settings_options
 from atta.cli.output import check_folder, json_option, quiet_option, write_json
 from atta.cli.work import say, work_progress
 from atta.observe.extras import need
@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-@click.command()
+_GROUPS = {
+    "Model and data": "checkpoint data cluster",
+    "What is computed": "what split ids links top relation node-type",
+    "Output": "out table format files json quiet",
+    "How": "processes device threads batch-size mode num-neighbors seed",
+    "Other options": "config help",
+}
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @config_option
 @settings_options(PredictConfig)
 @json_option
