@@ -72,8 +72,8 @@ def train(
     \b
     Example: atta train --data data/demo-2p --trainers 2 --num-neighbors 15,10,5
              atta train --data data/demo-2p --strategy full:eas=1,15 --trainers 4
-             atta train --cluster cluster.toml --trainers 4 --nnodes 2 --node-rank 0 \\
-                 --rdzv-endpoint 10.0.0.1:29400
+             atta train --cluster cluster.toml --trainers 4 --nnodes 2 \\
+                 --node-rank 0 --rdzv-endpoint 10.0.0.1:29400
     """
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit

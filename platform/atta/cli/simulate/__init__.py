@@ -182,10 +182,9 @@ def simulate(
     if (strategy := options.pop("strategy")) is not None:
         refuse_given({"profile_file", "trace_file", "source"}, "--strategy needs no profile")
         refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
-        common = {
-            name: options[name] for name in ("machines", "threads", "seed", "epochs") if options[name] is not None
-        }
-        scenario = PipelineScenario(**{**strategy, **common, "rtt_s": options["rtt"]})
+        given = {name: options[name] for name in ("machines", "threads", "seed", "epochs") if options[name] is not None}
+        del strategy["strategy"]
+        scenario = PipelineScenario(**given, **strategy, rtt_s=options["rtt"])
         run_pipeline(scenario, json_file, quiet=quiet)
         return
     if source is not None:
