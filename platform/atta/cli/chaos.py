@@ -17,8 +17,6 @@ from atta.errors import AttaError, ConfigError
 if TYPE_CHECKING:
     from atta.bench.lab.chaos.run import ChaosRun
 
-__all__ = ["COMMANDS"]
-
 
 @click.command()
 @click.option("--minutes", type=click.FloatRange(0.05), default=10.0, show_default=True, help="How long faults come.")

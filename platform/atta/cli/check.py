@@ -13,8 +13,6 @@ from atta.observe.extras import need
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["COMMANDS"]
-
 
 @click.command()
 @click.argument("model", metavar="MODULE:NAME")

@@ -17,8 +17,6 @@ from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaE
 from atta.observe.machine.ending import heed_interrupts
 from atta.observe.printable import printable
 
-__all__ = ["cli", "main"]
-
 _MODULES = {
     "schema": "graphs.schema",
     "import": "graphs.data",

@@ -19,15 +19,6 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, Setting, SettingField, settings_of
 from atta.wire.ordinal import AUTO
 
-__all__ = [
-    "STRATEGY",
-    "GroupedCommand",
-    "StrategyCommand",
-    "config_option",
-    "inner_settings",
-    "settings_options",
-]
-
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _QUANTITIES = {"bytes": SIZE, "s": DURATION, "rate": RATE}
 _LIST_TYPES = {int: INTS, str: NAMES}

@@ -26,29 +26,6 @@ if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --he
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = [
-    "COLUMNS",
-    "DURATION",
-    "INTS",
-    "NAMES",
-    "NODE_RANK",
-    "PARTS",
-    "RATE",
-    "SIZE",
-    "TO_WRITE",
-    "check_folder",
-    "echo",
-    "json_option",
-    "plot_option",
-    "printer",
-    "progress_bars",
-    "quiet_option",
-    "refuse_given",
-    "teller",
-    "write_json",
-    "write_text",
-]
-
 _PIPE_COLUMNS = 160
 _DURATIONS = {
     "": 1.0,

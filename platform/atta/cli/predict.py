@@ -15,8 +15,6 @@ from atta.train.settings.predict import PredictConfig
 if TYPE_CHECKING:
     from atta.train.launching.predictors import PredictReport
 
-__all__ = ["COMMANDS"]
-
 
 _GROUPS = {
     "Model and data": "checkpoint data cluster",

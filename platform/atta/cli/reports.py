@@ -12,8 +12,6 @@ from rich.text import Text
 
 from atta.observe.printable import printable
 
-__all__ = ["PlainConsole", "ReportConsole", "records"]
-
 
 class PlainConsole(Console):
     """Shows names, errors and data as they are, or escaped where a terminal would obey them. Rich lets those through.

@@ -20,8 +20,6 @@ from atta.observe.machine.memory import total_bytes
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
 
-__all__ = ["plan_strategy"]
-
 _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 
 

@@ -16,8 +16,6 @@ from atta.train.strategies import STRATEGIES
 if TYPE_CHECKING:
     from atta.train import TrainReport
 
-__all__ = ["COMMANDS", "OPTION_GROUPS"]
-
 OPTION_GROUPS = {
     "Data": "data cluster task target class-weights regression-loss edge-type reverse-type edge-split split-by",
     "Model": "model layers hidden heads dropout decoder checkpoint-layers",

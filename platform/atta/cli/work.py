@@ -12,8 +12,6 @@ from rich.progress import Progress as Bars
 from atta.cli.output import echo, progress_bars
 from atta.observe.progress import Progress
 
-__all__ = ["duration", "overwrite_option", "say", "size", "work_progress"]
-
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")
 
 

@@ -25,17 +25,6 @@ from typing import Any, Literal
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "SIZES",
-    "NoOption",
-    "Option",
-    "Setting",
-    "SettingField",
-    "amount_of",
-    "check_bounds",
-    "settings_of",
-]
-
 SIZES = {"": 1.0, "b": 1.0, **{f"{p}b": 1000.0**i for i, p in enumerate("kmgt", 1)}}
 SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
 """Units of memory, in bytes."""

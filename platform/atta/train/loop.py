@@ -44,8 +44,6 @@ from atta.train.tasks.task import VERTICES, LearningTask, TargetCounts
 from atta.train.tasks.watching import check_known, watched_by
 from atta.train.tasks.weights import class_weights
 
-__all__ = ["EpochLoop"]
-
 Settings = TypeVar("Settings", bound=TrainSettings)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from atta.cli.work import size
 
-__all__ = ["UNKNOWN", "bytes_per_s", "lane", "number", "ratio"]
-
 UNKNOWN = "-"
 
 

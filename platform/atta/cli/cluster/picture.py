@@ -14,8 +14,6 @@ from atta.cli.work import size
 from atta.client.rates import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
 
-__all__ = ["picture"]
-
 WIDE = 120
 """Width of a terminal from which the figures of all daemons are aligned. On narrower ones long figures wrap."""
 _WIDTHS = {"remote": 11, "buffers": 18, "served": 20}

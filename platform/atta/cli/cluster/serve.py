@@ -17,9 +17,6 @@ from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 
-__all__ = ["COMMANDS"]
-
-
 _GROUPS = {
     "Data and addresses": "data part listen peers data-cache verify",
     "Memory": "memory buffer queue cache cache-fill cache-share cache-rank cache-fanouts cache-edges share-pulls",

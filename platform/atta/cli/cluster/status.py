@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from atta.client.every import DaemonAnswer
     from atta.client.rates import DaemonRates
 
-__all__ = ["COMMANDS"]
-
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""

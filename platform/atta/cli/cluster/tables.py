@@ -9,8 +9,6 @@ import click
 from atta.cli.output import echo, json_option, printer, quiet_option, write_json
 from atta.cli.work import say, size
 
-__all__ = ["COMMANDS"]
-
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 
 

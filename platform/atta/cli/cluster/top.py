@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from atta.client.rates import DaemonRates
     from atta.client.watch import Watch
 
-__all__ = ["COMMANDS"]
-
 
 @click.command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")

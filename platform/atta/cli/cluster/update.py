@@ -10,8 +10,6 @@ import click
 from atta.cli.output import echo, json_option, quiet_option, write_json
 from atta.cli.work import say
 
-__all__ = ["COMMANDS"]
-
 
 @click.group()
 def update() -> None:

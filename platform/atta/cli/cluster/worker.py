@@ -10,8 +10,6 @@ import click
 from atta.errors import ConfigError
 from atta.observe.extras import need
 
-__all__ = ["COMMANDS"]
-
 _MOST_TEXT = 1024
 
 

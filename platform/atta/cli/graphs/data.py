@@ -24,8 +24,6 @@ from atta.partition.schema import Schema
 from atta.samplers.local.predict import predict
 from atta.samplers.placement import placement
 
-__all__ = ["COMMANDS"]
-
 # The tables show these splits; the JSON has all of them.
 _MAIN_SPLITS = ("train", "val", "test")
 _MOST_TYPES = 20
@@ -94,7 +92,7 @@ refused by name. An edge list may have several files SRC, which are read in this
 @rename_option
 @overwrite_option
 @quiet_option
-def import_(
+def _import(
     paths: tuple[str, ...],
     *,
     format_: str | None,
@@ -373,4 +371,4 @@ def _span(numbers: list[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-COMMANDS: list[click.Command] = [import_, generate_, inspect_]
+COMMANDS: list[click.Command] = [_import, generate_, inspect_]

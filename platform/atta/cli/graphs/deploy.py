@@ -8,8 +8,6 @@ from atta.cli.output import quiet_option
 from atta.cli.work import overwrite_option, say, size, work_progress
 from atta.partition.deploy import deploy
 
-__all__ = ["COMMANDS"]
-
 
 @click.command("deploy", epilog="Example: atta deploy data/big-2p --part 0 /mnt/machine-0/big-2p")
 @click.argument("src", type=click.Path(), metavar="DATA")

@@ -8,8 +8,6 @@ from atta.cli.output import quiet_option
 from atta.cli.work import say, work_progress
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
 
-__all__ = ["COMMANDS"]
-
 
 @click.command("export", epilog="Example: atta export table graphs/cora cora-tables")
 @click.argument("format_", metavar="FORMAT", type=click.Choice(sorted([*EXPORTERS, *PARTITIONED])))

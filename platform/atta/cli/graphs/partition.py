@@ -41,8 +41,6 @@ from atta.partition.cutting.run import partition_graph
 from atta.partition.methods import METHODS
 from atta.train.settings import MODELS
 
-__all__ = ["COMMANDS"]
-
 
 def _pairs(options: tuple[str, ...]) -> dict[str, str]:
     for text in options:

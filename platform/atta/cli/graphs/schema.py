@@ -16,8 +16,6 @@ from atta.partition.importers import import_graph
 from atta.partition.importers.table.guess import guess_schema
 from atta.partition.importers.table.rules import SCHEMA
 
-__all__ = ["COMMANDS"]
-
 _CHECKED_BYTES = 256 << 20
 """Folders up to this size are imported once, to see whether the schema fits."""
 

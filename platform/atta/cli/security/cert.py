@@ -10,8 +10,6 @@ from atta.cli.output import quiet_option
 from atta.cli.security.token import role_option
 from atta.cli.work import say
 
-__all__ = ["COMMANDS"]
-
 _folder = click.argument("folder", type=click.Path(file_okay=False))
 _days = click.IntRange(1, 3650)
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from atta.errors import AttaError, ConfigError
 
-__all__ = ["make_authority", "make_certificate"]
-
 DEADLINE_S = 30.0
 """How long one run of openssl may take."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -19,8 +19,6 @@ from atta.wire.security.files import rewrite, write_private
 from atta.wire.security.roles import Role, parse_roles
 from atta.wire.security.tokens import TokenFile, issue, read_tokens
 
-__all__ = ["COMMANDS", "role_option"]
-
 MAX_DAYS = 3650
 
 _tokens = click.option(

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from atta.simulate.pipeline.run import PipelineOutcome
     from atta.simulate.pipeline.scenario import PipelineScenario
 
-__all__ = ["run_pipeline"]
-
 
 def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bool) -> None:
     """Simulate a pipeline, and show what it did."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from atta.simulate.sizing.clusters import ClusterChoice
     from atta.simulate.sizing.graph import GraphCounts, SampleBytes
 
-__all__ = ["OPTIONS", "check_sizing", "run_sizing", "sizing_options"]
-
 OTHER_DEGREE = 1.25
 """A mean in-degree that differs by more than this factor from the sample's is warned of."""
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from atta.observe.machine.groups import PROC, words
 from atta.observe.machine.memory import available_bytes, total_bytes
 
-__all__ = ["claim", "machine_room", "promised_bytes"]
-
 LOOK_S = 5.0
 """How long a daemon waits for others that look at the memory. One of them may be stopped."""
 _NAME = re.compile(r"@atta-claim-([0-9]+)-([0-9]+)-([0-9]+)")

@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 
-__all__ = ["end_with_parent", "heed_interrupts"]
-
 REPEATED_S = 0.05
 """How much later an interrupt that was lost is repeated."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["GROUPS", "PROC", "own_groups", "words"]
-
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 """Where these file systems are mounted."""
 

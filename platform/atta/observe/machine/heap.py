@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["apart_from_heap", "give_back_freed", "keep_freed"]
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of mallopt(3)
 _APART, _KEPT = 1 << 20, 32 << 20
 """Bytes of the smallest blocks that lie apart from the heap, meanwhile and otherwise."""

@@ -6,8 +6,6 @@ import functools
 import os
 from pathlib import Path
 
-__all__ = ["machine_id"]
-
 
 @functools.cache
 def machine_id() -> str:

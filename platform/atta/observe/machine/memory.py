@@ -13,8 +13,6 @@ import psutil
 
 from atta.observe.machine.groups import GROUPS, PROC, own_groups, words
 
-__all__ = ["available_bytes", "total_bytes"]
-
 
 def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Bytes that are free without swapping and within the limits of groups. Files in the page cache count as free."""

@@ -17,8 +17,6 @@ import psutil
 
 from atta.observe.machine.groups import GROUPS, PROC, own_groups, words
 
-__all__ = ["ProcessorLoad", "usable_cores"]
-
 
 @dataclass(frozen=True)
 class _Quota:

@@ -12,8 +12,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-__all__ = ["tethered"]
-
 _PR_SET_PDEATHSIG = 1
 
 

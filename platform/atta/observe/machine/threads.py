@@ -13,8 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["aside", "in_order", "name_thread", "named_threads", "yield_processor", "yielding_thread"]
-
 T = TypeVar("T")
 YIELDING = 10
 """Niceness of threads that compute while others wait."""

@@ -10,8 +10,6 @@ import statistics
 import threading
 import time
 
-__all__ = ["timer_lateness_s", "wake_s"]
-
 _PAUSE_S = 0.002
 """How long both threads sleep before each try, so that cores sleep, too."""
 _LEAST_S, _MOST_S = 0.004, 0.012

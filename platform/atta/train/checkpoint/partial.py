@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["PartialEpoch", "random_state", "set_random_state"]
-
 
 @dataclass
 class PartialEpoch:

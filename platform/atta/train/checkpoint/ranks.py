@@ -14,8 +14,6 @@ from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import remove_partial_file
 from atta.train.checkpoint.files import VERSION, RunPlace, read_file, write_file
 
-__all__ = ["RankShare", "load_rank", "load_shares", "prune_ranks", "save_rank"]
-
 _RANK_FILES = "rank"
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import atta.errors
 from atta.errors import AttaError, TrainerLostError
 
-__all__ = ["first_cause"]
-
 _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of memory", "bad_alloc", "bad allocation")
 
 

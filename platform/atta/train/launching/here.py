@@ -8,8 +8,6 @@ import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-__all__ = ["ADDRESS", "BACKEND"]
-
 BACKEND = "atta-here"
 """The name by which the launcher is told to meet here."""
 WAIT_S = 60

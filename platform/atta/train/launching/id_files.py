@@ -12,8 +12,6 @@ from atta.errors import ConfigError, DataError
 from atta.partition.disk.files import open_regular
 from atta.samplers.arguments import integers
 
-__all__ = ["read_ids"]
-
 _SEPARATORS = ("\t", ",")
 
 

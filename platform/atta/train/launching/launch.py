@@ -40,8 +40,6 @@ from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
 from atta.wire.names import await_names
 
-__all__ = ["fit", "with_task"]
-
 SHUTDOWN_S = 10
 """How long the other trainers may take to end after one has failed; then they are killed."""
 CLEAN_S = 5.0

@@ -14,8 +14,6 @@ from atta.errors import ConfigError
 from atta.train.config import TrainConfig
 from atta.wire.clusterfile import check_address
 
-__all__ = ["INTERFACE", "Nodes", "interface_towards"]
-
 INTERFACE = "GLOO_SOCKET_IFNAME"
 
 

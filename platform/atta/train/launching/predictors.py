@@ -37,8 +37,6 @@ from atta.train.settings.predict import PredictConfig
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["PredictReport", "predict_as"]
-
 END_S = 10.0
 """How long other processes may take to end after one has failed; then they are killed."""
 _LOOK_S = 0.5

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError, DataError, NonFiniteError, WrongDatasetError
 
-__all__ = ["Attempts"]
-
 
 @dataclass
 class Attempts:

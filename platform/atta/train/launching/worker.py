@@ -34,8 +34,6 @@ from atta.train.strategies import STRATEGIES
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["main", "run"]
-
 
 def run(
     config: TrainConfig,

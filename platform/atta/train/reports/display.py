@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from atta.observe.printable import printable
 
-__all__ = ["TRAINING_BEGINS", "Display"]
-
 TRAINING_BEGINS = "training begins"
 """What strategies say that report their first epoch only in the end."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from atta.errors import NonFiniteError
 from atta.train.reports.rows import RowReport
 
-__all__ = ["ACCURACY", "PHASES", "SERVER_PHASES", "EpochReport", "Watched", "best_epoch", "stalled"]
-
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Phases of strategies with mini-batches, in seconds per epoch, mean over trainers.
 

@@ -12,8 +12,6 @@ from atta.observe.metrics import serve_metrics
 from atta.train.reports.epochs import EpochReport
 from atta.wire.clusterfile import listening_at
 
-__all__ = ["TrainingCollector", "exporting"]
-
 
 class TrainingCollector(Collector):
     """Turns the latest epoch's figures into metrics. Before the first epoch ends there is only what is trained."""

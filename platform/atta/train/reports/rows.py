@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["LayerRows", "RowReport"]
-
 
 @dataclass(frozen=True)
 class LayerRows:

@@ -10,8 +10,6 @@ from atta.cli.output import DURATION, quiet_option
 from atta.cli.work import say
 from atta.errors import ConfigError
 
-__all__ = ["COMMANDS"]
-
 
 @click.command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")

@@ -10,8 +10,6 @@ from html import escape
 
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["SHOWN", "TrainerHistory", "curve", "figures_of"]
-
 SHOWN = ("loss", "val_accuracy", "seeds_per_second", "epoch_seconds")
 """What has a curve, in this order."""
 MOST_EPOCHS = 1000

@@ -18,8 +18,6 @@ from atta.observe.answering import run_aside
 from atta.wire.clusterfile import listening_at
 from atta.wire.security.roles import METRICS
 
-__all__ = ["daemon_page"]
-
 log = structlog.get_logger("atta.daemon")
 OPTION = "--dashboard"
 INTERVAL_S = 2.0

@@ -12,8 +12,6 @@ from atta.cli.work import size
 from atta.client.rates import DaemonRates, received_from
 from atta.observe.figures import of_all_layers
 
-__all__ = ["MOST_LINKS", "MOST_SESSIONS", "View", "page"]
-
 MOST_SESSIONS = 500
 """Sessions of a daemon that are shown."""
 MOST_LINKS = 100

@@ -10,8 +10,6 @@ from wsgiref.simple_server import WSGIServer
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener
 
-__all__ = ["PATHS", "application", "server"]
-
 PATHS = ("/", "/trace")
 """What there is."""
 

@@ -14,8 +14,6 @@ from atta.cli.cluster.dashboard.curves import MOST_CHARACTERS, TrainerHistory, f
 from atta.cli.cluster.dashboard.page import View
 from atta.client.watch import Watch
 
-__all__ = ["Watching"]
-
 SCRAPE_S = 2.0
 """How long a trainer may take to answer."""
 

@@ -17,8 +17,6 @@ from atta.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from atta.cli.cluster.rendering.plan import DeploymentPlan
 
-__all__ = ["COMMANDS"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from atta.cli.cluster.rendering.plan import GRACE_S, DeploymentPlan
 
-__all__ = ["CALLER_FILES", "DAEMON_FILES", "DATA", "KubernetesPlan", "documents"]
-
 CONFIG, TLS, DATA = "/etc/atta", "/etc/atta-tls", "/data"
 CLUSTER = f"{CONFIG}/cluster.toml"
 DAEMON_FILES = ("ca.pem", "daemon.pem", "daemon.key")

@@ -9,8 +9,6 @@ from atta.errors import ConfigError
 from atta.partition.parts.needs import Needs
 from atta.wire.clusterfile import check_address
 
-__all__ = ["DRAIN_S", "GRACE_S", "DeploymentPlan", "bracketed"]
-
 DRAIN_S = 30
 """How long daemons let sessions go on when an engine stops them."""
 GRACE_S = 60

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from atta.cli.cluster.rendering.plan import DeploymentPlan
 
-__all__ = ["sbatch"]
-
 _SCRIPT = """\
 #!/bin/bash
 # Daemons and trainers of a run, for: sbatch FILE. Edit what your site does otherwise.

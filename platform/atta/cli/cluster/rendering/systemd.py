@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from atta.cli.cluster.rendering.plan import GRACE_S, DeploymentPlan, bracketed
 from atta.errors import ConfigError
 
-__all__ = ["CLUSTER", "units"]
-
 CLUSTER = "/etc/atta/cluster.toml"
 _UNIT = """\
 # Runs on {host}. Copy it to /etc/systemd/system there, and cluster.toml to /etc/atta on every machine.

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["as_yaml"]
-
 _PLAIN = re.compile(r"(--)?[A-Za-z/][A-Za-z0-9_./-]*")
 _SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))

@@ -13,8 +13,6 @@ import click
 from atta.cli.output import DURATION, echo, json_option, quiet_option, write_json
 from atta.errors import ConfigError
 
-__all__ = ["COMMANDS"]
-
 
 @click.command()
 @click.argument("target", metavar="CLUSTER")

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from atta.wire.parts import Addresses, replicas_of
 
-__all__ = ["Phase", "Restart", "Seen", "in_order", "not_seen", "refusal", "refusals", "waiting_first"]
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:

@@ -17,8 +17,6 @@ from atta.observe.machine.host import machine_id
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["LocalProcess", "RunningFleet", "is_gone"]
-
 ANSWER_S = 5.0
 """How long a daemon may take to answer."""
 COMMAND_S = 60.0

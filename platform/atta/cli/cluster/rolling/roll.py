@@ -19,8 +19,6 @@ from atta.cli.cluster.rolling.plan import (
 from atta.errors import AttaError, ConfigError
 from atta.wire.parts import Addresses
 
-__all__ = ["Fleet", "Roll", "Rolled"]
-
 LOOK_S = 0.2
 """How long to wait between two looks at a daemon."""
 

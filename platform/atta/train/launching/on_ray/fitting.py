@@ -28,8 +28,6 @@ from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
 
-__all__ = ["fit"]
-
 log = logging.getLogger(__name__)
 
 ROOM_S = 120.0

@@ -27,8 +27,6 @@ from atta.train.launching.on_ray.table import AddressTable, DaemonPlace
 from atta.wire.clusterfile import write_cluster
 from atta.wire.named import NAMESPACE
 
-__all__ = ["DaemonKeeper", "Registry", "TrainerKeeper"]
-
 LOOK_S = 0.5
 """How often a keeper looks at its daemon and announces it."""
 ANSWER_S = 5.0

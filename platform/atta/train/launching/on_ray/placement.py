@@ -11,8 +11,6 @@ from atta.errors import ConfigError
 from atta.partition.parts.needs import Needs
 from atta.samplers.seed_plan import home_of
 
-__all__ = ["Rank", "bundles", "check_name", "home_nodes", "ranks_on"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 

@@ -8,8 +8,6 @@ from enum import Enum
 
 from atta.errors import ConfigError
 
-__all__ = ["Backoff", "Care", "NextStep"]
-
 
 @dataclass(frozen=True)
 class Backoff:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from atta.errors import ConfigError
 from atta.wire.clusterfile import check_address
 
-__all__ = ["AddressTable", "DaemonPlace"]
-
 SILENT_S = 5.0
 """A daemon that has not been announced for this long has no address: perhaps its machine is lost."""
 

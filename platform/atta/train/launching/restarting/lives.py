@@ -8,8 +8,6 @@ from enum import Enum
 import atta.errors
 from atta.errors import AttaError
 
-__all__ = ["Lives", "Verdict"]
-
 
 class Verdict(Enum):
     """What follows from the end of a trainer."""

@@ -14,8 +14,6 @@ from atta.observe.printable import first_line
 from atta.train.launching.nodes import Nodes
 from atta.train.meeting.notes import Notes
 
-__all__ = ["MeetingPlace"]
-
 _SILENT_S = 60.0
 """A machine that is silent for so long has gone."""
 _SIGN_S = 2.0

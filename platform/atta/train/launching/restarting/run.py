@@ -21,8 +21,6 @@ from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting.lives import Lives, Verdict
 from atta.train.launching.restarting.place import MeetingPlace
 
-__all__ = ["MEETING", "run_restarting"]
-
 MEETING = "ATTA_MEETING"
 """Tells a trainer where it meets the others, as JSON: ``address``, ``run`` and ``life``."""
 _LOOK_S = 0.1
