@@ -23,7 +23,7 @@ from atta.bench.lab.netlab import NetLab
 from atta.bench.lab.platform_run import cache_options, run_atta
 from atta.bench.lab.workload import BenchWorkload
 from atta.bench.output import document
-from atta.cli.security.openssl import make_authority, make_certificate
+from atta.cli.cert import make_authority, make_certificate
 from bench.record import command, head, parser_of, rows_of, write
 
 BOUND = 0.7

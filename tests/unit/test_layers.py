@@ -40,7 +40,7 @@ PURE = (
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
     "atta.bench.lab.chaos.invariants",
-    "atta.cli.cluster.rolling.plan",
+    "atta.cli.cluster.rolling",
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (

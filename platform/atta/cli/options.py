@@ -85,6 +85,7 @@ class StrategyCommand(GroupedCommand):
         self.strategies = strategies
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the strategy for help, and tell where a setting belongs."""
         try:
             given = self.make_parser(ctx).parse_args(list(args))[0]
         except click.NoSuchOption as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from atta.cli.output import echo, printer, write_json
-from atta.cli.work import size as size_text
+from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.observe.machine.memory import total_bytes

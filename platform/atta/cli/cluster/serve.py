@@ -73,7 +73,7 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
         config = dataclasses.replace(config, data=str(here))
     with contextlib.ExitStack() as page:
         if dashboard:
-            from atta.cli.cluster.dashboard.daemon_page import daemon_page
+            from atta.cli.cluster.dashboard import daemon_page
 
             page.enter_context(daemon_page(config, dashboard, peers))
         run(config)

@@ -123,7 +123,7 @@ def _state(answer: DaemonAnswer[Description]) -> Text:
 
 
 def _figures(daemon: DaemonRates, now: datetime) -> list[str]:
-    from atta.cli.work import duration, size
+    from atta.cli.output import duration, size
 
     counters = daemon.sample.counters
     since = _up_since(counters, now)

@@ -11,9 +11,19 @@ from typing import Any
 import click
 from rich.table import Table
 
-from atta.cli.output import COLUMNS, INTS, echo, json_option, printer, quiet_option, write_json
-from atta.cli.work import overwrite_option, say, work_progress
-from atta.cli.work import size as size_text
+from atta.cli.output import (
+    COLUMNS,
+    INTS,
+    echo,
+    json_option,
+    overwrite_option,
+    printer,
+    quiet_option,
+    say,
+    work_progress,
+    write_json,
+)
+from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.partition.cutting.quality import missed_lines
 from atta.partition.dataset import Dataset

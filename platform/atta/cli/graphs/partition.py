@@ -21,18 +21,21 @@ from atta.cli.output import (
     NAMES,
     RATE,
     SIZE,
+    duration,
     echo,
     json_option,
+    overwrite_option,
     plot_option,
     printer,
     quiet_option,
     refuse_given,
+    say,
     teller,
+    work_progress,
     write_json,
 )
+from atta.cli.output import size as size_text
 from atta.cli.strategy import plan_strategy
-from atta.cli.work import duration, overwrite_option, say, work_progress
-from atta.cli.work import size as size_text
 from atta.errors import ConfigError
 from atta.observe.machine.memory import total_bytes
 from atta.partition.cutting.plan import METHODS as PLANNED

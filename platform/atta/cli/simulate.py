@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +25,16 @@ from atta.cli.output import (
     teller,
     write_json,
 )
-from atta.cli.simulate.pipeline import run_pipeline
-from atta.cli.simulate.sizing import OPTIONS as SIZING
-from atta.cli.simulate.sizing import check_sizing, run_sizing, sizing_options
+from atta.cli.sizing import OPTIONS as SIZING
+from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named
 from atta.simulate.pipeline.scenario import PipelineScenario
 
 if TYPE_CHECKING:
     from atta.simulate import Profile, Scenario
-
-__all__ = ["COMMANDS"]
-
+    from atta.simulate.pipeline.run import PipelineOutcome
+    from atta.simulate.pipeline.scenario import PipelineScenario
 
 _SWEPT = (
     "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
@@ -331,3 +330,27 @@ def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) 
 
 
 COMMANDS = [simulate]
+
+
+def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bool) -> None:
+    """Simulate a pipeline, and show what it did."""
+    from atta.simulate.pipeline.run import simulate_pipeline
+
+    outcome = simulate_pipeline(scenario)
+    if not quiet and json_file != "-":
+        _print_pipeline(scenario, outcome)
+    plain = asdict(scenario) | {"link": None if scenario.link == float("inf") else scenario.link}
+    write_json(json_file, {"schema": 1, "scenario": plain, "outcome": asdict(outcome)})
+
+
+def _print_pipeline(scenario: PipelineScenario, outcome: PipelineOutcome) -> None:
+    later = outcome.epoch_s[1:] or outcome.epoch_s
+    printer().print(
+        f"{scenario.mode}: {sum(later) / len(later):.4g} s per epoch after the first ({outcome.epoch_s[0]:.4g} s); rows at "
+        f"most {outcome.oldest} epochs old"
+    )
+    printer().print(
+        f"{outcome.workers} workers, {100 * outcome.working:.0f} % of their time at work; "
+        f"trainers busy {100 * outcome.busy:.0f} %; "
+        f"{outcome.relaunched} tasks relaunched, {outcome.lost} workers lost, {outcome.ignored} results ignored"
+    )
