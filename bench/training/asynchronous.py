@@ -26,15 +26,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import atta
-from atta.bench.output import document
-from atta.bench.strategies import StopPattern, StrategiesBench
-from atta.bench.train.straggler import trainer_process
-from atta.cli.variants import VARIANT
 from atta.partition.generate import GenerateOptions
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.dorylus import measure_dorylus
-from bench.training.graphs import SPLITS, partitioned
-from bench.training.rounds import Round, measured, median, quotients, verdict, verdict_rows
+from atta_bench.commands.variants import VARIANT
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.strategies import StopPattern, StrategiesBench
+from atta_bench.train.straggler import trainer_process
+from atta_bench.training.dorylus import measure_dorylus
+from atta_bench.training.graphs import SPLITS, partitioned
+from atta_bench.training.rounds import Round, measured, median, quotients, verdict, verdict_rows
 
 SBM = GenerateOptions(
     nodes=10_000, edges=200_000, features=32, classes=20, communities=200, inter=0.45, signal=0.6, **SPLITS

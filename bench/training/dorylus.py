@@ -8,15 +8,14 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from atta.bench.output import document
-from atta.bench.strategies import StrategiesBench
-from atta.cli.variants import VARIANT
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
 from atta.train.planning.value import PriceList, value_of
-from bench.record import head, rows_of, write
-from bench.training.graphs import SPLITS, partitioned
-from bench.training.rounds import Figures, Round, measured, median, quotients, verdict, verdict_rows
+from atta_bench.commands.variants import VARIANT
+from atta_bench.record import document, head, rows_of, write
+from atta_bench.strategies import StrategiesBench
+from atta_bench.training.graphs import SPLITS, partitioned
+from atta_bench.training.rounds import Figures, Round, measured, median, quotients, verdict, verdict_rows
 
 __all__ = ["MODES", "add_value", "dorylus_bench", "measure_dorylus", "record_values"]
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import atta
-from atta.bench.lab.workload import ints
-from atta.bench.results import BenchReport
 from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from bench.record import command, parser_of, write_report
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, parser_of, write_report
+from atta_bench.results import BenchReport
 
 MODULE = "bench.training.memory"
 TRAINERS, CO_BATCHES, HIDDEN = 4, 2, 64

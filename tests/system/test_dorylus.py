@@ -24,11 +24,11 @@ import atta
 from atta.errors import AttaError, ConfigError
 from atta.partition import partition_graph
 from atta.train import TrainConfig, fit
+from atta.train.dorylus.faults import FAULTS_VARIABLE
+from atta.train.dorylus.progress import stages_of
+from atta.train.dorylus.trainer import IntervalTrainer
+from atta.train.dorylus.workers import WorkerPool
 from atta.train.reports.epochs import EpochReport
-from atta.train.steps.pipeline.decisions.stages import stages_of
-from atta.train.steps.pipeline.links.faults import FAULTS_VARIABLE
-from atta.train.steps.pipeline.links.pool import ProcessPool
-from atta.train.steps.pipeline.trainer import IntervalTrainer
 from atta.train.strategies import STRATEGIES
 from tests.system.cuts import trainers_of, weights
 from tests.system.test_digest_async import graph  # noqa: F401 - a fixture
@@ -171,20 +171,20 @@ def test_workers_that_are_killed_or_slow_change_no_bit(
 ) -> None:  # fmt: skip
     with atta.local(parts_of(graph, 1), threads=1) as cluster:
         wanted, _ = train_alone(cluster, epochs=300)
-        pools: list[ProcessPool] = []
-        fill = ProcessPool._fill
+        pools: list[WorkerPool] = []
+        fill = WorkerPool._fill
 
-        def noted(pool: ProcessPool) -> None:
+        def noted(pool: WorkerPool) -> None:
             pools.append(pool)
             fill(pool)
 
-        monkeypatch.setattr(ProcessPool, "_fill", noted)
+        monkeypatch.setattr(WorkerPool, "_fill", noted)
         killed: list[int] = []
 
         def kill() -> None:
             """Stop a worker for a second, then kill another one."""
-            if eventually(lambda: bool(pools) and len(pools[0]._desk.connected) == 2, 60):
-                slow, lost = (pools[0]._processes[number].pid for number in pools[0]._desk.connected)
+            if eventually(lambda: bool(pools) and len(pools[0].connected) == 2, 60):
+                slow, lost = (pools[0]._processes[number].pid for number in pools[0].connected)
                 os.kill(slow, signal.SIGSTOP)
                 time.sleep(1.2)  # more than the timeout, so another worker does its task
                 with contextlib.suppress(ProcessLookupError):  # on a busy machine it may have taken too long

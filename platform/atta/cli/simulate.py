@@ -29,12 +29,11 @@ from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named
-from atta.simulate.pipeline.scenario import PipelineScenario
+from atta.simulate.pipeline import PipelineScenario
 
 if TYPE_CHECKING:
     from atta.simulate import Profile, Scenario
-    from atta.simulate.pipeline.run import PipelineOutcome
-    from atta.simulate.pipeline.scenario import PipelineScenario
+    from atta.simulate.pipeline import PipelineOutcome, PipelineScenario
 
 _SWEPT = (
     "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
@@ -234,7 +233,7 @@ def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[
 def _run(scenarios: Mapping[str, Scenario], option: str, source: str, json_file: str | None, *, quiet: bool) -> None:
     """Simulate the scenarios of a sweep, or the only one, and show their figures."""
     from atta.simulate import simulate
-    from atta.simulate.display import SimulatedRun, document, table
+    from atta.simulate.cluster import SimulatedRun, document, table
 
     runs = [SimulatedRun(label, scenario, simulate(scenario)) for label, scenario in scenarios.items()]
     if not quiet:
@@ -334,7 +333,7 @@ COMMANDS = [simulate]
 
 def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bool) -> None:
     """Simulate a pipeline, and show what it did."""
-    from atta.simulate.pipeline.run import simulate_pipeline
+    from atta.simulate.pipeline import simulate_pipeline
 
     outcome = simulate_pipeline(scenario)
     if not quiet and json_file != "-":

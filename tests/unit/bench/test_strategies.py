@@ -9,10 +9,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from atta.bench.lab.netlab import bits_per_s
-from atta.bench.lab.processes import Measured, Usage
-from atta.bench.results import BenchReport
-from atta.bench.strategies import (
+from atta.cli.main import cli
+from atta.errors import ConfigError, UnknownNameError
+from atta.train.reports.epochs import EpochReport
+from atta_bench.commands.variants import SHARE, VARIANT
+from atta_bench.lab.netlab import bits_per_s
+from atta_bench.lab.processes import Measured, Usage
+from atta_bench.results import BenchReport
+from atta_bench.strategies import (
     STRATEGIES,
     StrategiesBench,
     Variant,
@@ -21,11 +25,7 @@ from atta.bench.strategies import (
     external_rate,
     figures,
 )
-from atta.bench.train.run import Trained
-from atta.cli.main import cli
-from atta.cli.variants import SHARE, VARIANT
-from atta.errors import ConfigError, UnknownNameError
-from atta.train.reports.epochs import EpochReport
+from atta_bench.train.run import Trained
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.train import TrainConfig
-from atta.train.planning.explain import advise
+from atta.train.planning.explain import advise, forecasts
 from atta.train.planning.forecast import Forecast
-from atta.train.planning.ranking import forecasts
-from atta.train.planning.rates import Machines, PlannedModel, Rates
-from atta.train.planning.sizes import Expansion, MeanBatch, ServerWork, Sizes
+from atta.train.planning.sizes import Expansion, Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
 
 MODEL = PlannedModel("sage", layers=3, hidden=10, inputs=20)
 MACHINES = Machines(2, 2)

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from atta.errors import DataError
 from atta.train.planning.count import Question, Servers, count_sizes
-from atta.train.planning.explain import advise
+from atta.train.planning.explain import advise, forecasts, recorded_losses
 from atta.train.planning.forecast import Forecast, Forecaster
-from atta.train.planning.losses import recorded_losses
-from atta.train.planning.ranking import forecasts
-from atta.train.planning.rates import Machines
+from atta.train.planning.sizes import Machines
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions, Published
 from atta.train.stale.decisions.digest import DigestDecisions
 from atta.train.stale.decisions.pipegcn import PipeGcnDecisions

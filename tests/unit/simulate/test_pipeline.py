@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from atta.cli.simulate import simulate
 from atta.errors import AttaError, ConfigError
-from atta.simulate.pipeline.run import PipelineOutcome, simulate_pipeline
-from atta.simulate.pipeline.scenario import PipelineScenario
+from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, simulate_pipeline
 
 
 def run(**options: Any) -> PipelineOutcome:

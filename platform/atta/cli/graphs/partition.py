@@ -11,9 +11,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.bench.partition.compare import compare, explain
-from atta.bench.partition.compare import plot as plot_methods
-from atta.cli.bench.measuring import hand_out
+from atta.cli.figures import hand_out
+from atta.cli.graphs.compare import compare, explain
+from atta.cli.graphs.compare import plot as plot_methods
 from atta.cli.options import GroupedCommand, config_option
 from atta.cli.output import (
     DURATION,

@@ -13,10 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from atta.train.cooperative.memory import ModelShape, Size, step_bytes
-from atta.train.planning.rates import Machines, PlannedModel, Rates
-from atta.train.planning.sizes import MeanBatch, ServerWork, Sizes
-
-__all__ = ["Forecast", "Forecaster"]
+from atta.train.planning.sizes import Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
 
 
 @dataclass(frozen=True)

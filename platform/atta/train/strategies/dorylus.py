@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import torch
 
     import atta
-    from atta.train.steps.pipeline.trainer import IntervalTrainer
+    from atta.train.dorylus.trainer import IntervalTrainer
 
 __all__ = ["STRATEGY"]
 
 
 def _trainer(settings: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> IntervalTrainer:
-    from atta.train.steps.pipeline.trainer import IntervalTrainer
+    from atta.train.dorylus.trainer import IntervalTrainer
 
     return IntervalTrainer(settings, cluster, device)
 
