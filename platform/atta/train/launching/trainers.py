@@ -63,7 +63,9 @@ def run_trainers(
     place = MeetingPlace(nodes, MEETING_S)
     ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
     lives = Lives(ranks, alone)
-    signs = contextlib.nullcontext({}) if alone else watched(folder, ranks, limit_s, START_S)
+    signs: contextlib.AbstractContextManager[dict[int, float]] = contextlib.nullcontext({})
+    if not alone:
+        signs = watched(folder, ranks, limit_s, START_S)
     with (
         _signals_raised(),
         nodes.interface_named(),
@@ -151,7 +153,7 @@ class _Processes:
 
     def start(self, rank: int, life: int) -> None:
         """Start a trainer, in a session of its own: Ctrl-C is for this process."""
-        meeting = {"address": self._place.address, "run": self._place.run}
+        meeting: dict[str, Any] = {"address": self._place.address, "run": self._place.run}
         if self._may_start_again:
             meeting["life"] = life
         place = Rank(rank, self._world, rank - self._ranks.start, len(self._ranks))
