@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.errors import DataError
-from atta.observe.machine.tether import tethered
+from atta.observe.machine.ending import tethered
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.dgl.tensors import TypeNames, add_tensor, edge_tensor, table_names
 from atta.partition.importers.reading.edges import add_edges

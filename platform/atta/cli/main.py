@@ -39,7 +39,7 @@ _MODULES = {
     "token": "token",
     "cert": "cert",
     "train": "train",
-    "worker": "cluster.worker",
+    "worker": "train",
     "check": "predict",
     "predict": "predict",
     "simulate": "simulate",

@@ -29,9 +29,8 @@ from atta.train.checkpoint import (
     save_checkpoint,
     save_rank,
 )
-from atta.train.reports.display import Display
+from atta.train.reports.display import Display, exporting
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
-from atta.train.reports.export import exporting
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed, parse_logger, patience_of

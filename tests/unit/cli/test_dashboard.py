@@ -31,8 +31,8 @@ from atta.cli.main import cli
 from atta.client.rates import DaemonRates, Sample, SessionRates
 from atta.errors import ConfigError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
+from atta.train.reports.display import TrainingCollector
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.export import TrainingCollector
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "link"}

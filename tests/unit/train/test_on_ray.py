@@ -185,7 +185,7 @@ def test_a_named_target_without_ray_says_what_to_install(monkeypatch: pytest.Mon
 def test_a_tethered_program_ends_with_its_parent() -> None:
     """The parent is killed; its child, which would run for a minute, holds the pipe open until it ends."""
     program = (
-        "import subprocess, sys, os, signal; from atta.observe.machine.tether import tethered;"
+        "import subprocess, sys, os, signal; from atta.observe.machine.ending import tethered;"
         "subprocess.Popen(tethered(('-c', 'import time; print(1, flush=True); time.sleep(60)')));"
         "sys.stdin.read(1); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -20,7 +20,7 @@ from atta.cli.output import DURATION, echo, json_option, quiet_option, write_jso
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all
 from atta.errors import AttaError, ConfigError, UnavailableError
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, NonFiniteError
 from atta.observe.machine.ending import end_with_parent, heed_interrupts
-from atta.observe.machine.heap import keep_freed
+from atta.observe.machine.memory import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
 from atta.train.launching.trainers import MEETING
