@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from atta import _native
-from atta.cli.security.openssl import make_authority
+from atta.cli.cert import make_authority
 from atta.daemon.links import listening
 from atta.daemon.links.attaching import Attaching, _connected
 from atta.daemon.links.links import DaemonLinks

@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from structlog.testing import capture_logs
 
-from atta.cli.security.openssl import make_certificate
+from atta.cli.cert import make_certificate
 from atta.daemon.security.admission import Admitted, Refusal, Refused
 from atta.daemon.security.audit import EVERY_S, AuditLines
 from atta.daemon.security.certificates import end_of

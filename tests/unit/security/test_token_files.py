@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from atta.cli.security.token import token as command
+from atta.cli.token import token as command
 from atta.daemon.security.admission import Admitted, Proof, Refused
 from atta.daemon.security.guard import CallGuard
 from atta.daemon.security.renewal import WatchedTokens

@@ -12,7 +12,7 @@ from atta.daemon.services.handling import Context, Handler
 from atta.daemon.services.jobs import JobBoard
 from atta.errors import ConfigError
 from atta.observe.figures import JobFigures, ProcessFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import control_pb2
 from atta.wire.contract import Contract
