@@ -27,14 +27,14 @@ import grpc
 import numpy as np
 
 from atta.errors import AttaError
-from atta.protos.v1 import kv_pb2
+from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
-from atta.wire.messages.bulk import PULL_DATA
+from atta.wire.messages.bulk import ROWS_VALUES
 from bench.transport.senders import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
 GB = 1e9
-_PULL = "KvService.Pull"
+_PULL = "TableService.Pull"
 _REQUESTS = 8  # different ones, asked for in turn
 _WARM_UP = 3
 _CPU_CLOCK = 2  # above it stands the complement of a pid: Linux' clock of that process, see clock_getcpuclockid(3)
@@ -102,9 +102,7 @@ Pull = Callable[[np.ndarray], None]
 
 
 def _request(rows: np.ndarray) -> Any:
-    request = kv_pb2.PullRequest()
-    request.pulls.add(rows=rows.tobytes())
-    return request
+    return table_pb2.PullRowsRequest(rows=rows.tobytes(), narrow_rows=True)
 
 
 @contextmanager
@@ -114,7 +112,7 @@ def pull_sync(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
 
         def pull(rows: np.ndarray) -> None:
             for bulk in method(_request(rows), timeout=DEADLINE_S):
-                target.place(bulk.message.first_row, bulk.payloads[PULL_DATA])
+                target.place(bulk.message.first_row, bulk.payloads[ROWS_VALUES])
 
         yield pull
 
@@ -125,7 +123,7 @@ def pull_aio(config: ReceiverConfig, target: Target) -> Iterator[Pull]:
 
     async def share(channel: Any, first: int, rows: np.ndarray) -> None:
         async for bulk in rpc.stub(channel, _PULL)(_request(rows), timeout=DEADLINE_S):
-            target.place(first + bulk.message.first_row, bulk.payloads[PULL_DATA])
+            target.place(first + bulk.message.first_row, bulk.payloads[ROWS_VALUES])
 
     async def pull(channels: list[Any], rows: np.ndarray) -> None:
         bounds = np.linspace(0, len(rows), len(channels) + 1).astype(int).tolist()
@@ -146,7 +144,7 @@ async def _channels(port: int, count: int) -> list[Any]:
     found: dict[Any, Any] = {}
     for _ in range(_CONNECTIONS):
         channel = grpc.aio.insecure_channel(f"{HOST}:{port}", options=options)
-        call = rpc.stub(channel, _PULL)(kv_pb2.PullRequest(), timeout=DEADLINE_S)
+        call = rpc.stub(channel, _PULL)(table_pb2.PullRowsRequest(), timeout=DEADLINE_S)
         # Initial metadata would be enough, but grpc 1.85 sometimes loses it when a stream is empty.
         who = dict(await call.trailing_metadata())["pid"]
         if who in found:

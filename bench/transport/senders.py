@@ -4,7 +4,7 @@
     4194304}'
 
 A sender prints "ready PORT" and answers until its standard input ends. All gather with Atta's kernel on one thread,
-which makes the next message while one is being sent. Those of gRPC answer ``KvService.Pull`` as daemons do, in messages
+which makes the next message while one is being sent. Those of gRPC answer ``TableService.Pull`` as daemons do, in messages
 packed by hand.
 """
 
@@ -26,12 +26,10 @@ from typing import Any
 import grpc
 import numpy as np
 
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import TurnPool
-from atta.daemon.services.data import DataService
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import DataService, TurnPool
 from atta.daemon.services.rooms import AnswerRoom
-from atta.protos.v1 import kv_pb2
+from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
 from atta.wire.messages import bulk
@@ -85,9 +83,9 @@ class Source:
         return ((at, rows[at : at + self._step]) for at in range(0, len(rows), self._step))
 
     def chunk(self, first: int, rows: np.ndarray) -> bytes:
-        """A serialised ``PullChunk``, put together with one copy."""
-        head = kv_pb2.PullChunk(pull=0, first_row=first, rows=len(rows))
-        return kernels.pack_rows(bulk.prefix(head, bulk.PULL_DATA, len(rows) * self.row_bytes), [self.table], rows)
+        """A serialised ``RowsChunk``, put together with one copy."""
+        head = table_pb2.RowsChunk(first_row=first, rows=len(rows))
+        return kernels.pack_rows(bulk.prefix(head, bulk.ROWS_VALUES, len(rows) * self.row_bytes), [self.table], rows)
 
     def plain(self, _: int, rows: np.ndarray) -> bytes:
         """The bytes of the rows."""
@@ -114,7 +112,7 @@ def _options(config: SenderConfig) -> list[tuple[str, Any]]:
 
 
 def _asked(request: Any) -> np.ndarray:
-    return as_array(request.pulls[0].rows if request.pulls else b"", wide=False)
+    return bulk.as_array(request.rows, wide=False)
 
 
 def send_sync(source: Source, config: SenderConfig) -> None:
@@ -124,7 +122,7 @@ def send_sync(source: Source, config: SenderConfig) -> None:
         return source.in_turn(source.chunk, _asked(request))
 
     server = grpc.server(ThreadPoolExecutor(_HANDLERS), options=_options(config))
-    server.add_generic_rpc_handlers((rpc.handlers("KvService", {"Pull": pull}),))
+    server.add_generic_rpc_handlers((rpc.handlers("TableService", {"Pull": pull}),))
     port = server.add_insecure_port(f"{HOST}:{config.port}")
     server.start()
     _ready(port)
@@ -147,7 +145,7 @@ def send_aio(source: Source, config: SenderConfig) -> None:
 
     async def serve() -> None:
         server = grpc.aio.server(options=_options(config))
-        server.add_generic_rpc_handlers((rpc.handlers("KvService", {"Pull": pull}),))
+        server.add_generic_rpc_handlers((rpc.handlers("TableService", {"Pull": pull}),))
         port = server.add_insecure_port(f"{HOST}:{config.port}")
         await server.start()
         _ready(port)
@@ -167,7 +165,7 @@ def send_flight(source: Source, config: SenderConfig) -> None:
 
     class Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
         def do_get(self, context: Any, ticket: Any) -> Any:
-            return flight.GeneratorStream(schema, self._batches(as_array(ticket.ticket, wide=False)))
+            return flight.GeneratorStream(schema, self._batches(bulk.as_array(ticket.ticket, wide=False)))
 
         def _batches(self, rows: np.ndarray) -> Iterator[Any]:
             for data in source.in_turn(source.plain, rows):
@@ -185,7 +183,7 @@ def send_tcp(source: Source, config: SenderConfig) -> None:
     def answer(connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as requests:
             while head := requests.read(ROW_COUNT.size):
-                rows = as_array(requests.read(4 * ROW_COUNT.unpack(head)[0]), wide=False)
+                rows = bulk.as_array(requests.read(4 * ROW_COUNT.unpack(head)[0]), wide=False)
                 for data in source.in_turn(source.plain, rows):
                     connection.sendall(data)
 

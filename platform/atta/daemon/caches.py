@@ -20,8 +20,8 @@ from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
 from atta.daemon.filling.pieces import FillPiece, PieceQueue
 from atta.daemon.filling.rows import row_pieces
 from atta.daemon.filling.source import FillSource
-from atta.daemon.links.links import DaemonLinks
 from atta.daemon.loading import OpenedData
+from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.cache import EdgeCache, RowCache

@@ -29,17 +29,15 @@ from atta.daemon.durable.neighbours import Neighbours
 from atta.daemon.durable.opening import journal_of, open_journal, open_store, tables_about, tables_folder
 from atta.daemon.engine.engine import Engine
 from atta.daemon.limits import grpc_options
-from atta.daemon.links.links import DaemonLinks
 from atta.daemon.live.service import UpdateService
 from atta.daemon.live.versions import LiveVersions
 from atta.daemon.loading import OpenedData
-from atta.daemon.peers.addresses import PeerAddresses
-from atta.daemon.peers.chunks import CHUNK_BYTES, moved_at_once
-from atta.daemon.peers.peers import Peers
-from atta.daemon.peers.turns import MessageTurns, TurnPool
+from atta.daemon.peers.connection import PeerAddresses
+from atta.daemon.peers.links import DaemonLinks
+from atta.daemon.peers.peers import CHUNK_BYTES, Peers, moved_at_once
 from atta.daemon.security.security import DaemonSecurity
 from atta.daemon.services.control import ControlService
-from atta.daemon.services.data import GraphService, KvService
+from atta.daemon.services.data import GraphService, KvService, TurnPool
 from atta.daemon.services.debts import Debts
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.jobs import JobBoard
@@ -122,20 +120,19 @@ class Daemon:
         )
         self._versions = LiveVersions(config.data, store, shard, cache, edges, resident=resident)
         self._updates = UpdateService(self._versions)
-        self._serving, turns = TurnPool(config.threads, "atta-serve"), MessageTurns()
+        self._serving = TurnPool(config.threads, "atta-serve")
         self._sessions = SessionService(
             config, self._engine, config.listen, self._versions, debts=debts, guard=guard, files=self._files
         )
         self._jobs = JobBoard(time.monotonic)
         answers = self._answers = AnswerRoom(config.answer_bytes, 3 * CHUNK_BYTES, debts)
-        graph = partial(GraphService, shard, self._serving, turns, config.listen)
+        graph = partial(GraphService, shard, self._serving, config.listen)
         self._graph = graph(answers=answers, versions=self._versions)
         at_once = moved_at_once(config.threads)
         self._kv = KvService(
             store,
             self._dataset.dataset_id,
             self._serving,
-            turns,
             address=config.listen,
             at_once=at_once,
             answers=answers,

@@ -36,10 +36,10 @@ from atta.wire.messages.bulk import (
     BEGIN_REPLY,
     CREATE_REQUEST,
     GRADIENT_REQUEST,
-    PULL_CHUNK,
+    PULL_REPLY,
     PUSH_REQUEST,
     ROWS_CHUNK,
-    SAMPLE_CHUNK,
+    SAMPLE_REPLY,
     WEIGHTS_REPLY,
 )
 from atta.wire.messages.fields import ARRAYS_BYTES, check_fields, check_size
@@ -47,22 +47,6 @@ from atta.wire.messages.stubs import MethodStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-
-__all__ = [
-    "ACCESS",
-    "MAX_MESSAGE_BYTES",
-    "METHODS",
-    "Bulk",
-    "RpcMethod",
-    "answered",
-    "channel_options",
-    "client_options",
-    "error_from",
-    "handlers",
-    "status_of",
-    "stub",
-    "understanding",
-]
 
 ACCESS = "access refused: "
 """How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
@@ -157,15 +141,14 @@ METHODS: dict[str, RpcMethod] = {
     **_table(
         "GraphService",
         Bound.DATA,
-        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, SAMPLE_CHUNK),
-        SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, SAMPLE_CHUNK),
+        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleReply, False, SAMPLE_REPLY),
         Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
         Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
     ),
     **_table(
         "KvService",
         Bound.DATA,
-        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, PULL_CHUNK),
+        Pull=(kv_pb2.PullRequest, kv_pb2.PullReply, False, PULL_REPLY),
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(

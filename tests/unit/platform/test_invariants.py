@@ -18,10 +18,10 @@ import pytest
 from atta.daemon.engine.arenas import Gaps
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session, SessionRequest
 from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.peers import hedges, underway
-from atta.daemon.peers.hedges import Hedges
-from atta.daemon.peers.turns import MessageTurns
+from atta.daemon.peers import underway
+from atta.daemon.peers import watching as hedges
 from atta.daemon.peers.underway import Pull, PullsUnderWay
+from atta.daemon.peers.watching import Hedges
 
 
 def breaks(machine: Any, damage: Callable[[Any], object], words: str) -> None:
@@ -150,30 +150,6 @@ def test_hedges(damage: Callable[[Any], object], words: str) -> None:
     for _ in range(hedges.ENOUGH):
         policy.answered("Pull", 0.1)
     breaks(policy, damage, words)
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda t: t._sending.update(a=3), "3 messages are being sent"),
-        (lambda t: t._sending.update(a=0), "0 messages are being sent"),
-        (lambda t: t._sending.update(a=1), "wait for a free place"),
-        (lambda t: t._sending.clear(), "wait for a free place"),
-    ],
-)
-def test_message_turns(damage: Callable[[Any], object], words: str) -> None:
-    async def run() -> None:
-        turns = MessageTurns(2)
-        async with turns.turn("a", 0.0), turns.turn("a", 0.0):
-            third = asyncio.ensure_future(turns.turn("a", 0.0).__aenter__())
-            await asyncio.sleep(0)
-            sending = dict(turns._sending)
-            breaks(turns, damage, words)
-            turns._sending.update(sending)
-            third.cancel()
-            await asyncio.gather(third, return_exceptions=True)
-
-    asyncio.run(run())
 
 
 KEY = (1, "node", ("x",), "")

@@ -18,8 +18,8 @@ import pytest
 
 from atta.daemon.durable import journal as journal_module
 from atta.daemon.durable.journal import Journal
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import QuotaExceededError, UnknownClientError

@@ -28,9 +28,9 @@ from atta.client.tables.remote import RemoteTable
 from atta.daemon.durable.journal import Journal
 from atta.daemon.engine import table_rows
 from atta.daemon.engine.table_rows import lent_values
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services import tables as tables_service
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, RemoteError

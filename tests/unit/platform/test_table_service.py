@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError

@@ -22,7 +22,7 @@ import pytest
 from atta.cli.security.openssl import make_certificate
 from atta.client.control import Connection
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.link import PeerLink
+from atta.daemon.peers.connection import PeerConnection
 from atta.daemon.peers.peers import Peer
 from atta.daemon.security import renewal
 from atta.daemon.security.guard import CallGuard
@@ -74,7 +74,7 @@ async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
         await server.stop(grace=None)
 
 
-async def ask(link: PeerLink) -> bytes:
+async def ask(link: PeerConnection) -> bytes:
     await link.ready()
     try:
         return bytes((await link.usual.ask("GraphService.Probe", graph_pb2.ProbeRequest(), 10)).values)
@@ -95,7 +95,7 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     async def run() -> bytes:
         async with owner(authority, "certificate") as address:
             give(bad)
-            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
+            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
             shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
             try:
                 with pytest.raises(UnavailableError):
@@ -226,7 +226,7 @@ def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> No
         (tmp_path / "token").write_text(f"{token}\n")
         credentials = replace(plain, token=str(tmp_path / "token")) if token else plain
         async with owner(authority, "token") as address:
-            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
+            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
             try:
                 return await ask(link)
             finally:
@@ -260,7 +260,7 @@ def test_a_new_token_is_brought_over_the_connections_that_exist(
     async def run() -> None:
         give(first)
         async with owner(authority, "token") as address:
-            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
+            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
             client = Connection(address, 20.0, credentials=own["all"])
             probe = partial(asyncio.to_thread, client.call, "GraphService.Probe", graph_pb2.ProbeRequest())
             try:

@@ -30,7 +30,7 @@ from pathlib import Path
 import structlog
 
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.chunks import SMALL_BYTES
+from atta.daemon.peers.peers import SMALL_BYTES
 from atta.errors import AttaError, QuotaExceededError, StalePrimaryError
 from atta.kvstore.durable.entries import Entry, Registered, RowsPushed
 from atta.kvstore.durable.frames import Buffer, LogPosition

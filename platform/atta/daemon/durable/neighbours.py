@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from atta.daemon.peers.link import Link
+from atta.daemon.peers.connection import Channel
 from atta.errors import AttaError
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
@@ -58,7 +58,7 @@ class Neighbours:
         Raises:
             AttaError: it does not answer, or refuses.
         """
-        link = Link(address, Identity(self._parts[address].start, self._dataset_id), self._credentials)
+        link = Channel(address, Identity(self._parts[address].start, self._dataset_id), self._credentials)
         try:
             return await link.ask(method, request, timeout)
         except grpc.aio.AioRpcError as failure:

@@ -11,7 +11,7 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.durable.journal import Journal
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.chunks import moved_at_once
+from atta.daemon.peers.peers import moved_at_once
 from atta.kvstore.durable.files import STORE_FILE
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.tables import Tables

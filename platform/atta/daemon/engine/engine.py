@@ -22,8 +22,8 @@ from atta.daemon.engine.runner import Ended, RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.engine.tasks import AtHome, TaskResult
-from atta.daemon.links.links import DaemonLinks
 from atta.daemon.live.versions import VersionView
+from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
 from atta.errors import AttaError, RemoteError
 from atta.kvstore.cache import EdgeCache, RowCache

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from atta.daemon.peers.answers import AskedOwners, AskedPeers
-from atta.daemon.peers.chunks import SMALL_BYTES
-from atta.daemon.peers.owners import all_settled
+from atta.daemon.peers.owners import AskedOwners, all_settled
+from atta.daemon.peers.peers import SMALL_BYTES, AskedPeers
 from atta.daemon.peers.underway import Pull, PullsUnderWay, SharedRows
 from atta.kvstore.cache import RowCache
 from atta.samplers.batch.items import FeatureItem, owners_of

@@ -22,11 +22,9 @@ from atta.daemon.engine.slots import Slot
 from atta.daemon.engine.task_costs import TaskCosts
 from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.engine.workers import Workers
-from atta.daemon.links.links import DaemonLinks
-from atta.daemon.peers.answers import AskedOwners
-from atta.daemon.peers.chunks import moved_at_once
-from atta.daemon.peers.owners import Owners
-from atta.daemon.peers.peers import Peers
+from atta.daemon.peers.links import DaemonLinks
+from atta.daemon.peers.owners import AskedOwners, Owners
+from atta.daemon.peers.peers import Peers, moved_at_once
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.observe.machine.threads import named_threads
 from atta.samplers.batch.state import BatchState

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from atta.daemon.engine.lent import UnusableError
-from atta.daemon.peers.peers import as_array
 from atta.errors import ConfigError
 from atta.kvstore import codecs
 from atta.kvstore.mutable.requests import Pulled
@@ -15,7 +14,7 @@ from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles
-from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS, prefix
+from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS, as_array, prefix
 from atta.wire.rpc import Bulk
 
 __all__ = ["LENT_STEP_BYTES", "lent_values", "message_of", "plain_values", "put"]

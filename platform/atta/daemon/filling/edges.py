@@ -17,7 +17,7 @@ import structlog
 
 from atta.daemon.filling.pieces import FillPiece
 from atta.daemon.filling.source import FillSource, of_one_owner
-from atta.daemon.peers.answers import SampledRows
+from atta.daemon.peers.owners import SampledRows
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import MOST_DEGREE, Candidates, HotVertices, choose, edge_types_into
 from atta.kvstore.cache.pieces import Piece, in_pieces

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from atta.daemon.peers.answers import AskedOwners, AskedPeers
+from atta.daemon.peers.owners import AskedOwners
+from atta.daemon.peers.peers import AskedPeers
 
 __all__ = ["FillSource", "of_one_owner"]
 

@@ -22,8 +22,6 @@ import numpy as np
 
 from atta.samplers import kernels
 
-__all__ = ["Pull", "PullsUnderWay", "SharedRows"]
-
 LEAST_ROWS = 256
 """Least number of rows to share. Fewer are asked for again, as waiting for another batch costs more."""
 MOST_ROWS = 1 << 22

@@ -228,7 +228,7 @@ class RequestRoom:
 
 
 class AnswerRoom:
-    """Room for streamed answers, which readers may take at any pace."""
+    """Room for large answers, which readers may take at any pace."""
 
     def __init__(self, in_all: int, most_at_once: int, debts: Debts | None = None) -> None:
         """A connection may have an eighth of ``in_all`` bytes; an answer has at most ``most_at_once`` in memory.
@@ -242,18 +242,29 @@ class AnswerRoom:
         return self._room.used_bytes
 
     @contextlib.asynccontextmanager
-    async def answer(self, connection: str, nbytes: int, *, of_peers: bool = False) -> AsyncIterator[None]:
-        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute. ``of_peers``:
-        see ``Debts.given_up``."""
+    async def answer(self, connection: str, nbytes: int) -> AsyncIterator[None]:
+        """Hold room for a streamed answer of ``nbytes``; raises QuotaExceededError if there was none for a minute."""
         share = await _entered(self._room, self._debts, connection, min(nbytes, self._most))
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            now = asyncio.get_running_loop().time()
-            self._debts.given_up(connection, share.nbytes, now, of_peers=of_peers)
+            self._debts.given_up(connection, share.nbytes, asyncio.get_running_loop().time())
             raise
         finally:
             self._room.leave(share)
+
+    async def hold(self, context: Any, nbytes: int) -> None:
+        """The same for an answer of one message to another daemon, until its call has ended."""
+        connection = context.peer()
+        share = await _entered(self._room, self._debts, connection, min(nbytes, self._most))
+
+        def ended(call: Any) -> None:
+            if not call.done():  # it was given up
+                now = asyncio.get_running_loop().time()
+                self._debts.given_up(connection, share.nbytes, now, of_peers=True)
+            self._room.leave(share)
+
+        context.add_done_callback(ended)
 
 
 async def _entered(room: Room, debts: Debts, connection: str, nbytes: int) -> RoomShare:

@@ -9,10 +9,8 @@ import threading
 
 import numpy as np
 
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import TurnPool
-from atta.daemon.services.data import DataService
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import DataService, TurnPool
 from atta.daemon.services.handling import Context, Handler
 from atta.daemon.services.rooms import AnswerRoom
 from atta.errors import ConfigError, DataError
@@ -21,6 +19,7 @@ from atta.kvstore.strings import StringIndex
 from atta.partition.dataset import Dataset
 from atta.partition.graph.strings import NAME, string_width, to_strings
 from atta.protos.v1 import ids_pb2
+from atta.wire.messages.bulk import as_array
 from atta.wire.messages.fields import ARRAYS_BYTES
 
 __all__ = ["IdService"]

@@ -21,10 +21,8 @@ import structlog
 from atta.daemon.durable.journal import Journal
 from atta.daemon.engine.lent import LentFiles, UnusableError
 from atta.daemon.engine.table_rows import LENT_STEP_BYTES, lent_values, message_of, plain_values, put
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import TurnPool
-from atta.daemon.services.data import DataService
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import DataService, TurnPool
 from atta.daemon.services.handling import Context, Handler, check_named
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
@@ -39,7 +37,7 @@ from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import table_pb2
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES, as_array
 from atta.wire.messages.fields import ARRAYS_BYTES
 from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk

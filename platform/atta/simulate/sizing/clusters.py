@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from atta.daemon.links.links import link_threads
+from atta.daemon.peers.links import link_threads
 from atta.errors import ConfigError
 from atta.scheduler import SchedulerConfig
 from atta.simulate.cluster import Outcome, simulate

@@ -1,7 +1,7 @@
 """Packs and unpacks messages whose payload is megabytes, without protobuf's copies.
 
 A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For
-a few messages (``SampleChunk``, ``PullChunk``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the
+a few messages (``SampleReply``, ``PullReply``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the
 payload fields to the serialised rest, and ``unpack`` returns them as views of the received bytes. The bytes on the wire
 are valid protobuf: a plain protobuf peer reads and writes the same ones.
 """
@@ -9,48 +9,18 @@ are valid protobuf: a plain protobuf peer reads and writes the same ones.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
+from atta.errors import ConfigError
 from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
 from atta.wire.messages.fields import read_varint
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from typing_extensions import Buffer
-
-__all__ = [
-    "BATCH_CHUNK",
-    "BATCH_DATA",
-    "BEGIN_REPLY",
-    "BEGIN_VALUES",
-    "CREATE_MOMENTS",
-    "CREATE_REQUEST",
-    "CREATE_VALUES",
-    "GRADIENT_REQUEST",
-    "GRADIENT_VALUES",
-    "PULL_CHUNK",
-    "PULL_DATA",
-    "PUSH_REQUEST",
-    "PUSH_ROWS",
-    "PUSH_VALUES",
-    "ROWS_CHUNK",
-    "ROWS_VALUES",
-    "ROWS_VERSIONS",
-    "SAMPLE_CHUNK",
-    "SAMPLE_COUNTS",
-    "SAMPLE_EDGE_IDS",
-    "SAMPLE_NEIGHBORS",
-    "SAMPLE_TABLES",
-    "WEIGHTS_MOMENTS",
-    "WEIGHTS_REPLY",
-    "WEIGHTS_VALUES",
-    "bytes_fields",
-    "pack",
-    "prefix",
-    "unpack",
-]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_FIELDS = 256
@@ -75,10 +45,10 @@ def bytes_fields(kind: type[Message], *names: str) -> tuple[int, ...]:
 
 # The large fields of each message that is packed here. Other modules use these constants, never numbers, so renaming a
 # field in a .proto file causes an error when this module is imported.
-SAMPLE_CHUNK = SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS, SAMPLE_TABLES = bytes_fields(
-    graph_pb2.SampleChunk, "counts", "neighbors", "edge_ids", "tables"
+SAMPLE_REPLY = SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS, SAMPLE_TABLES = bytes_fields(
+    graph_pb2.SampleReply, "counts", "neighbors", "edge_ids", "tables"
 )
-PULL_CHUNK = (PULL_DATA,) = bytes_fields(kv_pb2.PullChunk, "data")
+PULL_REPLY = (PULL_DATA,) = bytes_fields(kv_pb2.PullReply, "data")
 ROWS_CHUNK = ROWS_VERSIONS, ROWS_VALUES = bytes_fields(table_pb2.RowsChunk, "versions", "values")
 PUSH_REQUEST = PUSH_ROWS, PUSH_VALUES = bytes_fields(table_pb2.PushRowsRequest, "rows", "values")
 BATCH_CHUNK = (BATCH_DATA,) = bytes_fields(session_pb2.BatchChunk, "data")
@@ -143,3 +113,21 @@ def unpack(kind: type[M], raw: bytes, fields: Collection[int]) -> tuple[M, dict[
             raise ValueError("malformed message: field passes its end")
         rest += view[start:at] if start < at else b""
     return kind.FromString(bytes(rest)), payloads
+
+
+def rows_to_wire(rows: np.ndarray) -> tuple[bytes, bool]:
+    """Row positions as bytes, int32 when they fit, and whether they are wide (int64)."""
+    wide = bool(len(rows)) and int(rows.max()) > np.iinfo(np.int32).max
+    return rows.astype(np.int64 if wide else np.int32, copy=False).tobytes(), wide
+
+
+def as_array(data: Any, *, wide: bool) -> np.ndarray:
+    """Ids from the wire as a read-only int64 (``wide``) or int32 array, without a copy.
+
+    Raises:
+        ConfigError: the bytes are not a whole number of ids.
+    """
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    if len(data) % dtype.itemsize:
+        raise ConfigError(f"malformed message: {len(data)} bytes are no whole number of {dtype.itemsize}-byte ids")
+    return np.frombuffer(data, dtype=dtype)

@@ -1,17 +1,18 @@
-"""The way to a peer: connections to its address, and who answers there."""
+"""The way to a peer: gRPC connections to its address, who answers there, and where it is when it has moved."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import structlog
 
-from atta.daemon.peers.watching import PeerWatch
+from atta.daemon.peers.watching import PeerWatch, Presence
 from atta.errors import (
     AttaError,
     DeadlineError,
@@ -23,15 +24,14 @@ from atta.errors import (
 from atta.observe.machine.threads import aside
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
+from atta.wire.clusterfile import ended_daemon, read_cluster
 from atta.wire.contract import Contract, check_contract
 from atta.wire.identity import Bound, Identity, check
-from atta.wire.parts import Addresses, parts_text, replicas_of
+from atta.wire.parts import Addresses, groups_of, parts_text, replicas_of
 from atta.wire.release import check_release, release_of
 from atta.wire.security.credentials import Credentials, TokenHeader, open_async_channel
 from atta.wire.security.hosts import with_hosts
 from atta.wire.silence import patience_of
-
-__all__ = ["CONNECT_S", "RETRY_S", "Alike", "Link", "PeerLink", "Presence", "Return"]
 
 CONNECT_S = 15.0
 """How long to wait for a peer that starts or restarts, in seconds. After that the batch fails."""
@@ -46,37 +46,6 @@ log = structlog.get_logger("atta.peers")
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
-    """A peer is there again: how long it was away (seconds), and whether it has restarted."""
-
-    away_s: float
-    restarted: bool
-
-
-class Presence:
-    """One peer, unknown at first."""
-
-    def __init__(self) -> None:
-        self.incarnation = ""
-        self._lost_at: float | None = None
-
-    def lost(self, now: float) -> bool:
-        """The peer does not answer. True only the first time, until it is there again."""
-        first = self._lost_at is None
-        if first:
-            self._lost_at = now
-        return first
-
-    def met(self, now: float, incarnation: str) -> Return | None:
-        """The peer has told its identity; None: it was neither away nor restarted."""
-        restarted = bool(self.incarnation) and incarnation != self.incarnation
-        lost_at, self._lost_at, self.incarnation = self._lost_at, None, incarnation
-        if lost_at is None and not restarted:
-            return None
-        return Return(0.0 if lost_at is None else now - lost_at, restarted)
-
-
-@dataclass(frozen=True, slots=True)
 class Alike:
     """The contract that peers must have, and who has it."""
 
@@ -84,7 +53,7 @@ class Alike:
     address: str
 
 
-class Link:
+class Channel:
     """One connection to the daemon ``meant``, and what can be asked over it."""
 
     def __init__(self, address: str, meant: Identity, credentials: Credentials | None = None) -> None:
@@ -103,7 +72,7 @@ class Link:
         return self._stubs[method](request, timeout=timeout, metadata=header)
 
 
-class PeerLink:
+class PeerConnection:
     """Two connections to a peer, which reconnect by themselves: one for all requests, one for those that are late.
 
     The daemon at the address is asked for its identity before anything else, and again whenever it has been away. Every
@@ -138,19 +107,19 @@ class PeerLink:
         self._closing: set[asyncio.Task[None]] = set()
         self.address, self._meant, self._deadline_s = self._replicas[0], meant, deadline_s
         self._connect_s = min(connect_s, deadline_s)
-        self.usual = Link(self.address, meant, credentials)
-        self._spare: Link | None = None
+        self.usual = Channel(self.address, meant, credentials)
+        self._spare: Channel | None = None
         self._known = False
         self._meeting: asyncio.Task[None] | None = None
         self._presence = Presence()
         self.watch = PeerWatch(self._asked, self._fell_silent)
 
     @property
-    def spare(self) -> Link:
+    def spare(self) -> Channel:
         """The other connection, made when it is first needed; the usual one while credentials cannot be read."""
         if self._spare is None:
             try:
-                self._spare = Link(self.address, self._meant, self._credentials)
+                self._spare = Channel(self.address, self._meant, self._credentials)
             except AttaError as error:
                 log.warning("credentials not read again", error=str(error))
                 return self.usual
@@ -188,7 +157,7 @@ class PeerLink:
         if not self._is_connected():
             self._say_lost(error)
 
-    def renewed(self, used: Link) -> bool:
+    def renewed(self, used: Channel) -> bool:
         """Whether requests go over another connection than ``used``, on which the peer does not accept the credentials any
         more: one with what their files hold now."""
         if self.usual is used and self._meeting is None:  # a meeting has begun with a look at the files
@@ -218,7 +187,7 @@ class PeerLink:
         if len(self._replicas) > 1:
             self._change()
         elif isinstance(error, DeadlineError):  # else gRPC knows that it is broken, and connects anew
-            self._replace(Link(self.address, self._meant, self._credentials))
+            self._replace(Channel(self.address, self._meant, self._credentials))
 
     def _is_connected(self) -> bool:
         return bool(self.usual.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY)
@@ -236,14 +205,14 @@ class PeerLink:
             stamp = self._credentials.stamp()
             if stamp == self._stamp:
                 return
-            fresh = Link(self.address, self._meant, self._credentials)
+            fresh = Channel(self.address, self._meant, self._credentials)
         except AttaError as error:  # being replaced, or wrong: those of before may still do
             log.warning("credentials not read again", error=str(error))
             return
         self._stamp = stamp
         self._replace(fresh)
 
-    def _replace(self, fresh: Link) -> None:
+    def _replace(self, fresh: Channel) -> None:
         """Close the connections of before, which nothing new goes over; what is under way may end."""
         old = [link for link in (self.usual, self._spare) if link is not None]
         self.usual, self._spare = fresh, None
@@ -251,7 +220,7 @@ class PeerLink:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def _close_later(self, old: list[Link]) -> None:
+    async def _close_later(self, old: list[Channel]) -> None:
         await asyncio.gather(*(link.channel.close(grace=self._deadline_s) for link in old))
 
     def _change(self) -> None:
@@ -259,7 +228,7 @@ class PeerLink:
         at = self._replicas.index(self.address)
         self.address = self._replicas[(at + 1) % len(self._replicas)]
         self.changes += 1
-        self._replace(Link(self.address, self._meant, self._credentials))
+        self._replace(Channel(self.address, self._meant, self._credentials))
 
     async def _meet(self) -> None:
         self._renew()
@@ -293,7 +262,7 @@ class PeerLink:
             return False
         replicas = replicas_of(found)
         if self.address not in replicas:
-            fresh = Link(replicas[0], self._meant, self._credentials)
+            fresh = Channel(replicas[0], self._meant, self._credentials)
             log.warning("peer has moved", part=self._meant.part, before=self.address, address=replicas[0])
             self._replicas, self.address = replicas, replicas[0]
             self._replace(fresh)
@@ -373,3 +342,39 @@ class PeerLink:
         for link in (self.usual, self._spare):
             if link is not None:
                 await link.channel.close(grace=None)
+
+
+class PeerAddresses:
+    """Addresses of the daemons of a cluster by the partitions that each serves, also after some have moved."""
+
+    def __init__(self, known: Mapping[int, Addresses], file: str = "") -> None:
+        """``known``: addresses by partition, as in ``file``; without a file they stay."""
+        self._known, self._file = groups_of(known), file
+        self._stamp: tuple[int, ...] | None = None  # it may have changed since it was read: loading takes minutes
+
+    def now(self, parts: range) -> Addresses | None:
+        """Where ``parts`` are served; None: nobody has said so.
+
+        Reads the file if it has changed, which may be slow: not for the event loop. A file that cannot be read changes
+        nothing. Where it no longer names ``parts`` together, their address of before stays.
+        """
+        stamp = self._stamp_now()
+        if stamp is not None and stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._known = {**self._known, **groups_of(read_cluster(self._file))}
+            except AttaError as error:
+                log.warning("cluster file not read again", error=str(error))
+        found = self._known.get(parts)
+        if found is not None and self._file and (gone := ended_daemon(self._file, replicas_of(found)[0])) is not None:
+            raise gone
+        return found
+
+    def _stamp_now(self) -> tuple[int, ...] | None:
+        if not self._file:
+            return None
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
