@@ -40,7 +40,7 @@ from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.protos.v1 import session_pb2, table_pb2
-from atta.wire.messages.pieces import pieces_of
+from atta.wire.pieces import pieces_of
 from bench.callers import Caller
 from bench.record import command, head, parser_of, rows_of, write
 

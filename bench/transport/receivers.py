@@ -30,7 +30,7 @@ from atta.errors import AttaError
 from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
-from atta.wire.messages.bulk import ROWS_VALUES
+from atta.wire.bulk import ROWS_VALUES
 from bench.transport.senders import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
 GB = 1e9

@@ -31,8 +31,7 @@ from atta.daemon.services.data import DataService, TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
-from atta.wire import rpc
-from atta.wire.messages import bulk
+from atta.wire import bulk, rpc
 
 HOST = "127.0.0.1"
 DEADLINE_S = 60.0

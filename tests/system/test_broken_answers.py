@@ -352,7 +352,7 @@ def test_a_daemon_that_stops_in_the_middle_of_an_answer_is_one_that_went_away(
         hanging.set()
         await asyncio.sleep(60)
 
-    daemon._server.add_generic_rpc_handlers(
+    daemon.front.server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("t", {"h": grpc.unary_unary_rpc_method_handler(hang)}),)
     )
     with grpc.insecure_channel(address, options=rpc.client_options()) as channel:

@@ -23,8 +23,8 @@ from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import control_pb2, graph_pb2
 from atta.wire import rpc
+from atta.wire.bulk import SAMPLE_COUNTS, SAMPLE_NEIGHBORS
 from atta.wire.identity import Bound, Identity
-from atta.wire.messages.bulk import SAMPLE_COUNTS, SAMPLE_NEIGHBORS
 from tests.addresses import held_addresses, held_port
 from tests.system.conftest import SmallGraph
 

@@ -32,7 +32,7 @@ PURE = (
     "atta.scheduler",
     "atta.kvstore.parameters",
     "atta.wire.identity",
-    "atta.wire.release",
+    "atta.wire.identity",
     "atta.wire.security.roles",
     "atta.train.steps.pipeline.decisions",
     "atta.client.sessions.cursor",

@@ -18,7 +18,7 @@ import click
 from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, SettingField, settings_of
-from atta.wire.ordinal import AUTO
+from atta.wire.parts import AUTO
 
 __all__ = ["config_option", "settings_options"]
 

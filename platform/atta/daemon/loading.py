@@ -18,8 +18,6 @@ from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, pla
 from atta.partition.parts.needs import Needs, needs_of
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
-__all__ = ["OpenedData"]
-
 log = structlog.get_logger("atta.daemon")
 ALL = 1 << 62
 """More memory than any machine has."""

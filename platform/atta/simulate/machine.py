@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from atta.daemon.engine.brief import brief_us, is_brief
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import (
     BatchReady,
@@ -24,6 +23,7 @@ from atta.scheduler import (
     WakeAt,
     policy_named,
 )
+from atta.scheduler.costs import brief_us, is_brief
 from atta.simulate.batches.prices import Prices, RequestPrice
 from atta.simulate.clock import Clock
 from atta.simulate.resources import Cores, Pool, Port, Switch

@@ -7,17 +7,15 @@ in a file system.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import errno
 import fcntl
 import os
 import re
+import socket
 import struct
-
-__all__ = [
-    "LENT_NAME", "PAGE", "SEALS", "SECRET_BYTES", "create", "exclude", "open_lent", "open_sealed", "populate", "punch",
-    "share", "unlock",
-]  # fmt: skip
+from itertools import pairwise
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Seals of every memory file: its size never changes."""
@@ -149,3 +147,69 @@ def populate(address: int, nbytes: int) -> bool:
     """
     start = address // PAGE * PAGE
     return not _LIBC.madvise(start, address - start + nbytes, _POPULATE_WRITE)
+
+
+TOKEN_BYTES = 16
+REQUEST_BYTES = 16 << 10
+"""Largest request."""
+HEADER_BYTES = 64 << 10
+"""Largest answer."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+def packets() -> socket.socket:
+    """A Unix socket that keeps the limits of packets. It does not block."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.setblocking(False)
+    return made
+
+
+def other_end(sock: socket.socket) -> tuple[int, int]:
+    """The process id and the user id behind the other end, as the kernel has noted them."""
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid), int(uid)
+
+
+class Gaps:
+    """The free ranges of ``nbytes`` bytes, by first fit. Pure."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._gaps = [(0, nbytes)]  # (start, stop), ascending; no two overlap or touch
+        self._nbytes = nbytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is taken."""
+        return self._gaps == [(0, self._nbytes)]
+
+    def take(self, nbytes: int) -> int | None:
+        """Where ``nbytes`` now taken begin; None: no gap is long enough."""
+        for index, (start, stop) in enumerate(self._gaps):
+            if stop - start >= nbytes:
+                left = (start + nbytes, stop)
+                self._gaps[index : index + 1] = [left] if left[0] < stop else []
+                return start
+        return None
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Free a range that ``take`` has taken."""
+        stop = start + nbytes
+        index = bisect.bisect(self._gaps, (start, stop))
+        first = last = index
+        if index and self._gaps[index - 1][1] == start:
+            first, start = index - 1, self._gaps[index - 1][0]
+        if index < len(self._gaps) and self._gaps[index][0] == stop:
+            last, stop = index + 1, self._gaps[index][1]
+        self._gaps[first:last] = [(start, stop)]
+
+    def validate(self, taken: list[tuple[int, int]]) -> None:
+        """Raise AssertionError unless gaps and the ``taken`` ranges (start, stop) together cover everything once.
+
+        For tests.
+        """
+        assert all(stop < start for (_, stop), (start, _) in pairwise(self._gaps)), f"gaps touch: {self._gaps}"
+        at = 0
+        for start, stop in sorted([*self._gaps, *taken]):
+            assert start == at < stop, f"the range {start} to {stop} follows one that ends at {at}"
+            at = stop
+        assert at == self._nbytes, f"ranges end at {at} of {self._nbytes}"

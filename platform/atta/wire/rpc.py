@@ -2,7 +2,7 @@
 
 ``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says how a request
 must name its daemon (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk`` values. Their large
-fields are never copied through a protobuf message (see ``atta.wire.messages.bulk``).
+fields are never copied through a protobuf message (see ``atta.wire.bulk``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from atta.protos.v1 import (
     update_pb2,
     weights_pb2,
 )
-from atta.wire.identity import Bound
-from atta.wire.messages import bulk
-from atta.wire.messages.bulk import (
+from atta.wire import bulk
+from atta.wire.bulk import (
     BATCH_CHUNK,
     BEGIN_REPLY,
     CREATE_REQUEST,
@@ -42,8 +41,9 @@ from atta.wire.messages.bulk import (
     SAMPLE_REPLY,
     WEIGHTS_REPLY,
 )
-from atta.wire.messages.fields import ARRAYS_BYTES, check_fields, check_size
-from atta.wire.messages.stubs import MethodStub
+from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
+from atta.wire.identity import Bound
+from atta.wire.pieces import MethodStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -58,7 +58,7 @@ PEER_ENDED = "a daemon is gone: "
 """How it begins if that one is known to have ended: waiting for it would be in vain."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
-travels in pieces (``atta.wire.messages.pieces``)."""
+travels in pieces (``atta.wire.pieces``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownClientError
 from atta.kvstore.parameters.arrival import ArrivalJob, Pushed
+from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
 
 SGD = VectorStep("sgd", 1.0)
 _DRAWN = np.random.default_rng(0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atta.kvstore.durable.parts import SnapshotParts
 from atta.kvstore.mutable.sequences import WINDOW, Sequences
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 

@@ -12,9 +12,8 @@ import torch
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
 from atta.kvstore.parameters.arrival import ArrivalJob
-from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ParameterJobs
+from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ParameterJobs, SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
 from tests.unit.kvstore.parameters_runs import ArrivalRun, SummedRun
 
 STEPS = [VectorStep("sgd", 0.1), VectorStep("sgd", 0.1, 0.01), VectorStep("adam", 0.1), VectorStep("adam", 0.1, 0.01)]

@@ -16,8 +16,7 @@ import numpy as np
 
 from atta import _native
 from atta.daemon.engine.access import ClusterAccess
-from atta.daemon.engine.pulls import RemoteContext
-from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.engine.tasks import AtHome, RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
 from atta.daemon.peers.links import LinkedOwners, LinkSteps, Numbers, register
 from atta.daemon.peers.owners import AskedOwners, Owners
 from atta.daemon.peers.sockets import Attaching

@@ -20,9 +20,7 @@ from atta.protos.v1 import control_pb2
 from atta.samplers.local import contract as golden
 from atta.samplers.methods import Method
 from atta.wire import rpc
-from atta.wire.contract import Contract, check_contract
-from atta.wire.identity import Identity
-from atta.wire.release import OWN
+from atta.wire.identity import OWN, Contract, Identity, check_contract
 
 MINE = Contract("1234", "abcd")
 

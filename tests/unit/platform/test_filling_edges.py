@@ -14,15 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.filling.edges import EdgeFilling
-from atta.daemon.filling.filler import Filler, pieces_by_owner
-from atta.daemon.filling.pieces import FillPiece, PieceQueue
-from atta.daemon.filling.source import FillSource
+from atta.daemon.filling import EdgeFilling, Filler, FillPiece, FillSource, PieceQueue, pieces_by_owner
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import HotVertices, candidates
-from atta.kvstore.cache.pieces import PIECE_BYTES, TIER_BYTES, in_pieces
+from atta.kvstore.cache.edges import PIECE_BYTES, TIER_BYTES, in_pieces
 from atta.kvstore.cache.ranking import HaloHeat
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.shard import Answer

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.filling import rows as filling_rows
-from atta.daemon.filling.rows import row_pieces
-from atta.daemon.filling.source import FillSource
+from atta.daemon import filling as filling_rows
+from atta.daemon.filling import FillSource, row_pieces
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError
 from atta.kvstore.cache import RowCache

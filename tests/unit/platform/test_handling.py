@@ -16,8 +16,8 @@ from atta.daemon.services.handling import Handling
 from atta.daemon.services.rooms import RequestRoom
 from atta.errors import ConfigError, UnavailableError, WrongDatasetError
 from atta.protos.v1 import control_pb2, table_pb2
+from atta.wire.bulk import ROWS_VALUES
 from atta.wire.identity import HEADER, Bound, Identity
-from atta.wire.messages.bulk import ROWS_VALUES
 from atta.wire.rpc import Bulk
 
 HERE = Identity(1, "data", "now")

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.engine.arenas import Gaps
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session, SessionRequest
 from atta.daemon.engine.slots import Slot, SlotPool
 from atta.daemon.peers import underway
 from atta.daemon.peers import watching as hedges
 from atta.daemon.peers.underway import Pull, PullsUnderWay
 from atta.daemon.peers.watching import Hedges
+from atta.wire.memfiles import Gaps
 
 
 def breaks(machine: Any, damage: Callable[[Any], object], words: str) -> None:

@@ -27,7 +27,7 @@ from atta.kvstore.durable.store import TableStore
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
 
 SPEC = MutableSpec("rows", 1000, "<i8", row_shape=(100,))

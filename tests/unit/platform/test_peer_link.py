@@ -15,9 +15,8 @@ from atta.errors import RemoteError, WrongDatasetError
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
-from atta.wire.identity import HEADER
-from atta.wire.messages.bulk import PULL_DATA
-from atta.wire.release import OWN
+from atta.wire.bulk import PULL_DATA
+from atta.wire.identity import HEADER, OWN
 from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])

@@ -23,7 +23,7 @@ from atta.client.tables import lending, pulls
 from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import TableShard
 from atta.client.tables.remote import RemoteTable
-from atta.daemon.engine import table_rows
+from atta.daemon.engine import lent as table_rows
 from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services import tables as tables_service
 from atta.daemon.services.data import TurnPool

@@ -17,8 +17,7 @@ from atta.errors import DrainingError, ProtocolError, UnavailableError
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
-from atta.wire.identity import Identity
-from atta.wire.release import OWN, Release, check_release, release_of
+from atta.wire.identity import OWN, Identity, Release, check_release, release_of
 
 NUMBERS = st.integers(1, 9)
 

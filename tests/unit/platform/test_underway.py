@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.engine.pulls import PullCounts, RemoteContext, WantedRows, pull_jointly
+from atta.daemon.engine.tasks import PullCounts, RemoteContext, WantedRows, pull_jointly
 from atta.daemon.peers import underway
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay

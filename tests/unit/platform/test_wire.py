@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2, kv_pb2, table_pb2
-from atta.wire import rpc
-from atta.wire.messages import bulk
-from atta.wire.messages.bulk import (
+from atta.wire import bulk, rpc
+from atta.wire.bulk import (
     PULL_DATA,
     PULL_REPLY,
     SAMPLE_COUNTS,
@@ -87,7 +86,7 @@ def test_a_renamed_field_is_an_error_of_the_import(monkeypatch: pytest.MonkeyPat
         DESCRIPTOR = table_pb2.RegisterReply.DESCRIPTOR  # without a field "data"
 
     monkeypatch.setattr(kv_pb2, "PullReply", Renamed)
-    spec = importlib.util.find_spec("atta.wire.messages.bulk")
+    spec = importlib.util.find_spec("atta.wire.bulk")
     assert spec is not None
     assert spec.loader is not None
     with pytest.raises(ValueError, match="has no bytes field 'data'"):

@@ -24,15 +24,14 @@ from atta.client.control import Connection
 from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.connection import PeerConnection
 from atta.daemon.peers.peers import Peer
-from atta.daemon.security import renewal
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
+from atta.daemon.security import certificates as renewal
+from atta.daemon.security.admission import CallGuard
+from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
-from atta.wire.identity import Identity
-from atta.wire.release import OWN
-from atta.wire.security import channels
+from atta.wire.identity import OWN, Identity
+from atta.wire.security import credentials as channels
 from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
@@ -123,7 +122,7 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
 ) -> None:
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
     schema = SimpleNamespace(edge_tables={})
     dataset: Any = SimpleNamespace(schema=schema, dataset_id="d", groups={1: range(1, 2)})
     own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))

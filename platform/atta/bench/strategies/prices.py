@@ -8,7 +8,7 @@ from typing import Any
 
 from atta.bench.strategies.figures import Figures
 from atta.train.planning.value import PriceList, value_of
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 
 __all__ = ["read_prices", "values"]
 

@@ -16,7 +16,7 @@ from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset
 from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, plan_memory
 from atta.partition.parts.needs import Needs, needs_of
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 
 __all__ = ["divided_memory", "memory_options"]
 

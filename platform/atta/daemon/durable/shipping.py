@@ -28,8 +28,6 @@ from atta.wire import rpc
 from atta.wire.identity import Identity
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["Shipping"]
-
 DEADLINE_S = 10.0
 """How long the backup may take for one answer."""
 AGAIN_S = (0.1, 2.0)

@@ -32,8 +32,6 @@ from atta.samplers.requests import (
 )
 from atta.samplers.shard import Answer, Shard, places
 
-__all__ = ["ClusterAccess", "Conversation"]
-
 T = TypeVar("T")
 _QUESTION = graph_pb2.ProbeRequest
 

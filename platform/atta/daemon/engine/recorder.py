@@ -17,8 +17,6 @@ from atta.observe.recording import ServedSpan, to_lines
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import SessionView
 
-__all__ = ["Recorder"]
-
 CHUNK_CHARS = 256 << 10
 """About how many characters of entries one message holds. Making it takes the event loop a few milliseconds."""
 _KINDS = {kind: kind.value for kind in Kind}

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.live.versions import VersionView
+from atta.daemon.versions import VersionView
 from atta.errors import AttaError, ConfigError
 from atta.observe.figures import SessionFigures
 from atta.samplers.batch.items import BatchSeeds
@@ -28,9 +28,7 @@ from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
 from atta.scheduler import SessionView
-from atta.wire.nearby import TOKEN_BYTES
-
-__all__ = ["Delivery", "Session", "SessionRequest", "Taken"]
+from atta.wire.memfiles import TOKEN_BYTES
 
 MAX_HELD_SLOTS = 4
 """Largest number of shared-memory batches that a consumer may hold. Further ones are sent as bytes, so that a consumer

@@ -23,8 +23,6 @@ from atta.errors import QuotaExceededError
 from atta.observe.machine.memory import available_bytes, total_bytes
 from atta.wire import memfiles
 
-__all__ = ["Slot", "SlotPool", "slot_size", "stale_sizes"]
-
 PAGE = 4096
 POPULATED_AT_ONCE = 4 << 20
 """Pages are made for so many bytes at a time. In between, the slot may be given back."""

@@ -25,19 +25,13 @@ from atta.samplers.kernels.arrays import as_bytes, beside
 from atta.samplers.methods import Method
 from atta.samplers.methods.base import Tables
 from atta.samplers.shard import Answer, Shard
-from atta.wire.silence import ASK_AFTER_S
+from atta.scheduler.config import link_threads
+from atta.wire.retries import ASK_AFTER_S
 
 MOST_TABLES = 63
 """Most tables of a node type that links carry. Rows of others travel by messages."""
 WATCH_S = 0.05
 """How often late steps are looked for, in seconds."""
-MOST_THREADS = 8
-"""Most threads that serve links. One moves about as many bytes as a fast network."""
-
-
-def link_threads(threads: int) -> int:
-    """Number of native threads that serve the links of a daemon with so many worker threads."""
-    return min(MOST_THREADS, max(1, threads // 2))
 
 
 class DaemonLinks:

@@ -25,9 +25,7 @@ from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
 from atta.samplers.shard import Answer
 from atta.wire import rpc
-from atta.wire.contract import Contract
-from atta.wire.identity import Identity
-from atta.wire.messages.bulk import (
+from atta.wire.bulk import (
     PULL_DATA,
     SAMPLE_COUNTS,
     SAMPLE_EDGE_IDS,
@@ -36,6 +34,7 @@ from atta.wire.messages.bulk import (
     as_array,
     rows_to_wire,
 )
+from atta.wire.identity import Contract, Identity
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.retries import LONGEST_PAUSE_S, RetryBudget
 from atta.wire.security.credentials import Credentials

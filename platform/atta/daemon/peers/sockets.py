@@ -18,7 +18,7 @@ import structlog
 
 from atta import _native
 from atta.daemon.peers.peers import Peer
-from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.handling import Context
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import link_pb2
 
@@ -127,12 +127,7 @@ class LinkService:
     def _sockets(self) -> list[socket.socket]:
         return [self._unix] if self._encrypted and not _native.link_tls else [self._tcp, self._unix]
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``link.proto``."""
-        return {"Attach": self.attach}
-
     async def attach(self, request: link_pb2.AttachRequest, context: Context) -> link_pb2.AttachReply:
-        """``LinkService.Attach``."""
         secret = secrets.token_bytes(SECRET_BYTES) if self._encrypted else b""
         return link_pb2.AttachReply(
             version=VERSION,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atta.errors import AttaError
-from atta.wire.silence import WATCH_S, DaemonSilence
+from atta.wire.retries import WATCH_S, DaemonSilence
 
 WINDOW = 64
 """Number of latest answers that define what is late."""

@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from atta.daemon.live.versions import LiveVersions
 from atta.daemon.peers.peers import CHUNK_BYTES, SMALL_BYTES
-from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.handling import Context
 from atta.daemon.services.rooms import AnswerRoom
+from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.observe.machine.threads import named_threads
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.shard import Answer, Shard
-from atta.wire.messages.bulk import (
+from atta.wire.bulk import (
     PULL_DATA,
     SAMPLE_COUNTS,
     SAMPLE_EDGE_IDS,
@@ -38,7 +38,7 @@ from atta.wire.messages.bulk import (
     pack,
     prefix,
 )
-from atta.wire.messages.fields import ARRAYS_BYTES
+from atta.wire.fields import ARRAYS_BYTES
 
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = (ARRAYS_BYTES - (1 << 16)) // 8
@@ -168,16 +168,7 @@ class GraphService(DataService):
         super().__init__(shard.dataset.dataset_id, pool, address, answers=answers)
         self._shard, self._versions = shard, versions
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``graph.proto``."""
-        return {
-            "Sample": self.sample,
-            "Pair": self.pair,
-            "Probe": self.probe,
-        }
-
     async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
-        """``GraphService.Sample``."""
         self._shard.dataset.schema.check_edge_type(request.edge_type)
         rows = as_array(request.rows, wide=request.wide_rows)
         if not -1 <= request.fan_out <= MAX_FAN_OUT:
@@ -220,7 +211,6 @@ class GraphService(DataService):
         return min(len(rows), max(1, int(np.searchsorted(sizes, CHUNK_BYTES, side="right"))))
 
     async def probe(self, request: graph_pb2.ProbeRequest, context: Context) -> graph_pb2.ProbeReply:
-        """``GraphService.Probe``."""
         rows = as_array(request.rows, wide=True)
         operands = as_array(request.operands, wide=True)
         if request.question in (_PROBE.STEP, _PROBE.CONTAINS) and len(operands) != len(rows):
@@ -231,7 +221,6 @@ class GraphService(DataService):
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
     async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:
-        """``GraphService.Pair``."""
         rows = as_array(request.rows, wide=True)
         if len(rows) * request.count > MAX_PAIRS:
             raise ConfigError(f"{len(rows)} x {request.count} pairs: at most {MAX_PAIRS} in one request")
@@ -290,15 +279,7 @@ class KvService(DataService):
         super().__init__(dataset_id, pool, address, at_once=at_once, answers=answers)
         self._store, self._versions = store, versions
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``kv.proto``."""
-        return {
-            "Pull": self.pull,
-            "ListTables": self.list_tables,
-        }
-
     async def pull(self, request: kv_pb2.PullRequest, context: Context) -> bytes:
-        """``KvService.Pull``."""
         rows = as_array(request.rows, wide=request.wide_rows)
         if request.version and self._versions is not None:
             tables = await self._versions.tables(request.node_type, request.tables, request.version)
@@ -318,7 +299,6 @@ class KvService(DataService):
         return answer
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
-        """``KvService.ListTables``."""
         reply = kv_pb2.ListTablesReply()
         for table in self._store:
             reply.tables.add(

@@ -18,7 +18,6 @@ from atta.errors import ConfigError, UnknownNameError
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["RANKS", "HaloHeat", "distant", "highest"]
 
 RANKS = ("degree", "access", "recent")
 """Policies of the cache; see ``RowCache``."""

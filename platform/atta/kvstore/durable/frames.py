@@ -46,18 +46,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-__all__ = [
-    "END_BYTES",
-    "FILE_HEADER_BYTES",
-    "RECORD_HEADER_BYTES",
-    "LogHeader",
-    "LogPosition",
-    "LogReader",
-    "Record",
-    "end_mark",
-    "frame",
-]
-
 VERSION = 2
 _FILE = struct.Struct("<8sII16sQQQ")
 _RECORD = struct.Struct("<4sIQQQ")

@@ -28,26 +28,27 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.durable.entries import decode_entry
-from atta.kvstore.durable.files import (
+from atta.kvstore.durable.entries import Replay, decode_entry
+from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
+from atta.kvstore.durable.logfile import (
     CHECKPOINT_FORMAT,
     POSITION_FILE,
     STORE_FILE,
     STORE_FORMAT,
+    LogFile,
+    LogRead,
     checkpoint_place,
+    cut_off,
+    force,
+    write_again,
     write_store_file,
 )
-from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
-from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off, force, write_again
-from atta.kvstore.durable.replay import Replay
+from atta.kvstore.durable.parts import MANIFEST
 from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.parts import MANIFEST
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.files import read_sealed, write_sealed
 from atta.partition.disk.staging import Staging, disk_full
-
-__all__ = ["Recovered", "TableStore"]
 
 ID_BYTES = 16
 FILES = 16

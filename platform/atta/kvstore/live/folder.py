@@ -37,18 +37,6 @@ from atta.partition.parts.joined import JoinedPart
 from atta.partition.parts.part import Part
 from atta.samplers.batch.items import EDGES, TIME
 
-__all__ = [
-    "COMMITTED",
-    "FORMAT",
-    "MANIFEST",
-    "VERSION",
-    "VersionFiles",
-    "VersionFolder",
-    "kept_numbers",
-    "table_file",
-    "version_part",
-]
-
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
 FORMAT, VERSION = "atta-version", 1
 _NUMBER = re.compile(r"[0-9]{4,9}")

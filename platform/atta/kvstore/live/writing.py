@@ -20,8 +20,6 @@ from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_ar
 from atta.partition.disk.staging import Staging
 from atta.partition.graph.strings import NAME
 
-__all__ = ["NewRows", "RowWriter", "find_table", "write_version"]
-
 PIECE_BYTES = 16 << 20
 """About so many bytes of rows are in memory at a time."""
 

@@ -21,8 +21,6 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.names import edge_folder
 
-__all__ = ["EdgeIndex", "TableOwner", "span_of"]
-
 
 @dataclass(frozen=True)
 class TableOwner:

@@ -8,10 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.errors import ConfigError, NonFiniteError, UnknownClientError
-from atta.kvstore.parameters.spec import ParameterSpec
-from atta.kvstore.parameters.weights import WeightVersions, checked_vector
-
-__all__ = ["ArrivalJob", "Pushed", "Started"]
+from atta.kvstore.parameters.spec import ParameterSpec, WeightVersions, checked_vector
 
 
 class Started(NamedTuple):

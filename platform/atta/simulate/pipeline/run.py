@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
 from atta.simulate.clock import Clock
 from atta.simulate.pipeline.scenario import PipelineScenario
 from atta.train.steps.pipeline.decisions.hand_out import HandOut

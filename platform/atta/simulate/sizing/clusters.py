@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from atta.daemon.peers.links import link_threads
 from atta.errors import ConfigError
 from atta.scheduler import SchedulerConfig
+from atta.scheduler.config import link_threads
 from atta.simulate.cluster import Outcome, simulate
 from atta.simulate.scenario import Scenario
 from atta.simulate.sizing.graph import GraphCounts, SampleBytes

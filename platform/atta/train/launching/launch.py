@@ -38,7 +38,7 @@ from atta.train.strategies import STRATEGIES
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
-from atta.wire.names import await_names
+from atta.wire.named import await_names
 
 __all__ = ["fit", "with_task"]
 

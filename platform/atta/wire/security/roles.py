@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable
 
 from atta.errors import UnknownNameError
 
-__all__ = ["METRICS", "ROLES", "Role", "allowed", "is_operators", "parse_roles"]
-
 
 class Role(enum.Enum):
     """What somebody is to a cluster. One caller may have several."""

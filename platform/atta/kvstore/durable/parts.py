@@ -3,8 +3,7 @@
 A snapshot of a cluster has a part on every owner. Parts of one snapshot have the same id. Each owner first writes its
 part beside the part in use (``part-0000.ID``). When all owners have done so, each renames the new part to
 ``part-0000``. Until then every owner still has the older part; from then on every owner has the newer one. So at any
-interruption, the newest id that all owners have is a whole snapshot.
-"""
+interruption, the newest id that all owners have is a whole snapshot."""
 
 from __future__ import annotations
 
@@ -16,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.snapshots.arrays import writing
+from atta.kvstore.durable.saved import writing
 from atta.kvstore.spec import check_name
 from atta.partition.disk.files import read_sealed, write_sealed
-
-__all__ = ["MANIFEST", "Contents", "SnapshotParts", "read_contents", "write_contents"]
 
 MANIFEST = "tables.json"
 _FORMAT = "atta-mutable-tables"

@@ -1,8 +1,7 @@
 """The versions of the dataset that a daemon holds: it loads what sessions and peers read, and lets go of the rest.
 
 ``atta.kvstore.live.book`` decides; this file owns files, memory and the clock. All of it runs on the event loop; threads
-read files.
-"""
+read files."""
 
 from __future__ import annotations
 
@@ -16,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from atta.daemon.live.edges import HeldEdges, LiveEdges, graph_rows
 from atta.errors import AttaError, DataError, QuotaExceededError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.rows import bytes_of
-from atta.kvstore.live.book import Rows, Sources, VersionBook, edges_only, source_of
+from atta.kvstore.live.book import HeldEdges, LiveEdges, Rows, Sources, VersionBook, edges_only, graph_rows, source_of
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.store import Store, Table
 from atta.observe.machine.memory import available_bytes
@@ -28,8 +26,6 @@ from atta.partition.dataset import Dataset, VertexTimes
 from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, TIME
 from atta.samplers.shard import PartEdges, Shard
-
-__all__ = ["LiveVersions", "VersionView"]
 
 log = structlog.get_logger("atta.daemon")
 LOOK_S = 5.0

@@ -3,8 +3,7 @@
 A protobuf runtime copies every ``bytes`` field twice on each side: into the message and out of the serialised form. For
 a few messages (``SampleReply``, ``PullReply``, ``RowsChunk``, ``PushRowsRequest``, ``BatchChunk``) ``pack`` appends the
 payload fields to the serialised rest, and ``unpack`` returns them as views of the received bytes. The bytes on the wire
-are valid protobuf: a plain protobuf peer reads and writes the same ones.
-"""
+are valid protobuf: a plain protobuf peer reads and writes the same ones."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from atta.errors import ConfigError
 from atta.protos.v1 import graph_pb2, kv_pb2, session_pb2, table_pb2, weights_pb2
-from atta.wire.messages.fields import read_varint
+from atta.wire.fields import read_varint
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -3,8 +3,7 @@
 A field of two bytes on the wire can become a hundred bytes and a microsecond when it is parsed. So a message of 60 MiB
 that consists of tiny fields would take gigabytes, and would hold up whoever parses it for a minute. Honest messages
 have few fields: their megabytes lie in a few arrays. The scan steps over an array at once, and it ends where the
-message has too many fields. So it takes a few milliseconds at most, whatever the message is.
-"""
+message has too many fields. So it takes a few milliseconds at most, whatever the message is."""
 
 from __future__ import annotations
 
@@ -19,17 +18,6 @@ from atta.errors import QuotaExceededError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-
-__all__ = [
-    "ARRAYS_BYTES",
-    "MAX_FIELDS",
-    "MAX_TEXT_BYTES",
-    "PLAIN_BYTES",
-    "check_fields",
-    "check_size",
-    "count_fields",
-    "read_varint",
-]
 
 MAX_FIELDS = 8192
 """At most this many fields may be in a request: those of nested messages and the elements of packed fields count."""

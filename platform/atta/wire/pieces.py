@@ -4,17 +4,15 @@ The first message announces how many bytes follow, and the others are these byte
 order and loses none, and it has one deadline and one connection. So nothing else has to be told about a piece. Nothing
 is parsed before the last piece is there. Pure.
 
-No request begins with the first byte of an announcement, as protobuf has no such field.
-"""
+No request begins with the first byte of an announcement, as protobuf has no such field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire.messages.fields import ARRAYS_BYTES
-
-__all__ = ["LEAST_PIECE_BYTES", "MESSAGE_BYTES", "PIECE_BYTES", "PiecedRequest", "announced", "pieces_of"]
+from atta.wire.fields import ARRAYS_BYTES
 
 MESSAGE_BYTES = 5 << 20
 """Longest message that a daemon accepts. gRPC puts a message together on the event loop: a few milliseconds for this."""
@@ -81,3 +79,32 @@ class PiecedRequest:
         """The request, once no byte is missing. It is a copy, so it is made on a thread: Python lets others go on."""
         assert self.missing_bytes == 0, f"{self.missing_bytes} bytes of the request are missing"
         return b"".join(self._pieces)
+
+
+class MethodStub:
+    """Calls one method over a sync or asyncio channel, as gRPC's stubs do."""
+
+    def __init__(
+        self, channel: Any, path: str, *, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], streams: bool
+    ) -> None:
+        """``path``: of the method in gRPC. ``encode``: its requests. ``decode``: its replies. ``streams``: whether it
+        answers with many."""
+        # A request is serialised before the call begins, as its size decides how it goes.
+        made = {"request_serializer": bytes, "response_deserializer": decode}
+        self._encode = encode
+        self._whole = (channel.unary_stream if streams else channel.unary_unary)(path, **made)
+        self._in_pieces = (channel.stream_stream if streams else channel.stream_unary)(path, **made)
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        """Begin the call, and wait for the reply if the method has one and the channel is not asyncio's."""
+        call, sent = self._chosen(request)
+        return call(sent, **options)
+
+    def future(self, request: Any, **options: Any) -> Any:
+        """Begin the call of a method that does not stream."""
+        call, sent = self._chosen(request)
+        return call.future(sent, **options)
+
+    def _chosen(self, request: Any) -> tuple[Any, bytes | Iterable[bytes]]:
+        raw = self._encode(request)
+        return (self._whole, raw) if len(raw) <= MESSAGE_BYTES else (self._in_pieces, pieces_of(raw))
