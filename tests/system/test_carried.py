@@ -97,7 +97,7 @@ def test_a_batch_that_asks_others_goes_on_as_ever(
     alone, _ = started(running, small_graph.dataset(1, "metis"), 1)
     expected = epoch(alone)
     addresses, fresh = started(running, small_graph.dataset(2, "random"), 2, cache_bytes=0)
-    fresh[0]._engine._alone = True  # it was wrong about the first one
+    fresh[0].batches.engine._alone = True  # it was wrong about the first one
     carried.clear()
     same(epoch(addresses), expected)
     assert ALL_TASKS not in carried
