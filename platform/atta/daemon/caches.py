@@ -1,7 +1,7 @@
 """What a daemon keeps of other daemons' partitions, and what fills it in.
 
-What to keep is chosen in the background while the daemon serves: on a large graph that takes seconds. Batches are the same
-whatever is here.
+What to keep is chosen in the background while the daemon serves: on a large graph that takes seconds. Batches are the
+same whatever is here.
 """
 
 from __future__ import annotations

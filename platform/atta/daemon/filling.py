@@ -1,9 +1,10 @@
-"""Brings what batches will want from other daemons before they ask: in the background, piece by piece. Nobody ever waits for
-it.
+"""Brings what batches will want from other daemons before they ask: in the background, piece by piece. Nobody ever
+waits for it.
 
 First the owners say the in-degrees of remote vertices. Then it is chosen whose in-edges to keep
 (``atta.kvstore.cache.choice``). The owners say the digests of these, and then the in-edges come piece by piece. Every
-piece is compared with the digests."""
+piece is compared with the digests.
+"""
 
 from __future__ import annotations
 
@@ -113,16 +114,6 @@ class PieceQueue:
         assert self._asked is not None, "no piece was asked for"
         (piece, at), self._asked = self._asked, None
         return self._owners[piece.owner], at
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert len(set(self._turns)) == len(self._turns), f"an owner has two turns: {list(self._turns)}"
-        assert set(self._turns) == {owner for owner, state in self._owners.items() if state.pieces}
-        for owner, state in self._owners.items():
-            assert all(piece.owner == owner for piece in state.pieces), f"owner {owner} has a piece of another"
-            assert FIRST_RETRY_S <= state.retry_s <= LAST_RETRY_S, f"owner {owner} is left alone for {state.retry_s} s"
-        if self._asked is not None:
-            assert self._owners[self._turns[0]].pieces[0] is self._asked[0], "the piece that was asked for is not first"
 
 
 Result = TypeVar("Result")

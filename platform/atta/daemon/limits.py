@@ -1,4 +1,5 @@
-"""What gRPC itself bounds for a daemon: connections, calls, messages. ``docs/daemon.md`` lists all bounds.
+"""What a daemon bounds as a process: open files, and connections, calls and messages of gRPC. ``docs/daemon.md`` lists
+all bounds.
 
 Bounds of single requests stand with what checks them: their bytes and fields in ``atta.wire.fields``, memory of
 requests and answers in ``atta.daemon.services.rooms``, sessions in ``atta.daemon.services.opening``, tables in

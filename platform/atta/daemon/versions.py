@@ -1,7 +1,8 @@
 """The versions of the dataset that a daemon holds: it loads what sessions and peers read, and lets go of the rest.
 
-``atta.kvstore.live.book`` decides; this file owns files, memory and the clock. All of it runs on the event loop; threads
-read files."""
+``atta.kvstore.live.book`` decides; this file owns files, memory and the clock. All of it runs on the event loop;
+threads read files.
+"""
 
 from __future__ import annotations
 

@@ -236,15 +236,6 @@ class Tables:
             self._drop(over)
             return tuple(sorted(over))
 
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant of the tables, or of one table, does not hold."""
-        tables = self._tables
-        for name, table in tables.items():
-            assert name == table.spec.name, f"table {table.spec.name} is held as {name}"
-            table.validate()
-        used = sum(table.nbytes for table in tables.values())
-        assert used <= self.quota_bytes, f"{used} of {self.quota_bytes} bytes for mutable tables are used"
-
     def close(self) -> None:
         """Refuse every later change. Waits for the pushes that are being applied."""
         self._closed = True

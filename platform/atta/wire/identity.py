@@ -1,4 +1,5 @@
-"""Which daemon a request is meant for, and whether the daemon that gets it is that one. Pure.
+"""Which daemon a request is meant for, whether the daemon that gets it is that one, draws alike, and speaks the same
+protocol. Pure.
 
 An address may lead to the wrong daemon: a cluster file is wrong, two daemons have changed places, another dataset is
 served there now, or the daemon has been restarted. It would answer with rows of other vertices, and nobody would

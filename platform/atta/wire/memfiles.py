@@ -1,4 +1,9 @@
-"""Sealed memory files (memfd) that a daemon and its consumers map, and locks on ranges of them.
+"""What processes of one machine share: sealed memory files (memfd) that a daemon and its consumers map, locks on ranges
+of them, and the socket over which a consumer asks for batches.
+
+Over the socket it sends the token of its session, and then a ``NextRequest`` for each batch. The daemon answers each
+one with a ``BatchHeader``; the batch lies in shared memory. Each of these is one packet. A daemon that has anything
+else to say hangs up, and the consumer asks by ``SessionService.Next``, which has an answer for everything.
 
 A seal keeps a file from shrinking, so that reading a mapping of it cannot end in SIGBUS. A lock belongs to an open file
 description. The kernel drops it when its holder dies, so a range without a lock has no readers. The files have no name
@@ -15,7 +20,6 @@ import os
 import re
 import socket
 import struct
-from itertools import pairwise
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Seals of every memory file: its size never changes."""
@@ -201,15 +205,3 @@ class Gaps:
         if index < len(self._gaps) and self._gaps[index][0] == stop:
             last, stop = index + 1, self._gaps[index][1]
         self._gaps[first:last] = [(start, stop)]
-
-    def validate(self, taken: list[tuple[int, int]]) -> None:
-        """Raise AssertionError unless gaps and the ``taken`` ranges (start, stop) together cover everything once.
-
-        For tests.
-        """
-        assert all(stop < start for (_, stop), (start, _) in pairwise(self._gaps)), f"gaps touch: {self._gaps}"
-        at = 0
-        for start, stop in sorted([*self._gaps, *taken]):
-            assert start == at < stop, f"the range {start} to {stop} follows one that ends at {at}"
-            at = stop
-        assert at == self._nbytes, f"ranges end at {at} of {self._nbytes}"

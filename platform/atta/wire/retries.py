@@ -1,5 +1,7 @@
-"""How often requests are repeated soon after failures: a tenth of all requests, and a number of them at once. Others are
-repeated at the slowest pace."""
+"""How often requests are repeated soon after failures, and when a silent daemon is left.
+
+A tenth of all requests is repeated soon, and a number of them at once. Others are repeated at the slowest pace.
+"""
 
 from __future__ import annotations
 

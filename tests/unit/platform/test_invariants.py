@@ -22,14 +22,15 @@ from atta.daemon.peers import watching as hedges
 from atta.daemon.peers.underway import Pull, PullsUnderWay
 from atta.daemon.peers.watching import Hedges
 from atta.wire.memfiles import Gaps
+from tests.unit.invariants import validate
 
 
 def breaks(machine: Any, damage: Callable[[Any], object], words: str) -> None:
     """Whether ``validate`` says ``words`` after the damage."""
-    machine.validate()
+    validate(machine)
     damage(machine)
     with pytest.raises(AssertionError, match=words):
-        machine.validate()
+        validate(machine)
 
 
 def put(name: str, value: object) -> Callable[[Any], object]:
@@ -118,16 +119,16 @@ def test_slots(pool: SlotPool, damage: Callable[[Any], object], words: str) -> N
 def test_gaps() -> None:
     gaps = Gaps(10)
     gaps.take(4)
-    gaps.validate([(0, 4)])
+    validate(gaps, [(0, 4)])
     for taken in ([], [(0, 5)], [(0, 3)], [(0, 2), (2, 4), (4, 4)]):
         with pytest.raises(AssertionError):
-            gaps.validate(taken)
+            validate(gaps, taken)
     gaps._gaps = [(4, 6), (6, 10)]
     with pytest.raises(AssertionError, match="gaps touch"):
-        gaps.validate([(0, 4)])
+        validate(gaps, [(0, 4)])
     gaps._gaps = [(4, 9)]
     with pytest.raises(AssertionError, match="ranges end at 9 of 10"):
-        gaps.validate([(0, 4)])
+        validate(gaps, [(0, 4)])
 
 
 # -- peers -------------------------------------------------------------------------------------------------------------

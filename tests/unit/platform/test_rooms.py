@@ -15,6 +15,7 @@ from atta.daemon.services.rooms import AnswerRoom, RequestRoom, Room
 from atta.errors import ConfigError, QuotaExceededError
 from atta.wire.fields import ARRAYS_BYTES
 from atta.wire.pieces import MESSAGE_BYTES, pieces_of
+from tests.unit.invariants import validate
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["enter", "leave", "shrink", "cancel"]), st.integers(0, 2), st.integers(1, 60)),
@@ -43,7 +44,7 @@ def test_any_calls(steps: list[tuple[str, int, int]]) -> None:
                     room.leave(call.result(), keep=size // 2)
             for _ in range(4):
                 await asyncio.sleep(0)
-            room.validate()
+            validate(room)
             assert room.used_bytes == sum(call.result().nbytes for call in calls if call.done())
         for call in calls:
             call.cancel()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from atta.daemon.peers.sockets import MOST_TOKENS, SECRET_BYTES, TOKEN_BYTES, TOKEN_S, Grant, Tokens
+from tests.unit.invariants import validate
 
 
 class TokensMachine(RuleBasedStateMachine):
@@ -47,7 +48,7 @@ class TokensMachine(RuleBasedStateMachine):
 
     @invariant()
     def sound(self) -> None:
-        self.tokens.validate()
+        validate(self.tokens)
 
 
 TestTokens = TokensMachine.TestCase

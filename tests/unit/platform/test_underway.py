@@ -19,6 +19,7 @@ from atta.daemon.peers import underway
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.samplers.batch.items import FeatureItem
+from tests.unit.invariants import validate
 
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = ("node", ("x",), "")
@@ -222,7 +223,7 @@ class Pulls:
         """A pull of the rows from ``first`` on. Returns how many of them the pull before brings."""
         rows = np.arange(first, first + 20)
         pull = self.under_way.begin(KEY, rows, np.arange(20), [self._out])
-        self.under_way.validate()
+        validate(self.under_way)
         self._open.append(pull)
         if len(self._open) > 2:
             ended = self._open.pop(0)

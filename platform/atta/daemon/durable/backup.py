@@ -1,4 +1,5 @@
-"""The backup's end: writes down what its primary sends, and takes over when an operator, or a majority, says so."""
+"""The backup's end: writes down what its primary sends, and takes over when an operator says so, or a majority of the
+other daemons."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ event loop moves larger ones, too, as it does without a log.) Such a push that f
 If the system has too much to write back it stops whoever writes; after a write that took long, the thread writes for a
 while.
 
-With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes wait.
-When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
+With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes
+wait. When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
 
 When the log has become long, all tables are written beside it (a *checkpoint*), and the log begins anew. Pushes go on
 meanwhile, and wait if the log has grown to four times that length.

@@ -1,4 +1,5 @@
-"""Memory that clients on this machine lend for answers and pushes: mapped once, while they use it, and bounded.
+"""How rows of mutable tables travel: in messages, or by memory that clients on this machine lend. It is mapped once,
+while they use it, and bounded.
 
 A client names a descriptor of its own process and the secret with which the file begins. So a caller from afar, who
 cannot read the file, can have nothing written anywhere, and a file that was not made to be lent is refused

@@ -1,5 +1,5 @@
-"""Runs the tasks of launched DAGs: on worker threads; brief ones, and conversations with other daemons, on the event
-loop."""
+"""Runs the tasks of launched DAGs, and notes what they cost: on worker threads; brief ones, and conversations with
+other daemons, on the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Executes the physical tasks of a DAG: local ones on a worker thread, remote ones by asking a peer."""
+"""Executes the physical tasks of a DAG: local ones on a worker thread, remote ones by asking peers. A row that another
+batch has asked for is taken from it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The links of one daemon: what it serves over them, how the names of the schema are numbered there, and how it waits for
-what batches have asked."""
+"""The links of one daemon: what it serves over them, how the names of the schema are numbered there, and how it waits
+for what batches have asked."""
 
 from __future__ import annotations
 

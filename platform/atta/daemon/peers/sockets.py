@@ -226,13 +226,6 @@ class Tokens:
         while self._given and (len(self._given) + room > MOST_TOKENS or next(iter(self._given.values()))[0] <= now):
             self._given.popitem(last=False)
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert len(self._given) <= MOST_TOKENS, f"{len(self._given)} tokens are good"
-        assert all(len(token) == TOKEN_BYTES for token in self._given), "a token has another length"
-        ends = [end for end, _ in self._given.values()]
-        assert ends == sorted(ends), "tokens are out of order"
-
 
 class Attaching:
     """Links to all peers, ``width`` for each. All of it runs on the event loop.

@@ -171,14 +171,3 @@ class Hedges:
         self._allowed -= 1
         self.sent += 1
         return True
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert 0.0 <= self._allowed <= MOST, f"{self._allowed} second requests may be sent"
-        assert 0 <= self.won <= self.sent, f"{self.won} of {self.sent} second requests were answered first"
-        assert all(len(seen) <= WINDOW for seen in self._seen.values()), "too many answers are remembered"
-        known = {kind for kind, seen in self._seen.items() if len(seen) >= ENOUGH}
-        assert self._patience.keys() == known, (
-            f"patience for {sorted(self._patience)}, enough answers of {sorted(known)}"
-        )
-        assert all(wait >= LEAST_S for wait in self._patience.values()), f"impatient: {self._patience}"

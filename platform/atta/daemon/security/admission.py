@@ -1,4 +1,4 @@
-"""Whether a call is admitted. Pure: what the caller has shown and the time are passed in."""
+"""Whether a call is admitted, which is pure; the guard that asks it before each call; and the lines of the audit log."""
 
 from __future__ import annotations
 

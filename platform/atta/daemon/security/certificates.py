@@ -1,4 +1,5 @@
-"""When a caller's certificate ends. TLS looks only while a connection begins, and connections may last for weeks.
+"""The daemon's own certificate, which is read again when its file changes, and when a caller's ends. TLS looks only
+while a connection begins, and connections may last for weeks.
 
 Python's ``ssl`` reads the dates of a connection of its own alone, so the few fields before them are read here: X.509 is
 nested elements of a tag, a length and a content (DER), RFC 5280.

@@ -1,4 +1,5 @@
-"""What a daemon's settings say about its safety: checked at start, and what follows from it."""
+"""What a daemon's settings say about its safety, checked at start, and what follows from it: also who may read its
+metrics and pages over HTTPS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What people who run a cluster ask: what a daemon is and does, what training jobs report, and new versions of the dataset."""
+"""What people who run a cluster ask: what a daemon is and does, what training jobs report, and new versions of the
+dataset."""
 
 from __future__ import annotations
 

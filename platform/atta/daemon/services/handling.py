@@ -2,7 +2,7 @@
 status.
 
 Each handler is wrapped once, when the daemon starts. A ``grpc.aio.ServerInterceptor`` would be asked for a handler at
-each request.
+each request. So are those of the services that come with gRPC: health and reflection.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ then it waits at the sender: HTTP/2 lets through 64 KiB of it. A longer request 
 read when there is room for all of them. Once it has come, it occupies its own size until it is answered. A streamed
 answer occupies what it has in memory at a time, until its reader has taken all of it. So whoever sends without end, or
 reads nothing, occupies the room of its own connection, and waits. After work for nothing a connection pauses
-(``debts``).
+(``Debts``).
 """
 
 from __future__ import annotations
@@ -190,16 +190,6 @@ class Room:
                 queue.popleft()
             if not queue:
                 del self._waiting[connection]
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert self._used == sum(self._by_connection.values()) <= self._in_all, f"{self._used} bytes are used"
-        for connection, nbytes in self._by_connection.items():
-            assert 0 < nbytes <= self._per_connection, f"connection {connection} has {nbytes} bytes"
-        for connection, queue in self._waiting.items():
-            assert queue, f"nobody waits on connection {connection}"
-            share, waiting = queue[0]
-            assert waiting.done() or not self._fits(share), f"connection {connection} waits, and there is room"
 
 
 class RequestRoom:

@@ -1,9 +1,9 @@
 """A bounded cache of remote rows. Its policy decides which rows it keeps.
 
 Batches ask for the rows of the remote vertices that they sampled. A row that was fetched for a batch is kept if the
-policy wants it. Rows that a policy has chosen beforehand may also be filled in (``chosen``). Only tables of the dataset
-are cached. They are read-only, so a cached row stays right; a later version of a table has a cache of its own
-(``beside``). Mutable tables are a service of their own and are never cached.
+policy wants it: it has chosen the row beforehand (``ChosenRows``, which may also be filled in), or was asked for it
+lately (``RecentRows``). Only tables of the dataset are cached. They are read-only, so a cached row stays right; a later
+version of a table has a cache of its own (``beside``). Mutable tables are a service of their own and are never cached.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class RowCache:
     Policies: ``degree`` keeps the HALO vertices with the most edges into the partition. ``access`` keeps the HALO
     vertices that sampling with ``fan_outs`` from the partition's training vertices is expected to visit most
     (``HaloHeat.visits``). If there is more room, both add other remote vertices. ``recent`` keeps the rows that
-    batches asked for lately (module ``recent``).
+    batches asked for lately.
 
     Attributes:
         rows_asked: number of rows of peers that batches needed so far.

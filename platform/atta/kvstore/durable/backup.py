@@ -1,4 +1,5 @@
-"""The copy that a backup keeps of its primary's store: its newest checkpoint and the files of the log behind it.
+"""The copy that a backup keeps of its primary's store, its newest checkpoint and the files of the log behind it; and
+the votes on who may take over: one daemon for each epoch of a store, if a majority of all daemons agrees.
 
 The copy has the files that the primary has, record by record, so it is a ``TableStore`` when it is promoted. The chain
 of checksums runs through all records, so a copy that ends at the same place has the same records.

@@ -1,4 +1,4 @@
-"""What the records of a log say: one entry per change of a table. Pure encoding and decoding.
+"""What the records of a log say, one entry per change of a table, and how tables are made from them again.
 
 A table is named by its *key*, a random number of 63 bits that no other table of the store ever has. Rows are positions
 in the daemon's shard. A body begins with kind, operation, flags, count and key; a kind's own numbers follow.

@@ -1,4 +1,5 @@
-"""Writes one file of a log, a group of records at a time, and reads such a file."""
+"""The files of a store of tables: one of its log, which is written a group of records at a time, and the small ones
+that say whose tables these are, and where the log goes on behind a checkpoint."""
 
 from __future__ import annotations
 

@@ -155,23 +155,6 @@ class SnapshotParts:
         for path in beside[: max(0, len(beside) - keep)]:
             shutil.rmtree(path, ignore_errors=True)
 
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant of the folders does not hold.
-
-        A complete part beside the part in use has the id in its folder's name. Only the replaced part has another id. A
-        folder that is still being written (``.partial``) may hold anything.
-        """
-        for path in self._others():
-            named = path.name.removeprefix(f"{self.place.name}.")
-            if path.suffix == ".partial" or named == _REPLACED:
-                continue
-            assert (path / MANIFEST).is_file(), f"{path}: holds no {MANIFEST}, but is not being written"
-            try:
-                found = read_contents(path).snapshot_id
-            except DataError:
-                continue  # a damaged disk is not a broken invariant
-            assert found == named, f"{path}: holds the part of snapshot {found}"
-
     def _step_aside(self) -> Path | None:
         if not self.place.exists():
             return None

@@ -1,7 +1,8 @@
-"""A table on disk: its arrays as ``.npy`` files, written block by block so that a writer can tell when the system slows it, and
-``table.json`` with everything else, sizes and checksums.
+"""A table on disk: its arrays as ``.npy`` files, written block by block so that a writer can tell when the system slows
+it, and ``table.json`` with everything else, sizes and checksums.
 
-``table.json`` has a checksum of its own, so a changed number in it is noticed, as a changed byte in an array is."""
+``table.json`` has a checksum of its own, so a changed number in it is noticed, as a changed byte in an array is.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which versions of a dataset there are, who reads which, and whose rows and edges a daemon needs. Pure.
 
 Version 0 is the dataset itself. A later version changes some node tables, or the edges of some types. For everything
-that differs from the dataset's it names its *source*: the version whose files hold it. So what a version says holds even
-when versions between are gone, and what did not change is in memory once.
+that differs from the dataset's it names its *source*: the version whose files hold it. So what a version says holds
+even when versions between are gone, and what did not change is in memory once.
 
 A version is *prepared* on all daemons, then *committed* on the disk, then announced. Sessions open the newest committed
 version and read it to their end. Peers name the source that they want, also a prepared one: the daemon that asks may

@@ -1,5 +1,5 @@
-"""Writes the next version of a table, or of edges, beside the dataset. Rows go from file to file; memory holds a piece of
-them."""
+"""Writes the next version of a table, or of edges, beside the dataset. Rows go from file to file; memory holds a piece
+of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrays of a table's shard: values, versions and the optimiser's state."""
+"""The arrays of a table's shard, values, versions and the optimiser's state, and the steps that change them."""
 
 from __future__ import annotations
 
@@ -100,21 +100,6 @@ class ShardArrays:
     def named(self, array: str) -> np.ndarray:
         """An array of the optimiser's state, or the values for ""."""
         return self.state[array] if array else self.values
-
-    def validate(self, spec: MutableSpec) -> None:
-        """Raise AssertionError if an invariant does not hold: all arrays have the same number of rows, and the shapes
-        and dtypes of the spec."""
-        values = (len(self.values), *spec.row_shape)
-        assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
-        assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
-        assert (self.versions is not None) == spec.versioned, "versions do not fit the table's description"
-        if self.versions is not None:
-            assert self.versions.shape == values[:1], f"versions are {self.versions.shape} for {values[0]} rows"
-            assert int(self.versions.min(initial=0)) >= -1, "a version is below -1"
-        wanted = () if spec.optimiser is None else tuple(spec.optimiser.state_names)
-        assert set(self.state) == set(wanted), f"the optimiser has {sorted(self.state)}, not {sorted(wanted)}"
-        for name, array in self.state.items():
-            assert array.shape == values, f"the optimiser's {name} is {array.shape} for values of {values}"
 
     def followed_by(self, more: ShardArrays) -> ShardArrays:
         """A copy of these rows with ``more`` rows behind them."""

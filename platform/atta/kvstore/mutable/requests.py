@@ -1,4 +1,5 @@
-"""Pulls and pushes of clients. Each is checked completely before it changes anything."""
+"""Pulls and pushes of clients, each checked completely before it changes anything, and how they lie in memory that the
+client lends: first the values, then the versions."""
 
 from __future__ import annotations
 

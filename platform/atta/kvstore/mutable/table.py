@@ -119,17 +119,6 @@ class MutableTable:
         """Number of known clients."""
         return len(self._sequences)
 
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant of the table, its rows or its clients does not hold."""
-        contents = self._contents
-        contents.validate(self.spec)
-        rows, last = len(contents.values), self.first_row + len(contents.values)
-        assert self.first_row >= 0, f"the first row is {self.first_row}"
-        assert last <= self.spec.limit, f"rows {self.first_row}..{last} of {self.spec.limit}"
-        assert rows >= self.created_rows, f"{rows} rows are left of {self.created_rows}"
-        assert self._step >= 0, f"step {self._step}"
-        self._sequences.validate()
-
     def close(self) -> None:
         """Take no more pushes. Waits for the pushes under way."""
         with self._gate.exclusive():

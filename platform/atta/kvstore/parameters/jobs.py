@@ -1,8 +1,10 @@
-"""The weights of all jobs of a daemon, within a quota. A job in which all are silent is dropped."""
+"""The weights of all jobs of a daemon, within a quota, and those whose gradients are summed by epochs (Dorylus).
+
+A job in which all are silent is dropped."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -119,18 +121,6 @@ class SummedJob:
             self.weights.release(self._pinned.pop((epoch, interval)))
             self._apply(epoch)
         return Pushed(True, self.weights.version, self.done)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        self.weights.validate(Counter(self._pinned.values()))
-        if self._broken is None:
-            assert self.weights.version == min(self._finished), "every epoch that all have finished is one update"
-        assert self.spread <= self._bound, f"the spread is {self.spread}"
-        assert max(self._finished) <= min(self._finished) + self._bound + 1, f"finished: {self._finished}"
-        assert len(self._sums) <= self._bound + 1, f"epochs {sorted(self._sums)} are open"
-        assert self.weights.stashed <= self._bound + 1, f"{self.weights.stashed} old versions are kept"
-        for (epoch, interval), _ in self._pinned.items():
-            assert epoch == self._finished[interval], f"interval {interval}: epoch {epoch} is pinned"
 
     def _apply(self, epoch: int) -> None:
         """Make the step of ``epoch`` if it is complete. All earlier ones are: an interval ends one epoch after another."""

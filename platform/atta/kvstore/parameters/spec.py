@@ -1,4 +1,5 @@
-"""Describes the weights of a job: how long they are, who changes them and how. Plain values, sent as JSON."""
+"""Describes the weights of a job: how long they are, who changes them and how; plain values, sent as JSON. And the
+versions that it has of them."""
 
 from __future__ import annotations
 
@@ -281,11 +282,6 @@ class WeightVersions:
         if not self._pins[version]:
             del self._pins[version]
         self._drop(version)
-
-    def validate(self, pinned: Counter[int]) -> None:
-        """Raise AssertionError where an invariant does not hold. ``pinned``: the pins that there should be."""
-        assert self._pins == pinned, f"pins are {self._pins}, not {pinned}"
-        assert set(self._kept) == {self.version} | set(pinned), f"versions {sorted(self._kept)} are kept"
 
     def _drop(self, version: int) -> None:
         if version != self.version and version not in self._pins:
