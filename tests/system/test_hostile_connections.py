@@ -21,7 +21,7 @@ from atta.wire import rpc
 from atta.wire.bulk import ROWS_VALUES
 from atta.wire.identity import Bound
 from atta.wire.pieces import MESSAGE_BYTES, pieces_of
-from atta_bench.callers import Caller, memory
+from tests.callers import Caller, memory
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 

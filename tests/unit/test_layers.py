@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -134,6 +135,13 @@ def test_benchmarks_import_no_tests() -> None:
     imported = {path: imports(ast.parse(path.read_text())) for path in (ROOT / "bench").rglob("*.py")}
     assert len(imported) > 40
     assert [path.name for path, names in imported.items() if any(within(name, ("tests",)) for name in names)] == []
+
+
+def test_the_laboratory_is_installed_whole() -> None:
+    about = tomllib.loads((ROOT / "bench/pyproject.toml").read_text())
+    folders = {name.rpartition(".")[0] for name in sources() if within(name, ("atta_bench",))} - {""}
+    assert set(about["tool"]["setuptools"]["packages"]) == folders
+    assert about["project"]["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_imports_make_no_circle() -> None:
