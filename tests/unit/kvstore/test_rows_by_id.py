@@ -13,7 +13,7 @@ from atta.errors import DataError
 from atta.kvstore.durable.entries import Created
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.initial import Initialiser, Normal, Uniform
-from atta.kvstore.mutable.owners import EdgeIndex, TableOwner
+from atta.kvstore.mutable.owners import EdgeIndex, TableOwner, span_of
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
