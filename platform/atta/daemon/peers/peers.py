@@ -47,8 +47,9 @@ PULL_BYTES = 2 << 20
 caches."""
 SMALL_BYTES = 128 << 10
 """Largest number of bytes that the event loop handles itself, as handing them to a thread takes longer."""
-PULLS_AT_ONCE = 4
-"""Most pulls of a peer under way: one is made, one is sent, one is put into place, and one is on its way."""
+PULLS_AT_ONCE = 2
+"""Most pulls of a peer under way: one is made while the other one is sent. More would share the connection evenly, and
+come late together."""
 PROBE_ROWS = 1 << 17
 """Largest number of rows of one probe: messages of one to two MiB."""
 ATTEMPTS = 3
@@ -241,8 +242,7 @@ class Peer:
             version=item.version,
             age_ms=age_ms,
         )
-        async with self._turns.turn(time.monotonic() - age_ms / 1e3):
-            bulk = await self._answer("KvService.Pull", request)
+        bulk = await self._answer("KvService.Pull", request, since=time.monotonic() - age_ms / 1e3)
         return bulk.payloads.get(PULL_DATA, b"")
 
     async def probe(
@@ -288,11 +288,18 @@ class Peer:
         reply: link_pb2.AttachReply = await self._answer("LinkService.Attach", request)
         return reply
 
-    async def _answer(self, method: str, request: Any) -> Any:
+    async def _answer(self, method: str, request: Any, since: float | None = None) -> Any:
+        """The answer to a request. A large one has its turn by when its batch was begun."""
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        if since is None:
+            return await self._tried(method, request)
+        async with self._turns.turn(since):
+            return await self._tried(method, request)
+
+    async def _tried(self, method: str, request: Any) -> Any:
         """The answer to a request, which is made again when the connection breaks."""
         for failures in range(1, ATTEMPTS + 1):
-            if self._delay_s:
-                await asyncio.sleep(self._delay_s)
             await self.connection.ready()
             self._budget.asked()
             address, silences, used = self.address, self.connection.watch.silences, self.connection.usual

@@ -23,6 +23,7 @@ from atta.kvstore.durable.frames import (
     frame,
 )
 from atta.partition.disk.files import check_regular, read_sealed, write_sealed
+from atta.partition.disk.staging import disk_full
 
 _BUFFERS = 1000
 """Most buffers in one call of the operating system, which allows 1,024."""
@@ -235,6 +236,35 @@ STORE_FORMAT = ("atta-table-store", 1)
 POSITION_FILE = "log.json"
 """Of a checkpoint: where the log goes on."""
 CHECKPOINT_FORMAT = ("atta-table-checkpoint", 1)
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """The files of the log, the oldest first."""
+    return sorted(path for path in folder.glob("log-*") if path.name[4:].isdigit())
+
+
+def log_path(folder: Path, before: LogPosition) -> Path:
+    """The file of the log that begins behind a record."""
+    return folder / f"log-{before.lsn + 1:020d}"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The complete checkpoints, the oldest first."""
+    return sorted(path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit())
+
+
+def checkpoint_path(folder: Path, at: LogPosition) -> Path:
+    """The checkpoint that has everything up to a record."""
+    return folder / f"checkpoint-{at.lsn:020d}"
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system: raises DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}") from None
 
 
 def write_store_file(folder: Path, store_id: bytes, about: Mapping[str, Any]) -> None:
