@@ -27,7 +27,7 @@ PROMISED = {
     "block": {"nodes": "0.1", "train": "0.02", "val": "0.02", "test": "0.02"},
     "random": {"types": "0"},
 }
-"""By how much a partition may exceed its even share, as docs/partitioning.md says."""
+"""By how much a partition may exceed its even share, as docs/guide/partitioning.md says."""
 
 
 def loads_of(graph: Graph, dataset: Dataset, name: str) -> dict[str, list[list[int]]]:
