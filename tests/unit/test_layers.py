@@ -144,6 +144,13 @@ def test_the_laboratory_is_installed_whole() -> None:
     assert about["project"]["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
+def test_clients_and_the_simulator_know_nothing_of_daemons() -> None:
+    """What all of them decide alike stands below: in the scheduler, in ``atta.wire``."""
+    above = [name for name in sources() if within(name, ("atta.client", "atta.simulate"))]
+    known = {name: sorted(m for m in imported_modules(name) if within(m, ("atta.daemon",))) for name in above}
+    assert not [(name, modules) for name, modules in known.items() if modules]
+
+
 def test_imports_make_no_circle() -> None:
     unseen = {name: imported_modules(name) for name in sources()}
     while free := [name for name, others in unseen.items() if not others & unseen.keys()]:
