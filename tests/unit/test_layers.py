@@ -36,7 +36,7 @@ PURE = (
     "atta.scheduler",
     "atta.kvstore.parameters",
     "atta.wire.identity",
-    "atta.wire.release",
+    "atta.wire.identity",
     "atta.wire.security.roles",
     "atta.train.dorylus.hand_out",
     "atta.train.dorylus.progress",
@@ -146,6 +146,13 @@ def test_the_laboratory_is_installed_whole() -> None:
     folders = {name.rpartition(".")[0] for name in sources() if within(name, ("atta_bench",))} - {""}
     assert set(about["tool"]["setuptools"]["packages"]) == folders
     assert about["project"]["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_clients_and_the_simulator_know_nothing_of_daemons() -> None:
+    """What all of them decide alike stands below: in the scheduler, in ``atta.wire``."""
+    above = [name for name in sources() if within(name, ("atta.client", "atta.simulate"))]
+    known = {name: sorted(m for m in imported_modules(name) if within(m, ("atta.daemon",))) for name in above}
+    assert not [(name, modules) for name, modules in known.items() if modules]
 
 
 def test_imports_make_no_circle() -> None:

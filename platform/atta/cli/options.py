@@ -17,7 +17,7 @@ import click
 from atta.cli.output import DURATION, INTS, NAMES, PARTS, RATE, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, Setting, SettingField, settings_of
-from atta.wire.ordinal import AUTO
+from atta.wire.parts import AUTO
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _QUANTITIES = {"bytes": SIZE, "s": DURATION, "rate": RATE}

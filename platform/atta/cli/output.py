@@ -19,8 +19,7 @@ from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.observe.printable import printable
 from atta.observe.settings import SIZES, amount_of
-from atta.wire.ordinal import AUTO, NODE_VARIABLES, PART_VARIABLES, own_number
-from atta.wire.parts import as_parts, parse_parts
+from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console

@@ -10,7 +10,7 @@ import click
 
 from atta.cli.output import DURATION, RATE, SIZE, echo, printer, progress_bars, refuse_given, write_json
 from atta.errors import ConfigError
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 
 if TYPE_CHECKING:
     from atta.simulate import Scenario

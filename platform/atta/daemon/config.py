@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from atta.errors import ConfigError
-from atta.kvstore.durable.votes import LEAST
+from atta.kvstore.durable.backup import LEAST
 from atta.observe.machine.memory import total_bytes
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import listening_at
 from atta.wire.parts import Addresses, replicas_of
-
-__all__ = ["DaemonConfig"]
 
 MIB = 1 << 20
 GIB = 1 << 30

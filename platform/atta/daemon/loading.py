@@ -16,8 +16,6 @@ from atta.partition.disk.watching import WatchedFiles
 from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
-__all__ = ["OpenedData"]
-
 log = structlog.get_logger("atta.daemon")
 ALL = 1 << 62
 """More memory than any machine has."""

@@ -10,7 +10,7 @@
        '-- CPU time with one consumer at a time         -> how much more it is if all parts share the cores
     the same batches again, unmeasured                  -> new vertices per hop, at home and elsewhere
 
-Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that
+Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.runner``). So a machine that
 is shared with others gives nearly the same costs as an idle one. Consumers are processes of their own, and do nothing
 but take batches (``consumers``). What is in the batches is counted later: consumers that count leave daemons without
 work, and processors with less to do work faster. Transfers and queues are not measured, they are simulated. What a

@@ -14,8 +14,8 @@ from typing import Annotated
 import numpy as np
 
 from atta.errors import ConfigError
+from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
 from atta.observe.settings import NoOption, Setting
 from atta.simulate.resources import Clock
 from atta.train.dorylus.hand_out import HandOut, PoolSize
