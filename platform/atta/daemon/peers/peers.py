@@ -20,7 +20,7 @@ from atta.errors import AttaError, ConfigError, NotAuthenticatedError, RemoteErr
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
-from atta.samplers.shard import Answer
+from atta.samplers.shard import Answer, spec_of_drawn
 from atta.wire import rpc
 from atta.wire.contract import Contract
 from atta.wire.identity import Identity
@@ -86,7 +86,7 @@ class Peer:
         ``credentials``: for TLS; ``addresses``, ``alike``, ``moved``: see ``PeerLink``.
         """
         self.part, self._deadline_s, self._delay_s = part, deadline_s, delay_s
-        self._edge_tables = dataset.schema.edge_tables
+        self._schema = dataset.schema
         parts = dataset.groups[part]
         meant = Identity(parts.start, dataset.dataset_id)
         self._link = PeerLink(
@@ -166,8 +166,8 @@ class Peer:
         """Whether the peer is going to answer with one message."""
         if len(items) != 1 or items[0].fan_out < 0 or not items[0].method.bounded:
             return False
-        tables = self._edge_tables[items[0].edge_type]
-        return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(tables[n].row_bytes for n in items[0].tables))
+        specs = [spec_of_drawn(self._schema, items[0].edge_type, name) for name in items[0].tables]
+        return len(items[0].rows) <= sampled_rows(items[0].fan_out, sum(spec.row_bytes for spec in specs))
 
     def _with_tables(self, answer: Answer, item: SampleItem, data: Any) -> Answer:
         """``answer`` with the rows of edge tables that came as ``data``, table after table."""
@@ -175,7 +175,7 @@ class Peer:
             return answer
         tables, at, received = {}, 0, np.frombuffer(data, dtype=np.uint8)
         for name in item.tables:
-            spec = self._edge_tables[item.edge_type][name]
+            spec = spec_of_drawn(self._schema, item.edge_type, name)
             nbytes = len(answer.neighbors) * spec.row_bytes
             block = received[at : at + nbytes]
             if len(block) != nbytes:

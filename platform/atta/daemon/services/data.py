@@ -25,7 +25,7 @@ from atta.errors import ConfigError, WrongDatasetError
 from atta.kvstore.store import Store, Table, known_codec, wire_bytes
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER, Method
-from atta.samplers.shard import Shard
+from atta.samplers.shard import Shard, spec_of_drawn
 from atta.wire.messages.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
 from atta.wire.messages.fields import ARRAYS_BYTES
 from atta.wire.rpc import METHODS, Bulk
@@ -231,8 +231,8 @@ class GraphService(DataService):
     def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
         """Cut the rows so that no answer is much longer than a chunk. A single huge row stays whole."""
         rows, fan_out, edge_type = question.rows, question.part.fan_out, question.part.edge_type
-        tables = self._shard.dataset.schema.edge_tables[edge_type]
-        table_bytes = sum(tables[name].row_bytes for name in question.part.tables if name in tables)
+        schema = self._shard.dataset.schema
+        table_bytes = sum(spec_of_drawn(schema, edge_type, name).row_bytes for name in question.part.tables)
         if bounded:
             step = sampled_rows(fan_out, table_bytes)
             yield from ((at, min(at + step, len(rows))) for at in range(0, len(rows), step))
