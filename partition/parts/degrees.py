@@ -122,7 +122,9 @@ class GraphDegrees:
             ConfigError: sums of weights are not kept.
         """
         if self.weights is None or (self.loops is not None and self.loop_weights is None):
-            raise ConfigError("norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'")
+            raise ConfigError(
+                "norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'"
+            )
         if self.loops is None or self.loop_weights is None:
             return _inverse_roots(self.weights + 1)
         others = self.weights - (self.loop_weights if self.loop_sums is None else self.loop_sums)
