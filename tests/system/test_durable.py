@@ -17,8 +17,8 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
-from bench.durable import durable
 from tests.addresses import held_addresses
+from tests.durable import durable
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 

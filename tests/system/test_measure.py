@@ -114,7 +114,7 @@ def test_consumers_take_what_they_are_told_and_say_what_went_wrong(data: Path) -
 
 
 def _consumers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "atta.simulate.consumer" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "atta.simulate.consumers" in child.cmdline()]
 
 
 def test_a_trace_tells_the_same_sizes(data: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {
     "atta": ROOT / "platform/atta",
     **{f"atta.{name}": ROOT / name for name in ("samplers", "partition", "protos")},
+    "atta_bench": ROOT / "bench",
 }
 LAYERS = (
     ("atta.errors", "atta.protos", "atta._native", "atta.observe"),
@@ -25,8 +27,9 @@ LAYERS = (
     ("atta.client",),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
     ("atta.train", "atta.compat", "atta.ray"),
-    ("atta.bench", "atta.simulate"),
+    ("atta.simulate",),
     ("atta.cli",),
+    ("atta_bench",),  # the laboratory, a package of its own
 )
 PURE = (
     "atta.scheduler",
@@ -34,18 +37,19 @@ PURE = (
     "atta.wire.identity",
     "atta.wire.release",
     "atta.wire.security.roles",
-    "atta.train.steps.pipeline.decisions",
+    "atta.train.dorylus.hand_out",
+    "atta.train.dorylus.progress",
     "atta.client.sessions.cursor",
     "atta.client.sessions.reattachment",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
-    "atta.bench.lab.chaos.invariants",
+    "atta_bench.chaos.invariants",
     "atta.cli.cluster.rolling.plan",
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
     "atta.train",
-    "atta.bench",
+    "atta_bench",
     "atta.compat.dgl",
     "atta.client.loaders.minibatch",
     "atta.client.loaders.prefetch",
@@ -131,6 +135,13 @@ def test_benchmarks_import_no_tests() -> None:
     imported = {path: imports(ast.parse(path.read_text())) for path in (ROOT / "bench").rglob("*.py")}
     assert len(imported) > 40
     assert [path.name for path, names in imported.items() if any(within(name, ("tests",)) for name in names)] == []
+
+
+def test_the_laboratory_is_installed_whole() -> None:
+    about = tomllib.loads((ROOT / "bench/pyproject.toml").read_text())
+    folders = {name.rpartition(".")[0] for name in sources() if within(name, ("atta_bench",))} - {""}
+    assert set(about["tool"]["setuptools"]["packages"]) == folders
+    assert about["project"]["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_imports_make_no_circle() -> None:

@@ -45,7 +45,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     need("planning a strategy", "torch", "torch_geometric")
     from atta.partition.dataset import Dataset
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
-    from atta.train.planning.losses import recorded_losses
+    from atta.train.planning.explain import recorded_losses
     from atta.train.planning.paper import fitted_alpha
     from atta.train.planning.probe import device_here, measure
 
@@ -138,7 +138,6 @@ def _left_out(options: dict[str, Any], sizes: Sizes) -> list[str]:
 
 
 def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int) -> str:
-    """The command for the chosen strategy; ``trainers`` is the number of all trainers."""
     model = ("--model", network.model, "--layers", str(network.layers), "--hidden", str(network.hidden))
     return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options))
 

@@ -1,19 +1,33 @@
-"""Starts a consumer process for each rank (``consumer``) and has them take batches."""
+"""Consumer processes, one per rank, which take batches as trainers do, and those who have them do so.
+
+    python -m atta.simulate.consumers '{"target": "cluster.toml", "loader": {"rank": 0, ...}}'
+
+is one of them. A question is a line of JSON on its standard input, its answer one on standard output:
+
+    consumer                                 Consumers
+                                      ←      {"epochs": 2, "most": null}
+      {"batches": 18, "cpu_s": 0.12}  →
+                                      ←      end of input
+
+A failure is answered by {"error": "..."}, and the process ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
+import atta
 from atta.errors import AttaError
-
-__all__ = ["Consumers", "Start", "TakenBatches", "start_here"]
 
 Process = subprocess.Popen[bytes]
 Start = Callable[[int, Sequence[str]], Process]
@@ -48,7 +62,7 @@ class Consumers:
         try:
             for rank, loader in enumerate(loaders):
                 about = json.dumps({"target": target, "loader": loader})
-                self._processes.append(start(rank, [sys.executable, "-m", "atta.simulate.consumer", about]))
+                self._processes.append(start(rank, [sys.executable, "-m", "atta.simulate.consumers", about]))
         except BaseException:
             self._end()
             raise
@@ -110,3 +124,32 @@ def _answer(process: Process) -> dict[str, float]:
     if "error" in answer:
         raise AttaError(f"a consumer: {answer['error']}")
     return answer
+
+
+def main() -> None:
+    """Answer until the questions end."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print goes to standard error
+    given = json.loads(sys.argv[1])
+    try:
+        with atta.connect(given["target"], wait=True) as cluster:
+            loader = atta.NeighborLoader(cluster, **given["loader"], epochs=0)
+            for line in iter(sys.stdin.readline, ""):
+                out.write(json.dumps(_take(loader, **json.loads(line))) + "\n")
+    except AttaError as error:
+        out.write(json.dumps({"error": str(error)}) + "\n")
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass  # Ctrl-C reaches the process that asks, too
+
+
+def _take(loader: atta.NeighborLoader, epochs: int, most: int | None) -> dict[str, float]:
+    """Run so many epochs as trainers do: while one ends, the daemon begins the next."""
+    batches, cpu_s = 0, time.process_time()
+    loader.epochs = (loader.epochs or 0) + epochs
+    for _ in range(epochs):
+        batches += sum(1 for _ in islice(iter(loader), most))
+    return {"batches": batches, "cpu_s": time.process_time() - cpu_s}  # with the threads of connections
+
+
+if __name__ == "__main__":
+    main()

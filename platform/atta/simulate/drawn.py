@@ -11,8 +11,6 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.partition.schema import split_edge_type
 from atta.simulate.profile import Draw, Side
 
-__all__ = ["MOST_EDGES", "Expanded", "added", "draws_of", "expanded_by_hop", "together"]
-
 MOST_EDGES = 256
 """At most this many sampled edges of a vertex are counted. A vertex with more counts as if it had this many."""
 

@@ -16,8 +16,6 @@ from atta.scheduler.costs import Line
 from atta.simulate.drawn import Expanded, added, draws_of, together
 from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote
 
-__all__ = ["MOST_REPEATS", "Measurements", "ServedDataset", "Waits", "merged", "profile_of"]
-
 ID_BYTES = 4.0
 """Bytes of a vertex in a request."""
 MOST_REPEATS = 256

@@ -41,8 +41,6 @@ from atta.simulate.drawn import added, expanded_by_hop, together
 from atta.simulate.fitting import MOST_REPEATS, Measurements, ServedDataset, Waits, merged, profile_of
 from atta.simulate.profile import Profile
 
-__all__ = ["measure"]
-
 SMALLER = 4
 """Factor by which batches of the second run are smaller. Those of the last run have fewer tasks and requests. So the
 costs per batch, per request and per byte can be told apart."""

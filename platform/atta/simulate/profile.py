@@ -18,21 +18,6 @@ from typing import Any
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.partition.disk.staging import StagedFile
 
-__all__ = [
-    "FORMAT",
-    "LOCAL_KINDS",
-    "REMOTE_KINDS",
-    "Draw",
-    "HopSize",
-    "Linear",
-    "LoopCosts",
-    "Profile",
-    "Remote",
-    "Side",
-    "load_profile",
-    "save_profile",
-]
-
 FORMAT, VERSION = "atta-profile", 3
 LOCAL_KINDS = ("seed", "neighborhood", "join", "feature", "end")
 REMOTE_KINDS = ("neighborhood", "feature")

@@ -13,11 +13,8 @@ from atta.samplers.dag.instance import OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec
 from atta.scheduler import SchedulerConfig, policy_named
-from atta.simulate.batches.overlap import Overlap
-from atta.simulate.batches.reach import Reach, edges_per_vertex
 from atta.simulate.profile import HopSize, Linear, Profile, Remote
-
-__all__ = ["BatchModel", "Scenario"]
+from atta.simulate.reach import Overlap, Reach, edges_per_vertex
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it, without their whole part, lie evenly in [0, 1)."""

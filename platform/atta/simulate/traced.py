@@ -21,8 +21,6 @@ from atta.errors import DataError
 from atta.scheduler.costs import Line
 from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote
 
-__all__ = ["profile_of_trace"]
-
 ID_BYTES = 4.0
 """Bytes of a vertex in a request."""
 TRANSPORT = Linear(6.0, 0.0005)

@@ -13,12 +13,12 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from atta.bench.strategies import StopPattern, StrategiesBench, values
-from atta.bench.train.straggler import JITTER, Straggler, trainer_process
 from atta.cli.main import cli
 from atta.errors import ConfigError
+from atta.train.dorylus.faults import WorkerFaults
 from atta.train.planning.value import PriceList
-from atta.train.steps.pipeline.links.faults import WorkerFaults
+from atta_bench.strategies import StopPattern, StrategiesBench, values
+from atta_bench.train.straggler import JITTER, Straggler, trainer_process
 from tests.waiting import eventually
 
 
@@ -121,7 +121,7 @@ def test_bad_faults_of_workers(text: str, word: str) -> None:
 
 def test_messages_take_what_the_link_and_the_delay_take() -> None:
     faults = WorkerFaults.parse("link=20e6,delay=0.005:0.05,kill=0.1,late=0.1:2,seed=3")
-    assert faults == WorkerFaults(20e6, (0.005, 0.05), 0.1, 0.1, 2.0, 3)
+    assert faults == WorkerFaults(20e6, (0.005, 0.05), 0.1, (0.1, 2.0), 3)
     worker, same, other = faults.of_worker(0, 5), faults.of_worker(0, 5), faults.of_worker(1, 5)
     drawn = [worker.seconds(250_000) for _ in range(50)]  # 0.1 s on the link
     assert drawn == [same.seconds(250_000) for _ in range(50)]

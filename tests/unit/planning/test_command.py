@@ -13,8 +13,7 @@ from atta.cli.main import cli
 from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.planning.probe import fit_cost, piece
-from atta.train.planning.rates import PlannedModel
-from atta.train.planning.sizes import Expansion
+from atta.train.planning.sizes import Expansion, PlannedModel
 
 
 @pytest.fixture(scope="module")

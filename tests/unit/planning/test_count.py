@@ -15,8 +15,16 @@ from atta.errors import ConfigError
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import Closure
-from atta.train.planning.boundary import largest, received_rows, split_trainers, work_of
-from atta.train.planning.count import Question, Servers, count_sizes, mini_batch_of
+from atta.train.planning.count import (
+    Question,
+    Servers,
+    count_sizes,
+    largest,
+    mini_batch_of,
+    received_rows,
+    split_trainers,
+    work_of,
+)
 from atta.train.planning.sizes import Expansion, ServerWork, Sizes
 from tests.unit.operators.oracles import Graph, graphs
 

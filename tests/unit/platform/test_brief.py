@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from atta.daemon.engine.brief import brief_us, is_brief
 from atta.samplers.dag.instance import Kind, Lane, Task
+from atta.scheduler.brief import brief_us, is_brief
 
 
 def task(kind: Kind, cost: float = 0.0) -> Task:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.simulate import simulate
-from atta.simulate.batches.overlap import Overlap
+from atta.simulate.reach import Overlap
 from tests.unit.simulate.scenarios import REPEATS, scenario
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.simulate.clock import Clock
-from atta.simulate.resources import PIECE_BYTES, Cores, Pool, Port, Switch
+from atta.simulate.resources import PIECE_BYTES, Clock, Cores, Pool, Port, Switch
 
 
 def test_calls_come_in_order_of_time_then_of_planning() -> None:

@@ -21,10 +21,20 @@ from atta.partition.dataset import Dataset
 from atta.partition.graph.writing import GraphWriter
 from atta.partition.parts.needs import BARE_BYTES
 from atta.simulate import save_profile
-from atta.simulate.batches.reach import Reach
-from atta.simulate.sizing.clusters import MOST_MACHINES, USABLE, best, choices, fitting_counts
-from atta.simulate.sizing.graph import UNEVEN, GraphCounts, SampleBytes, sample_bytes
-from atta.simulate.sizing.instances import Instance, instances_of
+from atta.simulate.reach import Reach
+from atta.simulate.sizing import (
+    MOST_MACHINES,
+    UNEVEN,
+    USABLE,
+    GraphCounts,
+    Instance,
+    SampleBytes,
+    best,
+    choices,
+    fitting_counts,
+    instances_of,
+    sample_bytes,
+)
 from tests.unit.simulate.scenarios import PROFILE, scenario
 from tests.unit.simulate.test_reach import profile as drawn
 

@@ -35,7 +35,7 @@ def worker(address: str, number: int) -> None:
     if not key:
         raise ConfigError("standard input holds no key; trainers start their workers, with a key of the job")
     need("a worker", "torch")
-    from atta.train.steps.pipeline.links.worker import work_for
+    from atta.train.dorylus.worker import work_for
 
     work_for(address, key, number)
 

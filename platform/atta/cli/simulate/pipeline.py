@@ -11,8 +11,7 @@ import click
 from atta.cli.output import DURATION, RATE, SIZE, printer, write_json
 
 if TYPE_CHECKING:
-    from atta.simulate.pipeline.run import PipelineOutcome
-    from atta.simulate.pipeline.scenario import PipelineScenario
+    from atta.simulate.pipeline import PipelineOutcome, PipelineScenario
 
 __all__ = ["OPTIONS", "pipeline_options", "run_pipeline"]
 
@@ -50,8 +49,7 @@ def pipeline_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_pipeline(given: Mapping[str, Any], json_file: str | None, *, quiet: bool) -> None:
     """Simulate a pipeline with the options of the command that were ``given``, and show what it did."""
-    from atta.simulate.pipeline.run import simulate_pipeline
-    from atta.simulate.pipeline.scenario import PipelineScenario
+    from atta.simulate.pipeline import PipelineScenario, simulate_pipeline
 
     fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in given.items()}
     scenario = PipelineScenario(**{name: value for name, value in fields.items() if value is not None})

@@ -14,8 +14,7 @@ from atta.wire.toml import read_toml
 
 if TYPE_CHECKING:
     from atta.simulate import Scenario
-    from atta.simulate.sizing.clusters import ClusterChoice
-    from atta.simulate.sizing.graph import GraphCounts, SampleBytes
+    from atta.simulate.sizing import ClusterChoice, GraphCounts, SampleBytes
 
 __all__ = ["OPTIONS", "check_sizing", "run_sizing", "sizing_options"]
 
@@ -73,9 +72,7 @@ def check_sizing(instances: str | None) -> None:
 def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: str | None, *, quiet: bool) -> None:
     """Simulate the machines of ``file``, and show what an epoch takes and costs on each."""
     from atta.partition.dataset import Dataset
-    from atta.simulate.sizing.clusters import COUNTS, best, choices
-    from atta.simulate.sizing.graph import GraphCounts, sample_bytes
-    from atta.simulate.sizing.instances import instances_of
+    from atta.simulate.sizing import COUNTS, GraphCounts, best, choices, instances_of, sample_bytes
 
     missing = [f"--{name}" for name in ("vertices", "edges", "sample") if given[name] is None]
     if missing:

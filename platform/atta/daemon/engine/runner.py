@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
-from atta.daemon.engine.brief import brief_us, is_brief
 from atta.daemon.engine.pulls import RemoteContext
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
@@ -33,6 +32,7 @@ from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
+from atta.scheduler.brief import brief_us, is_brief
 
 __all__ = ["Ended", "RunningDag", "TaskRunner", "TaskTimes"]
 

@@ -10,11 +10,9 @@ sentences), ``count`` and ``boundary`` (sizes of a dataset), ``probe`` and ``loo
 """
 
 from atta.train.planning.count import Question, Servers, count_sizes, open_servers
-from atta.train.planning.explain import Advice, advise
+from atta.train.planning.explain import Advice, advise, forecasts
 from atta.train.planning.forecast import Forecast
-from atta.train.planning.ranking import forecasts
-from atta.train.planning.rates import Machines, PlannedModel, Rates
-from atta.train.planning.sizes import Expansion, MeanBatch, ServerWork, Sizes
+from atta.train.planning.sizes import Expansion, Machines, MeanBatch, PlannedModel, Rates, ServerWork, Sizes
 
 __all__ = [
     "Advice",

@@ -16,10 +16,7 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.requests import Expand, LocalAccess
-from atta.train.planning.boundary import largest, received_rows, split_trainers, work_of
 from atta.train.planning.sizes import PAPER_EXPANSION, Expansion, MeanBatch, ServerWork, Sizes
-
-__all__ = ["EXPANSIONS", "Question", "Servers", "count_sizes", "mini_batch_of", "open_servers"]
 
 EXPANSIONS = (Expansion(1, 5), PAPER_EXPANSION, Expansion(2, 15), Expansion(3, 25))
 """Bounds that the paper trains with (1 hop, 15 neighbours) and compares with."""
@@ -244,3 +241,50 @@ def _mean(batches: Sequence[MeanBatch]) -> MeanBatch | None:
         return None
     vertices, edges = (np.mean([getattr(b, name) for b in batches], axis=0) for name in ("vertices", "edges"))
     return MeanBatch(tuple(vertices.tolist()), tuple(edges.tolist()), float(np.mean([b.remote for b in batches])))
+
+
+Owners = npt.NDArray[np.int32]
+
+
+def split_trainers(graph: ServerGraph, trainers: int, *, most_edges: int) -> Owners:
+    """Trainer of each vertex, int32 [n], much as in training.
+
+    METIS runs once, where training takes the best of three results; the difference is a few per cent of boundary rows.
+    In a large graph METIS sees ``most_edges`` random edges, which gives a somewhat larger cut. With 0 edges vertices
+    are split in order.
+    """
+    n = graph.num_nodes
+    if trainers == 1 or not n:
+        return np.zeros(n, np.int32)
+    from atta.train import cooperative  # imports torch, which counting alone does not need
+
+    nothing = np.zeros(n, np.int64)
+    edges = np.stack([graph.row, graph.col]).astype(np.int64)
+    if edges.shape[1] > most_edges:
+        edges = edges[:, np.random.default_rng(0).random(edges.shape[1]) * edges.shape[1] < most_edges]
+    features, targets = np.zeros((n, 0), np.float32), np.zeros(n, np.bool_)
+    whole = cooperative.TrainingGraph(graph.n_id, edges, features, nothing, targets, nothing, nothing)
+    return cooperative.split_vertices(whole, trainers, tries=1)
+
+
+def received_rows(
+    reader: npt.NDArray[np.integer], source: npt.NDArray[np.integer], readers: int
+) -> npt.NDArray[np.int64]:
+    """Number of different sources of each reader, int64 [readers]; ``reader`` and ``source`` have an entry per edge."""
+    width = int(source.max()) + 1 if len(source) else 1
+    pairs = np.unique(reader.astype(np.int64) * width + source)
+    return np.bincount(pairs // width, minlength=readers)
+
+
+def work_of(graph: ServerGraph, owner: Owners, trainers: int) -> ServerWork:
+    """Work of a server whose trainers compute its whole subgraph; ``owner``: trainer of each vertex, int32 [n]."""
+    cut = owner[graph.row] != owner[graph.col]
+    internal = received_rows(owner[graph.col[cut]], graph.row[cut], trainers)
+    n = float(graph.num_nodes)
+    return ServerWork(n, float(len(graph.row)), n, float(internal.max()), preloaded=n - graph.num_inner)
+
+
+def largest(found: Sequence[ServerWork]) -> ServerWork:
+    """The largest of each figure over servers, because all wait for the slowest, and the mean number of vertices."""
+    columns = {name: [getattr(s, name) for s in found] for name in vars(found[0])}
+    return ServerWork(**{n: float(np.mean(v)) if n == "mean_vertices" else max(v) for n, v in columns.items()})

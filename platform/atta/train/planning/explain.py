@@ -1,15 +1,33 @@
-"""Explains the choice in sentences: the strategy, its largest term, and what would change the choice."""
+"""The forecasts of all strategies, ranked, and the choice in sentences: its largest term, and what would change it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from atta.errors import ConfigError
-from atta.train.planning.forecast import Forecast
+from atta.errors import ConfigError, DataError
+from atta.train.planning.forecast import Forecast, Forecaster
+from atta.train.planning.sizes import Machines, PlannedModel, Rates, Sizes
+from atta.train.strategies import STRATEGIES
 
-__all__ = ["Advice", "advise"]
+
+def forecasts(
+    sizes: Sizes, machines: Machines, model: PlannedModel, rates: Rates, losses: Mapping[str, str] | None = None
+) -> list[Forecast]:
+    """Forecasts of all strategies: those that fit into memory first, of these the fastest first, and of equally fast
+    ones those with exact gradients.
+
+    ``losses``: see ``Forecaster``. The same arguments give the same result.
+    """
+    forecaster = Forecaster(sizes, machines, model, rates, losses or {})
+    found = [forecast for strategy in STRATEGIES.values() for forecast in strategy.forecasts(forecaster)]
+    return sorted(found, key=lambda f: (not f.fits, f.seconds, not f.exact, f.name))
+
 
 _CAUSES = {
     "compute": "computing",
@@ -133,3 +151,44 @@ def _seconds(seconds: float) -> str:
 def _bytes(count: float) -> str:
     power = min(4, max(0, int(math.log2(max(1.0, count)) // 10)))
     return f"{count / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+RECORD = Path(__file__).resolve().parents[4] / "bench" / "results" / "stale-accuracy.json"
+"""Written by ``bench.training.stale``. An installed package has none."""
+_BESIDE = "exchange"
+
+
+def recorded_losses(file: Path = RECORD) -> dict[str, str]:
+    """A clause for each variant of the record: the most points that it lost beside exact training; {} without a file.
+
+    Points are medians over paired seeds; the worst graph and number of layers counts.
+
+    Raises:
+        DataError: the file is no such record.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        return _clauses(json.loads(file.read_text())["results"], file.name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(file, f"no record of accuracies: {error}") from error
+
+
+def _clauses(runs: list[dict[str, Any]], name: str) -> dict[str, str]:
+    tests = {(run["variant"], run["graph"], run["layers"], run["seed"]): float(run["test"]) for run in runs}
+    lost: dict[tuple[str, str, int], list[float]] = {}
+    for (variant, graph, layers, seed), test in tests.items():
+        exact = tests.get((_BESIDE, graph, layers, seed))
+        if variant != _BESIDE and exact is not None:
+            lost.setdefault((variant, graph, layers), []).append(exact - test)
+    worst: dict[str, tuple[float, str, int]] = {}
+    for (variant, graph, layers), points in lost.items():
+        found = (statistics.median(points), graph, layers)
+        worst[variant] = max(found, worst.get(variant, found))
+    return {variant: _clause(*found, name) for variant, found in worst.items()}
+
+
+def _clause(points: float, graph: str, layers: int, name: str) -> str:
+    if points <= 0:
+        return f"in {name} it lost nothing beside exact training"
+    return f"in {name} it lost at most {points:.1f} points beside exact training, on {graph} with {layers} layers"

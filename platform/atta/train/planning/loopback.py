@@ -20,8 +20,6 @@ import torch.distributed as dist
 
 from atta.errors import AttaError
 
-__all__ = ["internal_bytes_per_s"]
-
 _MESSAGE = 1 << 20  # boundary rows of a layer are a few MB
 _TIMEOUT_S = 60.0
 

@@ -25,20 +25,6 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 
-__all__ = [
-    "PaperCluster",
-    "fitted_alpha",
-    "growth",
-    "growth_as_printed",
-    "preload_seconds",
-    "preloading_pays",
-    "previous_seconds",
-    "sampled_growth",
-    "sampling_is_smaller",
-    "speed_gap",
-    "within_servers",
-]
-
 _SATURATED = 0.5
 """Share of the graph above which a closure grows more slowly because few vertices are left."""
 

@@ -23,13 +23,10 @@ from atta.train.cooperative import (
     worker_view,
 )
 from atta.train.models import whole_model
-from atta.train.planning.boundary import split_trainers
-from atta.train.planning.count import Question, Servers, mini_batch_of
+from atta.train.planning.count import Question, Servers, mini_batch_of, split_trainers
 from atta.train.planning.loopback import internal_bytes_per_s
-from atta.train.planning.rates import PlannedModel, Rates
+from atta.train.planning.sizes import PlannedModel, Rates
 from atta.train.settings import TrainSettings
-
-__all__ = ["Cost", "device_here", "fit_cost", "measure", "piece"]
 
 _PIECE_EDGES = 100_000
 """Edges of the piece per second of measuring. A piece that fits into the caches would be faster than a real graph."""

@@ -21,8 +21,6 @@ from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["PriceList", "WorkerPrice", "value_of"]
-
 _HOUR_S = 3600.0
 _KEYS = ("instance", "instances", "worker")
 

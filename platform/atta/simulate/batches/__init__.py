@@ -1,1 +1,0 @@
-"""What batches have in common, and how many vertices they reach."""

@@ -1,0 +1,305 @@
+"""``atta simulate --strategy dorylus``: a job's pipeline in simulated time.
+
+Progress, tasks, pool and weights are decided by the code that trainers and daemons run.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atta.errors import ConfigError
+from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters.summed import SummedJob
+from atta.simulate.resources import Clock
+from atta.train.dorylus.hand_out import HandOut, PoolSize
+from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work, check_mode, stages_of
+
+
+@dataclass(frozen=True)
+class PipelineScenario:
+    """A job of ``dorylus``. Raises ConfigError for numbers out of range.
+
+    Attributes:
+        machines: each has a trainer.
+        intervals: of each trainer.
+        layers: of the model.
+        epochs: to simulate.
+        mode, staleness: as ``atta train`` takes them.
+        workers: most workers of a trainer.
+        threads: with which a trainer gathers.
+        graph_s: gathering, or scattering, an interval.
+        task_s: computing a task.
+        task_bytes: of a task on its way to a worker, and of its result on the way back.
+        link: bytes per second of each worker's link, each way.
+        rtt_s: round trip between machines, and to workers.
+        jitter_s: a task takes longer by 0 to this, drawn evenly.
+        kill: share of tasks during which their worker dies.
+        start_s: how long a worker takes to start.
+        timeout_s: of tasks; None: from their mean.
+        max_relaunch: of a task.
+        seed: of everything that is drawn.
+    """
+
+    machines: int = 2
+    intervals: int = 16
+    layers: int = 2
+    epochs: int = 10
+    mode: str = "async"
+    staleness: int = 0
+    workers: int = 100
+    threads: int = 1
+    graph_s: float = 0.01
+    task_s: float = 0.01
+    task_bytes: float = 0.0
+    link: float = math.inf
+    rtt_s: float = 0.0
+    jitter_s: float = 0.0
+    kill: float = 0.0
+    start_s: float = 2.0
+    timeout_s: float | None = None
+    max_relaunch: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode, self.staleness)
+        stages_of(self.layers)
+        for name in ("machines", "intervals", "epochs", "workers", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"simulated pipeline: {name} must be at least 1")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not (0 <= value < math.inf or (name == "link" and value > 0)):
+                raise ConfigError(f"simulated pipeline: {name} {value} is out of range")
+        if self.link <= 0 or not 0 <= self.kill < 1:
+            raise ConfigError("simulated pipeline: a link must carry something, and some workers must live")
+
+    @property
+    def transfer_s(self) -> float:
+        """How long a task and its result travel."""
+        return self.rtt_s + 2 * self.task_bytes / self.link
+
+
+_TICK_S = 0.1
+_TICKS_PER_CHECK = 10
+
+
+@dataclass(frozen=True)
+class PipelineOutcome:
+    """What a simulated pipeline did.
+
+    Attributes:
+        epoch_s: by epoch, seconds from the end of the one before until all intervals of all machines have ended it.
+        oldest: the greatest age of a row that was read, in epochs.
+        relaunched, lost, ignored: as ``HandOut`` counts them, over all machines.
+        workers: how many there should be at the end, over all machines.
+        busy: share of the time in which a trainer gathers or scatters, mean over their threads.
+        working: share of their time in which workers have a task.
+    """
+
+    epoch_s: list[float]
+    oldest: int
+    relaunched: int
+    lost: int
+    ignored: int
+    workers: int
+    busy: float
+    working: float
+
+
+@dataclass
+class _Trainer:
+    """A machine's trainer and its workers. ``idle``: workers without a task; ``alive``: all that have started."""
+
+    progress: PipelineProgress
+    hand_out: HandOut
+    pool: PoolSize
+    idle: deque[int] = field(default_factory=deque)
+    alive: set[int] = field(default_factory=set)
+    threads: int = 0
+    coming: int = 0
+    busy_s: float = 0.0
+
+
+class SimulatedPipeline:
+    """All machines of a job in simulated time. The same scenario always gives the same figures."""
+
+    def __init__(self, scenario: PipelineScenario) -> None:
+        self._is, self._clock, self._rng = scenario, Clock(), random.Random(scenario.seed)
+        everybody = [(rank, number) for rank in range(scenario.machines) for number in range(scenario.intervals)]
+        self._trainers = []
+        for rank in range(scenario.machines):
+            others = [one for one in everybody if one[0] != rank]
+            progress = PipelineProgress(
+                scenario.layers, scenario.intervals, epochs=scenario.epochs, mode=scenario.mode,
+                staleness=scenario.staleness, rank=rank, forward=others, backward=others,
+            )  # fmt: skip
+            hand_out = HandOut(timeout_s=scenario.timeout_s, max_relaunch=scenario.max_relaunch)
+            pool = PoolSize(scenario.intervals, limit=scenario.workers, threads=scenario.threads)
+            self._trainers.append(_Trainer(progress, hand_out, pool, threads=scenario.threads))
+        spec = ParameterSpec(
+            "simulated", (1,) * scenario.layers, len(everybody), "summed", VectorStep("sgd", 0.0), "<f8",
+            scenario.staleness, max_updates=scenario.epochs,
+        )  # fmt: skip
+        self._job = SummedJob(spec, np.zeros(scenario.layers))
+        self._ends: list[float] = []
+        self._workers = 0
+        self._ticks = 0
+        self._worked_s = self._alive_s = 0.0
+
+    def run(self) -> PipelineOutcome:
+        """Simulate all epochs. Raises AttaError if a task was relaunched too often."""
+        for trainer in self._trainers:
+            for _ in range(trainer.pool.size):
+                self._join(trainer)
+            self._step(trainer)
+        self._clock.at(_TICK_S, self._tick)
+        self._clock.run()
+        for trainer in self._trainers:
+            trainer.progress.validate()
+            trainer.hand_out.validate()
+        now, counts = self._clock.now, [trainer.hand_out for trainer in self._trainers]
+        return PipelineOutcome(
+            np.diff([0.0, *self._ends]).tolist(),
+            max(trainer.progress.oldest for trainer in self._trainers),
+            sum(one.relaunched for one in counts),
+            sum(one.lost for one in counts),
+            sum(one.ignored for one in counts),
+            sum(trainer.pool.size for trainer in self._trainers),
+            sum(trainer.busy_s for trainer in self._trainers) / (now * self._is.threads * len(self._trainers)),
+            min(1.0, self._worked_s / max(self._alive_s, 1e-9)),
+        )
+
+    def _join(self, trainer: _Trainer) -> None:
+        """A worker has started."""
+        trainer.alive.add(self._workers)
+        trainer.idle.append(self._workers)
+        self._workers += 1
+
+    def _started(self, trainer: _Trainer) -> None:
+        trainer.coming -= 1
+        self._join(trainer)
+        self._step(trainer)
+
+    def _step(self, trainer: _Trainer) -> None:
+        """Begin whatever can begin."""
+        progress, now = trainer.progress, self._clock.now
+        first = self._trainers.index(trainer) * self._is.intervals
+        for work in progress.wanting():
+            found = self._job.begin(first + work.interval, work.epoch)
+            if found is not None and found.values is not None:
+                progress.begun(work.interval, work.epoch, found.version)
+        for work in progress.ready():
+            if not progress.stages[work.stage].by_trainer:
+                progress.take(work)
+                trainer.hand_out.add(work)
+            elif trainer.threads:
+                progress.take(work)
+                trainer.threads -= 1
+                trainer.busy_s += self._is.graph_s
+                self._clock.at(now + self._is.graph_s, self._graph_end, trainer, work)
+        while trainer.idle and trainer.hand_out.waiting:
+            worker = trainer.idle.popleft()
+            given = trainer.hand_out.take(worker, now)
+            assert given is not None, "one waits"
+            took = self._is.transfer_s + self._is.task_s + self._rng.uniform(0.0, self._is.jitter_s)
+            self._worked_s += took
+            if self._rng.random() < self._is.kill:
+                self._clock.at(now + took * self._rng.random(), self._dies, trainer, worker)
+            else:
+                self._clock.at(now + took, self._task_end, trainer, worker, given)
+
+    def _graph_end(self, trainer: _Trainer, work: Work) -> None:
+        trainer.threads += 1
+        trainer.progress.end(work)
+        stage = trainer.progress.stages[work.stage]
+        if stage.part.startswith("scatter"):
+            rank = self._trainers.index(trainer)
+            for other in self._trainers:
+                if other is not trainer:
+                    arrival = self._clock.now + self._is.rtt_s / 2
+                    self._clock.at(arrival, self._arrive, other, stage, (rank, work.interval), work.epoch)
+        self._step(trainer)
+
+    def _arrive(self, trainer: _Trainer, stage: PipelineStage, producer: tuple[int, int], epoch: int) -> None:
+        trainer.progress.arrived(stage, producer, epoch)
+        self._step(trainer)
+
+    def _task_end(self, trainer: _Trainer, worker: int, work: Work) -> None:
+        if worker not in trainer.alive:
+            return
+        first = trainer.hand_out.result(worker, work, self._clock.now)
+        self._free(trainer, worker)
+        if first:
+            version = self._version(trainer, work)
+            trainer.progress.end(work)
+            stage = trainer.progress.stages[work.stage]
+            if stage.gives_gradient:
+                at = self._clock.now + self._is.rtt_s
+                self._clock.at(at, self._count, trainer, work, stage.layer, version)
+        self._step(trainer)
+
+    def _free(self, trainer: _Trainer, worker: int) -> None:
+        """A worker has nothing to do; it ends if there are too many."""
+        if len(trainer.alive) > trainer.pool.size:
+            trainer.alive.discard(worker)
+        else:
+            trainer.idle.append(worker)
+
+    def _dies(self, trainer: _Trainer, worker: int) -> None:
+        if worker in trainer.alive:
+            trainer.alive.discard(worker)
+            trainer.hand_out.gone(worker)
+            self._fill(trainer)
+            self._step(trainer)
+
+    def _fill(self, trainer: _Trainer) -> None:
+        for _ in range(trainer.pool.size - len(trainer.alive) - trainer.coming):
+            trainer.coming += 1
+            self._clock.at(self._clock.now + self._is.start_s, self._started, trainer)
+
+    def _version(self, trainer: _Trainer, work: Work) -> int:
+        """The version of the weights that the interval has begun this epoch with."""
+        first = self._trainers.index(trainer) * self._is.intervals
+        found = self._job.begin(first + work.interval, work.epoch)
+        assert found is not None, "it has begun"
+        return found.version
+
+    def _count(self, trainer: _Trainer, work: Work, layer: int, version: int) -> None:
+        """A gradient counts. If it ends an epoch, everybody may go on."""
+        before = self._job.weights.version
+        first = self._trainers.index(trainer) * self._is.intervals
+        self._job.push(first + work.interval, work.epoch, layer, version, np.zeros(1))
+        trainer.progress.acknowledged(work.interval, work.epoch, layer)
+        if self._job.weights.version > before:
+            self._ends.append(self._clock.now)
+        if self._job.done:
+            self._clock.stop()
+            return
+        for one in self._trainers if self._job.weights.version > before else [trainer]:
+            self._step(one)
+
+    def _tick(self) -> None:
+        """Look for late tasks, and now and then at the pools."""
+        self._ticks += 1
+        for trainer in self._trainers:
+            self._alive_s += _TICK_S * len(trainer.alive)
+            trainer.hand_out.late(self._clock.now)
+            for worker in trainer.hand_out.stuck(self._clock.now):
+                self._dies(trainer, worker)
+            if self._ticks % _TICKS_PER_CHECK == 0:
+                queue = sum(trainer.progress.stages[work.stage].by_trainer for work in trainer.progress.ready())
+                trainer.pool.check(queue)
+                while trainer.idle and len(trainer.alive) > trainer.pool.size:
+                    trainer.alive.discard(trainer.idle.pop())
+                self._fill(trainer)
+            self._step(trainer)
+        self._clock.at(self._clock.now + _TICK_S, self._tick)
+
+
+def simulate_pipeline(scenario: PipelineScenario) -> PipelineOutcome:
+    """What a pipeline would do. Raises AttaError if a task was relaunched too often."""
+    return SimulatedPipeline(scenario).run()

@@ -1,1 +1,0 @@
-"""How a pipeline reaches others: sockets with deadlines, workers, the weights on a daemon, and other trainers."""

@@ -1,0 +1,226 @@
+"""Intervals of several trainers, whose messages come in any order: bounds hold, and everything gets done."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from atta.errors import ConfigError
+from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
+from atta.kvstore.parameters.summed import SummedJob
+from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work
+
+
+class Job:
+    """Trainers of a job: real weights, works that take their time, and messages under way."""
+
+    def __init__(self, layers: int, intervals: int, world: int, epochs: int, mode: str, staleness: int) -> None:
+        self.layers, self.per, self.mode, self.bound, self.epochs = layers, intervals, mode, staleness, epochs
+        everybody = [(rank, number) for rank in range(world) for number in range(intervals)]
+        others = {rank: [one for one in everybody if one[0] != rank] for rank in range(world)}
+        self.ranks = [
+            PipelineProgress(
+                layers, intervals, epochs=epochs, mode=mode, staleness=staleness, rank=rank,
+                forward=others[rank], backward=others[rank],
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+        spec = ParameterSpec(
+            "job", (1,) * layers, world * intervals, "summed", VectorStep("sgd", 1.0), "<f8", staleness, 30.0, epochs
+        )
+        self.job = SummedJob(spec, np.zeros(layers))
+        self.doing: list[tuple[int, Work]] = []
+        self.messages: list[Callable[[], None]] = []
+        self.scattered: dict[tuple[int, PipelineStage], dict[tuple[int, int], int]] = {}  # as the readers know them
+        for rank in range(world):
+            for stage in self.ranks[0].stages:
+                self.scattered[rank, stage] = dict.fromkeys(everybody, -1)
+        self.ages: Counter[int] = Counter()
+        self.pinned: dict[tuple[int, int, int], int] = {}
+
+    def ask(self, rank: int) -> None:
+        for work in self.ranks[rank].wanting():
+            found = self.job.begin(rank * self.per + work.interval, work.epoch)
+            if found is not None:
+                assert found.values is not None
+                self.pinned[rank, work.interval, work.epoch] = found.version
+                self.ranks[rank].begun(work.interval, work.epoch, found.version)
+
+    def start(self, rank: int, choice: int) -> bool:
+        ready = self.ranks[rank].ready()
+        if not ready:
+            return False
+        work = ready[choice % len(ready)]
+        stage = self.ranks[rank].stages[work.stage]
+        if stage.part.startswith("gather") and (stage.part, stage.layer) != ("gather", 0):
+            before = self.ranks[rank].stages[work.stage - 1]
+            if stage.part == "gather-back":
+                before = PipelineStage("scatter-back", stage.layer + 1)
+            age = work.epoch - min(self.scattered[rank, before].values())
+            self.ages[age] += 1
+            assert age <= (self.bound + 1 if self.mode == "async" and work.epoch else 0)
+        if self.mode == "nopipe":
+            at_work = {(w.epoch, w.stage) for r, w in self.doing if r == rank}
+            assert at_work <= {(work.epoch, work.stage)}, "one stage at a time"
+        self.ranks[rank].take(work)
+        self.doing.append((rank, work))
+        return True
+
+    def end(self, choice: int) -> bool:
+        if not self.doing:
+            return False
+        rank, work = self.doing.pop(choice % len(self.doing))
+        stage, version = self.ranks[rank].stages[work.stage], self.pinned.get((rank, work.interval, work.epoch), 0)
+        self.ranks[rank].end(work)
+        if stage.part.startswith("scatter"):
+            self.scattered[rank, stage][rank, work.interval] = work.epoch
+            for other in range(len(self.ranks)):
+                if other != rank:
+                    self.messages.append(partial(self._arrive, other, stage, (rank, work.interval), work.epoch))
+        if stage.gives_gradient:
+
+            def push() -> None:
+                member = rank * self.per + work.interval
+                self.job.push(member, work.epoch, stage.layer, version, np.ones(1))
+                self.ranks[rank].acknowledged(work.interval, work.epoch, stage.layer)
+
+            self.messages.append(push)
+        return True
+
+    def deliver(self, choice: int) -> bool:
+        if not self.messages:
+            return False
+        self.messages.pop(choice % len(self.messages))()
+        return True
+
+    def _arrive(self, rank: int, stage: PipelineStage, producer: tuple[int, int], epoch: int) -> None:
+        self.scattered[rank, stage][producer] = max(epoch, self.scattered[rank, stage][producer])
+        self.ranks[rank].arrived(stage, producer, epoch)
+
+    def check(self) -> None:
+        for one in self.ranks:
+            one.validate()
+        self.job.validate()
+
+    def finish(self, rng: random.Random) -> None:
+        """Go on at random until nothing is left to do."""
+        idle = 0
+        while (self.doing or self.messages or not all(one.done for one in self.ranks)) and idle < 400:
+            rank, choice, act = rng.randrange(len(self.ranks)), rng.randrange(1 << 20), rng.randrange(3)
+            self.ask(rank)
+            done = self.start(rank, choice) if act == 0 else self.end(choice) if act == 1 else self.deliver(choice)
+            idle = 0 if done else idle + 1
+            self.check()
+        assert all(one.done for one in self.ranks), "an interval waits for something that never comes"
+        assert self.job.done
+        assert self.job.weights.stashed == 0
+        members = len(self.ranks) * self.per
+        np.testing.assert_array_equal(self.job.weights.of(self.epochs), -float(members * self.epochs))
+
+
+class AnyOrder(RuleBasedStateMachine):
+    @initialize(
+        layers=st.integers(1, 3), intervals=st.integers(1, 4), world=st.integers(1, 3), epochs=st.integers(1, 3),
+        mode=st.sampled_from([("nopipe", 0), ("pipe", 0), ("async", 0), ("async", 1), ("async", 2)]),
+    )  # fmt: skip
+    def begin(self, layers: int, intervals: int, world: int, epochs: int, mode: tuple[str, int]) -> None:
+        self.job = Job(layers, intervals, world, epochs, *mode)
+
+    @rule(rank=st.integers(0, 2))
+    def ask(self, rank: int) -> None:
+        self.job.ask(rank % len(self.job.ranks))
+
+    @rule(rank=st.integers(0, 2), choice=st.integers(0, 100), often=st.integers(1, 6))
+    def start(self, rank: int, choice: int, often: int) -> None:
+        for _ in range(often):
+            self.job.start(rank % len(self.job.ranks), choice)
+
+    @rule(choice=st.integers(0, 100), often=st.integers(1, 6))
+    def end(self, choice: int, often: int) -> None:
+        for _ in range(often):
+            self.job.end(choice)
+
+    @rule(choice=st.integers(0, 100), often=st.integers(1, 6))
+    def deliver(self, choice: int, often: int) -> None:
+        for _ in range(often):
+            self.job.deliver(choice)
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        if hasattr(self, "job"):
+            self.job.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "job"):
+            self.job.finish(random.Random(0))
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_rows_reach_the_greatest_age_and_no_more(staleness: int) -> None:
+    seen: Counter[int] = Counter()
+    oldest = 0
+    for seed in range(4):
+        job = Job(2, 3, 2, 6, "async", staleness)
+        job.finish(random.Random(seed))
+        seen += job.ages
+        oldest = max(oldest, *(one.oldest for one in job.ranks))
+    assert max(seen) == oldest
+    assert 1 <= oldest <= staleness + 1
+    if staleness == 0:
+        assert oldest == 1
+
+
+@pytest.mark.parametrize("mode", ["nopipe", "pipe"])
+def test_without_async_all_rows_are_of_this_epoch(mode: str) -> None:
+    job = Job(3, 3, 2, 4, mode, 0)
+    job.finish(random.Random(1))
+    assert set(job.ages) == {0}
+
+
+def test_an_epoch_ends_when_its_gradients_count() -> None:
+    progress = PipelineProgress(1, 1, epochs=2)
+    gather = progress.ready()[0]
+    progress.take(gather)
+    progress.end(gather)
+    assert progress.ready() == [], "a worker needs weights"
+    assert progress.wanting() == [Work(0, 1, 0)]
+    progress.begun(0, 0, 0)
+    loss = progress.ready()[0]
+    progress.take(loss)
+    progress.end(loss)
+    assert progress.finished == 0
+    assert progress.ready() == []
+    progress.acknowledged(0, 1, 0)
+    assert progress.finished == 0, "of another epoch"
+    progress.acknowledged(0, 0, 0)
+    assert progress.finished == 1
+    assert progress.ready() == [Work(1, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "staleness", "words"),
+    [("pipe", 1, "goes with mode=async"), ("async", -1, "at least 0"), ("fast", 0, "must be one of")],
+)
+def test_bounds_that_make_no_sense_are_refused(mode: str, staleness: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PipelineProgress(2, 2, epochs=1, mode=mode, staleness=staleness)
+
+
+def test_rows_that_nobody_reads_are_refused() -> None:
+    progress = PipelineProgress(2, 2, epochs=1, forward=[(1, 0)])
+    progress.arrived(PipelineStage("scatter", 0), (1, 0), 0)
+    for stage, producer in ((PipelineStage("scatter", 0), (1, 1)), (PipelineStage("scatter-back", 1), (1, 0))):
+        with pytest.raises(ConfigError, match="nobody reads"):
+            progress.arrived(stage, producer, 0)
