@@ -120,9 +120,9 @@ class WeighedEdges:
 
     def _times(self, op: PlanOp, grown: np.ndarray) -> np.ndarray | None:
         """float32, by local id: how many hops expand a vertex; None: one each. ``grown``: see ``weighing``."""
-        hops = [hop for hop in self._plan.neighborhoods if hop.use is EdgeUse.JOIN]
-        if op.use is not EdgeUse.JOIN or not any(hop.frontier_all for hop in hops[1:]):
+        if op.use is not EdgeUse.JOIN or not any(hop.frontier_all for hop in self._plan.neighborhoods[1:]):
             return None
+        hops = [hop for hop in self._plan.neighborhoods if hop.use is EdgeUse.JOIN]
         first = len(grown) - op.hop  # place of what came last before the first hop
         drawn = [self.what.edge_type in dict(hop.fan_outs) for hop in hops]
         all_too = [is_drawn and hop.frontier_all for is_drawn, hop in zip(drawn, hops, strict=True)]

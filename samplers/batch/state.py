@@ -369,8 +369,13 @@ class BatchState:
     def _add_loops(self, edge_type: str, vertices: np.ndarray, weights: np.ndarray) -> None:
         """Add an edge of each of ``vertices`` (local ids) to itself. It has the edge id -1, and rows of 0."""
         values: dict[str, Any] = {"row": vertices, "col": vertices, "e_id": -1, "edge_weight": weights}
-        for name in self._of_edges(edge_type) & self.out.used.keys():
-            self.out.append(name, len(vertices))[:] = values.get(name.partition("/")[0], 0)
+        names = {f"{name}/{edge_type}": value for name, value in values.items()}
+        for name, value in {
+            **names,
+            **{f"edge/{edge_type}/{table}": 0 for table in self.plan.tables_of(edge_type)},
+        }.items():
+            if name in self.out.used:
+                self.out.append(name, len(vertices))[:] = value
 
     def _fit(self, op: PlanOp, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
         """The edges of an answer that may join, with what they stand for."""

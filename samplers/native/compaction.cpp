@@ -99,6 +99,7 @@ class Stage {
     return free;
   }
   const T* data() const { return data_.get(); }
+  T* data() { return data_.get(); }
   std::size_t size() const { return size_; }
   void clear() { size_ = 0; }
 
@@ -186,8 +187,6 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     if (weighing->left && (sources == 0 || weighing->left->size() < static_cast<std::size_t>(sources)))
       bad("weights", "need a factor for each source");
     if (weighing->right.size() != frontier_local.size()) bad("weights", "need a factor for each vertex of the frontier");
-    for (std::size_t i = 1; i < frontier_local.size(); ++i)
-      if (frontier_local.data()[i] != frontier_local.data()[i - 1] + 1) bad("frontier_local", "must ascend by one with weights");
   }
   const std::uint64_t limit = sources > 0 ? static_cast<std::uint64_t>(sources) : std::uint64_t{1} << 63;
   nb::gil_scoped_release unlocked;
@@ -217,21 +216,17 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   Stage<float> weighed;
   float* weight = weighing ? weighing->out.data() : nullptr;
   const bool cold = total * sizeof(float) >= atta::kColdBytes;
-  const auto weigh = [&] {
-    const std::size_t n = row.staged.size();
+  const auto weigh = [&] {  // `weighed` has the factors of targets
+    const std::size_t n = weighed.size();
     const std::int32_t *r = row.staged.data(), *c = col.staged.data();
-    const float* const right = weighing->right.data();
-    const std::int32_t base = frontier_local.data()[0];
-    float* const w = weighed.more(n);
+    float* const w = weighed.data();
     if (weighing->left) {
       const std::int64_t* const ids = staged.data();
       const float* const left = weighing->left->data();
       if (trees)
-        for (std::size_t i = 0; i < n; ++i) w[i] = right[c[i] - base] * left[ids[i] % sources];
+        for (std::size_t i = 0; i < n; ++i) w[i] *= left[ids[i] % sources];
       else
-        for (std::size_t i = 0; i < n; ++i) w[i] = right[c[i] - base] * left[ids[i]];
-    } else {
-      for (std::size_t i = 0; i < n; ++i) w[i] = right[c[i] - base];
+        for (std::size_t i = 0; i < n; ++i) w[i] *= left[ids[i]];
     }
     if (weighing->no_loops)
       for (std::size_t i = 0; i < n; ++i) w[i] = r[i] == c[i] ? 0.0F : w[i];
@@ -250,7 +245,8 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     col.flush();
     if (kept) kept->flush();
   };
-  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base) {
+  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base,
+                        float right) {
     const auto n = static_cast<std::size_t>(s.count);
     bool outside = false;  // answers come from other daemons
     for (std::size_t j = 0; j < n; ++j) outside |= static_cast<std::uint64_t>(neighbors[s.begin + j]) >= limit;
@@ -258,6 +254,7 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     std::int64_t* const ids = staged.more(n);
     for (std::size_t j = 0; j < n; ++j) ids[j] = base + static_cast<std::int64_t>(neighbors[s.begin + j]);
     std::fill_n(col.staged.more(n), n, target);
+    if (weighing) std::fill_n(weighed.more(n), n, right);
     if (kept) std::copy_n(edges + s.begin, n, kept->staged.more(n));
   };
   for (std::size_t i = 0; i < frontier; ++i) {
@@ -266,13 +263,14 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     const Group& g = groups[s.group];
     const std::int32_t target = frontier_local.data()[i];
     const std::int64_t base = trees ? trees->data()[i] * sources : 0;
+    const float right = weighing ? weighing->right.data()[i] : 0.0F;
     const bool wide_edges = g.edge_ids && is_int64(g.edge_ids->dtype());
     const void* edges = g.edge_ids ? g.edge_ids->data() : nullptr;
     const auto with_edges = [&](const auto* neighbors) {
       if (wide_edges)
-        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target, base);
+        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target, base, right);
       else
-        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target, base);
+        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target, base, right);
     };
     if (is_int32(g.neighbors.dtype()))
       with_edges(static_cast<const std::int32_t*>(g.neighbors.data()));
