@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atta.partition.dataset import Dataset
-    from atta.partition.parts.degrees import GraphDegrees
+    from atta.partition.graph.part import GraphDegrees
     from atta.samplers.batch.new_vertices import NewVertices
     from atta.samplers.batch.vertices import Vertices
     from atta.samplers.dag.plan import Plan, PlanOp
