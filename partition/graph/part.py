@@ -364,7 +364,7 @@ class GraphDegrees:
     def ordered(self, sources: Array, targets: Array) -> GraphDegrees:
         """The same in another order: the vertex at place i is the one that has been at ``sources[i]`` (``targets[i]``)."""
         held = {name: getattr(self, name) for name in ("into", *_MAYBE)}
-        found = {name: None if array is None else array[targets] for name, array in held.items()}
+        found: dict[str, Any] = {name: None if array is None else array[targets] for name, array in held.items()}
         return replace(self, out=self.out[sources], **found)
 
     @cached_property

@@ -42,8 +42,7 @@ class EdgeWeights:
     def message(self) -> dag_pb2.EdgeWeights:
         """The inverse of ``of``."""
         norm = dag_pb2.EdgeWeights.Norm.Name([*EdgeNorm].index(self.norm))
-        kind = {"norm": norm, "unbiased": self.unbiased, "summed": self.summed}
-        return dag_pb2.EdgeWeights(edge_type=self.edge_type, **kind)
+        return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased, summed=self.summed)
 
     @property
     def loops(self) -> bool:
