@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from atta.train.cooperative.exchange.source import Payload
-from atta.train.reports.loggers import LayerRows, RowReport
+from atta.train.reports.epochs import LayerRows, RowReport
 from atta.train.stale.prediction.guard import Errors
 from atta.train.stale.rules import Ages
 from atta.train.stale.table import Direction

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import atta
 from atta.observe.figures import MAX_ENTRIES, MAX_REPORT_S, JobFigures
-from atta.train.reports.loggers import RowReport
+from atta.train.reports.epochs import RowReport
 
 __all__ = ["JobReporter", "LayerErrors", "job_figures", "keep_s", "measured"]
 
