@@ -4,6 +4,7 @@
 - docs/pictures/partitions.svg: the ten vertices of docs/internals/path-of-a-mini-batch.md in two partitions.
 - docs/pictures/batch.svg: the sampling DAG of one mini-batch, as the daemons' own plan has it.
 - docs/pictures/strategies.svg: which version of a row is read in which epoch, as the strategies decide it.
+- docs/pictures/epoch.svg: what a trainer of each strategy does in an epoch.
 - docs/pictures/layers.svg: the layers of the table in docs/internals/architecture.md, which a test compares with all imports.
 
 `--screens` runs a small cluster, and takes top.svg, dashboard.png (with Chromium) and curve.svg of it.
@@ -22,10 +23,8 @@ from xml.sax.saxutils import escape
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.plan import Kind, Plan, PlanOp
 from atta.samplers.dag.spec import Hops, neighbor_spec
-from atta.train.stale.decisions.common import ExchangeDecisions, Published
-from atta.train.stale.decisions.digest import DigestDecisions
-from atta.train.stale.decisions.pipegcn import PipeGcnDecisions
-from atta.train.stale.decisions.sancus import SancusDecisions
+from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy
+from atta.train.exchange.policy import NEVER
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FAN_OUTS = (2, 2)  # as in docs/internals/path-of-a-mini-batch.md
@@ -209,24 +208,24 @@ SHADES = ("#d7efd3", "#cfe3f7", "#ffe9c7", "#f9d0b4", "#f2b0a0")
 
 
 def timelines() -> list[Timeline]:
-    """Of the strategies whose reads follow from the epoch alone, by the decisions that trainers ask."""
+    """Of the strategies whose reads follow from the epoch alone, by the policies that trainers ask."""
     decided = {
-        "exchange": ExchangeDecisions(),
-        "sancus: warm-up 2, age 1": SancusDecisions(warmup=2, eps=1.0),
-        "pipegcn": PipeGcnDecisions(),
-        "digest: every 3 epochs": DigestDecisions(sync_every=3),
-        "digest: every 3, phase paper": DigestDecisions(sync_every=3, phase="paper"),
+        "exchange": ExactPolicy(),
+        "sancus: warm-up 2, age 1": SancusPolicy(warmup=2, eps=1.0),
+        "pipegcn": PipeGcnPolicy(),
+        "digest: every 3 epochs": DigestPolicy(sync_every=3),
+        "digest: every 3, phase paper": DigestPolicy(sync_every=3, phase="paper"),
     }
     found = []
-    for name, decisions in decided.items():
-        published, versions = [], []
+    for name, policy in decided.items():
+        published: list[int] = []
+        versions = []
         for epoch in range(1, EPOCHS + 1):
-            last = Published(published[-1]) if published else Published()
-            if decisions.publishes(epoch, "forward", 0, last):
+            if policy.publishes(epoch, "forward", 0, published[-1] if published else NEVER):
                 published.append(epoch)
-            rule = decisions.reads(epoch, "forward")
-            there = [0, *(version for version in published if not rule.committed or version < epoch or epoch == 1)]
-            versions.append(max(version for version in there if version <= rule.newest))
+            rule = policy.reads(epoch, "forward")
+            assert rule is not None
+            versions.append(max(version for version in [0, *published] if version <= rule.newest))
         found.append(Timeline(name, tuple(published), tuple(versions)))
     return found
 
@@ -258,6 +257,76 @@ def strategies_picture(lines: Sequence[Timeline]) -> str:
             _label(x + 20, y, str(age) if age < len(SHADES) - 1 else f"{age}+"),
         ]
     return _drawn(left + cell * EPOCHS + 10, y + 14, shapes, "Which version of a row is read in which epoch")
+
+
+KINDS = {
+    "compute": "#cfe3f7",
+    "wait": "#f2b0a0",
+    "sum": "#ffe9c7",
+    "travel": "#d7efd3",
+}
+"""What a trainer does, and the colour of its bars: it computes, waits for rows, sums gradients up; messages travel."""
+EPOCH = {
+    "minibatch": (
+        "compute 3 sum 1 compute 3 sum 1 compute 3 sum 1",
+        "travel 3:batch . 1 travel 3:batch . 1 travel 3:batch",
+    ),
+    "full": ("compute 10:all that own vertices depend on sum 1",),
+    "cooperative": ("compute 5:step 1 sum 1 compute 5:step 2 sum 1", "travel 5:next co-batch"),
+    "exchange": (
+        "compute 2:layer 1 wait 2:rows compute 2:layer 2 compute 2:back wait 2:gradients compute 2:back sum 1",
+    ),
+    "sancus": ("compute 2:layer 1 compute 2:layer 2 compute 2:back wait 2:gradients compute 2:back sum 1",),
+    "pipegcn": (
+        "compute 2:layer 1 compute 2:layer 2 compute 2:back compute 2:back sum 1",
+        ". 2 travel 7:rows and gradients, for the next epoch",
+    ),
+    "digest, sat": (
+        "compute 2:layer 1 compute 2:layer 2 compute 2:back compute 2:back sum 1",
+        "travel 2:pull travel 6:push, every N epochs",
+    ),
+    "digest-async": (
+        "compute 4:step 1 compute 4:step 2 compute 4:step 3",
+        ". 4 travel 3:gradient . 1 travel 3:gradient",
+    ),
+    "dorylus": (
+        "compute 2:gather travel 3:apply compute 2:scatter",
+        ". 2 compute 2:gather travel 3:apply compute 2:scatter",
+        ". 4 compute 2:gather travel 3:apply compute 2:scatter",
+    ),
+}
+"""An epoch of a trainer, lane by lane: kinds of bars with their lengths and what they say; a dot leaves room."""
+
+
+def epoch_picture() -> str:
+    """SVG: what a trainer of each strategy does in an epoch, from left to right, and what travels meanwhile."""
+    left, unit, high, y = 120, 46, 24, 12
+    shapes: list[str] = []
+    for name, lanes in EPOCH.items():
+        shapes.append(_label(10, y + 17, name, weight="bold"))
+        for lane in lanes:
+            at = left
+            for kind, length, words in re.findall(
+                r"(\.|[a-z]+) (\d+)(?::(.+?))?(?= \.| (?:compute|wait|sum|travel) \d|$)", lane
+            ):
+                wide = int(length) * unit
+                if kind != ".":
+                    shapes += [
+                        f'<rect x="{at}" y="{y}" width="{wide - 3}" height="{high}" rx="4" fill="{KINDS[kind]}" stroke="#999"/>',
+                        _label(at + wide // 2 - 1, y + 17, words, "middle"),
+                    ]
+                at += wide
+            y += high + 4
+        y += 10
+    for at, (kind, says) in enumerate(
+        zip(KINDS, ("computes", "waits for", "sum of gradients", "travels, or a worker"), strict=True)
+    ):
+        x = left + 150 * at
+        shapes += [
+            f'<rect x="{x}" y="{y}" width="16" height="16" rx="3" fill="{KINDS[kind]}" stroke="#999"/>',
+            _label(x + 22, y + 13, says),
+        ]
+    return _drawn(left + 14 * unit, y + 28, shapes, "An epoch of a trainer by strategy")
 
 
 def _arrow(start: Box, end: Box) -> str:
@@ -315,6 +384,7 @@ def pictures() -> dict[Path, str]:
         folder / "partitions.svg": partitions_picture(),
         folder / "batch.svg": batch_picture(batch_plan()),
         folder / "strategies.svg": strategies_picture(timelines()),
+        folder / "epoch.svg": epoch_picture(),
         folder / "layers.svg": layers_picture((DOCS / "internals/architecture.md").read_text(encoding="utf-8")),
     }
 

@@ -25,7 +25,7 @@ from atta.cli.output import (
 )
 from atta.cli.output import size as size_text
 from atta.errors import ConfigError
-from atta.partition.cutting.quality import missed_lines
+from atta.partition.cutting.balance import missed_lines
 from atta.partition.dataset import Dataset
 from atta.partition.describe import describe
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate

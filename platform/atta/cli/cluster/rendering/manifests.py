@@ -17,7 +17,7 @@ from textwrap import indent
 from typing import Any
 
 from atta.errors import ConfigError
-from atta.partition.parts.needs import Needs
+from atta.partition.graph.needs import Needs
 from atta.wire.clusterfile import check_address
 
 DRAIN_S = 30

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from atta.errors import ConfigError
-from atta.partition.parts.needs import Needs
+from atta.partition.graph.needs import Needs
 from atta.samplers.seed_plan import home_of
 from atta.train.launching.nodes import Rank
 from atta.wire.clusterfile import check_address
