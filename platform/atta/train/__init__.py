@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from atta.train.config import TrainConfig
     from atta.train.launching.launch import fit
     from atta.train.launching.nodes import Nodes
-    from atta.train.reports.epochs import EpochReport, TrainReport
+    from atta.train.reports.epochs import EpochReport
+    from atta.train.reports.run import TrainReport
 
 __all__ = ["EpochReport", "Nodes", "TrainConfig", "TrainReport", "fit"]
 
@@ -28,7 +29,7 @@ _HOMES = {
     "EpochReport": "atta.train.reports.epochs",
     "Nodes": "atta.train.launching.nodes",
     "TrainConfig": "atta.train.config",
-    "TrainReport": "atta.train.reports.epochs",
+    "TrainReport": "atta.train.reports.run",
     "fit": "atta.train.launching.launch",
 }
 

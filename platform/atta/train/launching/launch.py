@@ -22,8 +22,9 @@ from atta.train.launching.handing import blaming_daemons, connect_handed, handed
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting.run import tables_of, weights_of
-from atta.train.reports.epochs import EpochReport, TrainReport
+from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
+from atta.train.reports.run import TrainReport
 from atta.train.settings.common import parse_logger
 from atta.train.strategies import STRATEGIES
 from atta.train.tasks.choice import task_on

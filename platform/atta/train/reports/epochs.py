@@ -1,17 +1,69 @@
-"""Figures of epochs and of a whole run: what trainers report, and what ``fit`` returns."""
+"""Figures of epochs, as trainers report them: rows with texts for people, and what decides the best epoch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from atta.errors import NonFiniteError
-from atta.observe.versions import machine, versions
-from atta.train.config import TrainConfig
-from atta.train.reports.loggers import RowReport
-from atta.train.tasks.watching import watched_by
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """Rows of one layer in one direction, of all trainers together.
+
+    Attributes:
+        layer: number of the layer that reads them, from 0.
+        direction: ``forward``: rows; ``backward``: their gradients.
+        payload_bytes: bytes of rows that travelled, as they were packed.
+        crossed_bytes: the bytes of these that came from other servers.
+        pushed_bytes: bytes of rows that trainers pushed to the daemons beside them.
+        rows: how many rows of others were read.
+        age_min, age_mean, age_max: of these, in epochs; None where none was read.
+        broadcasts, skipped: how often trainers sent their rows, and how often they did not.
+        predicted_error, stale_error: distances of predicted and of stale rows to those of this epoch, root of the sum
+            of squares; None where nothing was predicted and measured.
+    """
+
+    layer: int
+    direction: str
+    payload_bytes: int
+    crossed_bytes: int
+    pushed_bytes: int
+    rows: int
+    age_min: int | None
+    age_mean: float | None
+    age_max: int | None
+    broadcasts: int
+    skipped: int
+    predicted_error: float | None = None
+    stale_error: float | None = None
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """An epoch's rows.
+
+    Attributes:
+        layers: by layer, forward before backward.
+        kept_bytes: copies of others' rows that trainers keep for later epochs.
+        copied_bytes: second copies of own rows, which the bound on their change needs.
+        filled_bytes: what the exact pass before the first epoch sent and pushed to fill the tables; 0 in other epochs.
+    """
+
+    layers: list[LayerRows]
+    kept_bytes: int = 0
+    copied_bytes: int = 0
+    filled_bytes: int = 0
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> RowReport:
+        """The inverse of ``dataclasses.asdict``. Raises TypeError for other fields."""
+        layers = [LayerRows(**layer) for layer in saved["layers"]]
+        return cls(layers, **{f.name: saved[f.name] for f in fields(cls) if f.name != "layers" and f.name in saved})
+
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Phases of strategies with mini-batches, in seconds per epoch, mean over trainers.
@@ -155,62 +207,3 @@ def stalled(epochs: Iterable[EpochReport], patience: int, watched: Watched = ACC
     evaluated = [e for e in epochs if e.metric(watched.metric) is not None]
     best = best_epoch(evaluated, watched)
     return best is not None and len(evaluated) - 1 - evaluated.index(best) >= patience
-
-
-@dataclass
-class TrainReport:
-    """A whole run.
-
-    Attributes:
-        config: its settings.
-        epochs: figures of each one.
-        restarts: how often trainers were started again, all together or one alone.
-        restarts_by_rank: how often each was started again alone; empty: all start together.
-    """
-
-    config: TrainConfig
-    epochs: list[EpochReport] = field(default_factory=list)
-    restarts: int = 0
-    restarts_by_rank: list[int] = field(default_factory=list)
-
-    @property
-    def best(self) -> EpochReport:
-        """The epoch with the best figure of validation; the last epoch if none was validated."""
-        return best_epoch(self.epochs, self.watched) or self.epochs[-1]
-
-    @property
-    def watched(self) -> Watched:
-        """The figure that decides which epoch is the best."""
-        return watched_by(self.config)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as ``atta train --json`` writes it; None for figures that are not finite, which JSON lacks."""
-        best = self.best
-        return {
-            "schema": 1,
-            "strategy": self.config.strategy,
-            "model": self.config.model,
-            "task": self.config.task,
-            "evaluation": self.config.evaluation,
-            "restarts": self.restarts,
-            "restarts_by_rank": self.restarts_by_rank,
-            "epochs": [_finite(asdict(e)) for e in self.epochs],
-            "best": {
-                "epoch": best.epoch,
-                "val_accuracy": best.val_accuracy,
-                "test_accuracy": best.test_accuracy,
-                "metrics": _finite(best.metrics),
-            },
-            "config": self.config.to_dict(),
-            "machine": machine(),
-            "versions": versions(),
-        }
-
-
-def _finite(value: Any) -> Any:
-    """The value, with None for each infinity and NaN in it."""
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
