@@ -90,7 +90,7 @@ def _serve(rank: int, count: int, end: Connection) -> None:
     """A trainer: trains what arrives, until the pool ends."""
     import torch
 
-    from atta.observe.machine.heap import keep_freed
+    from atta.observe.machine.memory import keep_freed
 
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     keep_freed()

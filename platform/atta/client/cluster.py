@@ -35,7 +35,7 @@ from atta.errors import (
 )
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.observe.figures import JobFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Recording
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2

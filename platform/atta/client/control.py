@@ -17,7 +17,7 @@ import grpc
 from atta.client.next_call import NextCall, read_out
 from atta.errors import AttaError, ConfigError, DaemonEndedError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2, session_pb2

@@ -9,8 +9,7 @@ import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
-from atta.observe.machine.claims import claim, machine_room
-from atta.observe.machine.memory import available_bytes
+from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import read_page_by_page
 from atta.partition.disk.watching import WatchedFiles

@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from atta import _native
-from atta.cli.security.openssl import make_authority
+from atta.cli.cert import make_authority
 from atta.daemon.peers import sockets as listening
 from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.sockets import ACCEPTED, Attaching, LinkNotSecure, LinkService, _connected, congestion_control

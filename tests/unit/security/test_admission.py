@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from structlog.testing import capture_logs
 
-from atta.cli.security.openssl import make_certificate
+from atta.cli.cert import make_certificate
 from atta.daemon.security.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused
 from atta.daemon.security.certificates import ServedCertificate, WatchedTokens, end_of
 from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts

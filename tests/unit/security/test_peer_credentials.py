@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.cli.security.openssl import make_certificate
+from atta.cli.cert import make_certificate
 from atta.client.control import Connection
 from atta.daemon.durable.shipping import Shipping
 from atta.daemon.peers.connection import PeerConnection

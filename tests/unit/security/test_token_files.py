@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from atta.cli.security.token import token as command
+from atta.cli.token import token as command
 from atta.daemon.security.admission import Admitted, CallGuard, Proof, Refused
 from atta.daemon.security.certificates import WatchedTokens
 from atta.errors import ConfigError, DataError, UnknownNameError

@@ -23,7 +23,7 @@ from atta.errors import AttaError, ConfigError, NotAuthenticatedError, RemoteErr
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import graph_pb2, kv_pb2, link_pb2
 from atta.samplers.batch.items import FeatureItem, SampleItem
-from atta.samplers.shard import Answer
+from atta.samplers.shard import Answer, spec_of_drawn
 from atta.wire import rpc
 from atta.wire.bulk import (
     PULL_DATA,
@@ -167,7 +167,7 @@ class Peer:
         ``credentials``: for TLS; ``addresses``, ``alike``, ``moved``: as for ``PeerConnection``.
         """
         self.part, self._deadline_s, self._delay_s = part, deadline_s, delay_s
-        self._edge_tables = dataset.schema.edge_tables
+        self._schema = dataset.schema
         parts = dataset.groups[part]
         self.connection = PeerConnection(
             addresses,
@@ -221,7 +221,7 @@ class Peer:
             return answer
         tables, at, received = {}, 0, np.frombuffer(data, dtype=np.uint8)
         for name in item.tables:
-            spec = self._edge_tables[item.edge_type][name]
+            spec = spec_of_drawn(self._schema, item.edge_type, name)
             nbytes = len(answer.neighbors) * spec.row_bytes
             block = received[at : at + nbytes]
             if len(block) != nbytes:

@@ -15,7 +15,7 @@ from atta.daemon.services.handling import Context
 from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError
 from atta.observe.figures import DIRECTIONS, MAX_ENTRIES, MAX_REPORT_S, JobFigures, ProcessFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import control_pb2, update_pb2
 from atta.wire.identity import OWN, Contract, Identity

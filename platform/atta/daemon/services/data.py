@@ -27,7 +27,7 @@ from atta.kvstore.store import Store, known_codec, wire_bytes
 from atta.observe.machine.threads import named_threads
 from atta.protos.v1 import graph_pb2, kv_pb2
 from atta.samplers.methods import BY_NUMBER
-from atta.samplers.shard import Answer, Shard
+from atta.samplers.shard import Answer, Shard, spec_of_drawn
 from atta.wire.bulk import (
     PULL_DATA,
     SAMPLE_COUNTS,
@@ -203,8 +203,8 @@ class GraphService(DataService):
 
     def _that_fit(self, shard: Shard, request: graph_pb2.SampleRequest, rows: np.ndarray, *, bounded: bool) -> int:
         """How many of ``rows`` make one message: one at least, if there are any. A single huge row stays whole."""
-        tables = self._shard.dataset.schema.edge_tables[request.edge_type]
-        edge_bytes = 8 + sum(tables[name].row_bytes for name in request.tables if name in tables)
+        schema = self._shard.dataset.schema
+        edge_bytes = 8 + sum(spec_of_drawn(schema, request.edge_type, name).row_bytes for name in request.tables)
         if bounded:
             return min(len(rows), max(1, CHUNK_BYTES // max(4, edge_bytes * request.fan_out + 4)))
         sizes = np.cumsum(edge_bytes * shard.degrees(request.edge_type, rows) + 4)

@@ -18,7 +18,7 @@ from atta.daemon.services.control import check_printable
 from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
-from atta.observe.machine.heap import apart_from_heap
+from atta.observe.machine.memory import apart_from_heap
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from atta.simulate import Scenario
     from atta.simulate.sizing import ClusterChoice, GraphCounts, SampleBytes
 
-__all__ = ["OPTIONS", "check_sizing", "run_sizing", "sizing_options"]
-
 OTHER_DEGREE = 1.25
 """A mean in-degree that differs by more than this factor from the sample's is warned of."""
 
@@ -42,7 +40,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "edges": (_COUNT, "Of the larger graph, such as 1e11."),
     "sample": (click.Path(), "Partitioned dataset that the profile was measured on; its manifest tells the memory."),
     "within": (DURATION, "Longest epoch that will do, such as 1h."),
-    "cache": (SIZE, "Of each daemon, for rows of others  [default: 1GiB]."),
+    "cache": (SIZE, "Of each daemon, for rows of others; 1GiB if not given."),
 }
 """Type and help of each option besides ``--instances``."""
 _REPLACED = ("sweep", "machines", "cores", "link", "threads", "serve_threads")
@@ -52,11 +50,11 @@ _GIB = 1 << 30
 def sizing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of sizing."""
     for name, (kind, text) in reversed(list(OPTIONS.items())):
-        command = click.option(f"--{name}", type=kind, help=f"With --instances: {text[0].lower()}{text[1:]}")(command)
+        command = click.option(f"--{name}", type=kind, help=text)(command)
     instances = click.option(
         "--instances",
         metavar="FILE",
-        help="Kinds of machines with prices: how many of which does a larger graph need, and what does an epoch cost?",
+        help="Kinds of machines with prices: how many of which are needed, and what does an epoch cost?",
     )
     return instances(command)
 

@@ -12,14 +12,11 @@ from typing import Any
 
 import click
 
-from atta.cli.output import DURATION, TO_WRITE, echo, printer, quiet_option
-from atta.cli.work import say
+from atta.cli.output import DURATION, TO_WRITE, echo, printer, quiet_option, say
 from atta.errors import ConfigError
 from atta.wire.security.files import rewrite, write_private
 from atta.wire.security.roles import Role, parse_roles
 from atta.wire.security.tokens import TokenFile, issue, read_tokens
-
-__all__ = ["COMMANDS", "role_option"]
 
 MAX_DAYS = 3650
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from atta.cli.options import STRATEGY, StrategyCommand, config_option, inner_settings
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -23,31 +25,44 @@ from atta.cli.output import (
     teller,
     write_json,
 )
-from atta.cli.simulate.pipeline import OPTIONS as PIPELINE
-from atta.cli.simulate.pipeline import pipeline_options, run_pipeline
-from atta.cli.simulate.sizing import OPTIONS as SIZING
-from atta.cli.simulate.sizing import check_sizing, run_sizing, sizing_options
+from atta.cli.sizing import OPTIONS as SIZING
+from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named
+from atta.simulate.pipeline import PipelineScenario
 
 if TYPE_CHECKING:
     from atta.simulate import Profile, Scenario
-
-__all__ = ["COMMANDS"]
-
+    from atta.simulate.pipeline import PipelineOutcome, PipelineScenario
 
 _SWEPT = (
     "machines", "cores", "threads", "serve-threads", "link", "rtt", "policy", "prefetch", "requests", "queue",
     "neighbours", "peers", "train-ms", "train-threads", "batch-size", "cache-hit", "batches", "seed",
 )  # fmt: skip
 """Options that ``--sweep`` can vary."""
-_PIPELINE = {"machines", "threads", "seed", "rtt", "epochs", *(name.replace("-", "_") for name in PIPELINE)}
+_PIPELINE = {"machines", "threads", "seed", "rtt", "epochs"}
 """Options that go with ``--strategy``."""
 _MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_out", "threads"}
 """Options that go with ``--measure``."""
 
 
-@click.command()
+_GROUPS = {
+    "Cluster": "profile trace machines cores threads link rtt shared-cores serve-threads",
+    "Sampling and training": "batch-size num-neighbors batches seed train-ms train-threads lockstep cache-hit share-pulls",
+    "Sweeps, other simulations": "sweep strategy",
+    "Scheduling": "policy prefetch requests queue neighbours peers",
+    "Making a profile": "measure out epochs split data",
+    "Sizing for a larger graph": "instances vertices edges sample within cache",
+    "Output": "json quiet config help",
+}
+
+
+@click.command(
+    cls=StrategyCommand,
+    groups=_GROUPS,
+    strategies={"dorylus": ("training with intervals and workers, simulated", inner_settings(PipelineScenario))},
+)
+@config_option
 @click.option("--profile", "profile_file", metavar="FILE", help="What batches cost: made by --measure, or by hand.")
 @click.option(
     "--trace",
@@ -55,36 +70,41 @@ _MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_out", "thread
     metavar="FILE",
     help="What batches cost, from a file of `atta trace`; instead of --profile.",
 )
-@click.option("--machines", type=click.IntRange(min=1), help="Each has a daemon and a trainer  [default: as measured].")
-@click.option("--cores", type=click.IntRange(min=1), help="Cores per machine  [default: as measured].")
+@click.option(
+    "--machines", type=click.IntRange(min=1), show_default="as measured", help="Each has a daemon and a trainer."
+)
+@click.option("--cores", type=click.IntRange(min=1), show_default="as measured", help="Cores per machine.")
 @click.option(
     "--shared-cores", is_flag=True, help="All machines share the cores of one computer, as network namespaces do."
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Worker threads of a daemon  [default: the cores].")
+@click.option("--threads", type=click.IntRange(min=1), show_default="the cores", help="Worker threads of a daemon.")
 @click.option(
     "--serve-threads",
     type=click.IntRange(min=1),
-    help="Threads that exchange with other daemons  [default: as `atta serve`: half of --threads, at most 8].",
+    show_default="as `atta serve`: half of --threads, at most 8",
+    help="Threads that exchange with other daemons.",
 )
 @click.option(
-    "--link", type=RATE, help="Rate of each machine's link, each way, e.g. 1gbit  [default: infinitely fast]."
+    "--link", type=RATE, show_default="infinitely fast", help="Rate of each machine's link, each way, e.g. 1gbit."
 )
 @click.option("--rtt", type=DURATION, default="0ms", show_default=True, help="Round trip between two machines.")
 @click.option(
-    "--policy", metavar=f"[{'|'.join(POLICIES)}]", help=f"When to launch  [default: {SchedulerConfig.policy}]."
+    "--policy", metavar=f"[{'|'.join(POLICIES)}]", show_default=f"{SchedulerConfig.policy}", help="When to launch."
 )
-@click.option("--prefetch", type=click.IntRange(min=1), help="Depth of the policy `prefetch`  [default: 4].")
-@click.option("--requests", type=click.IntRange(min=1), help="Requests to other daemons at once  [default: 16].")
-@click.option("--queue", type=SIZE, help="Most bytes of batches in flight or waiting  [default: 1GiB].")
+@click.option("--prefetch", type=click.IntRange(min=1), show_default="4", help="Depth of the policy `prefetch`.")
+@click.option("--requests", type=click.IntRange(min=1), show_default="16", help="Requests to other daemons at once.")
+@click.option("--queue", type=SIZE, show_default="1GiB", help="Most bytes of batches in flight or waiting.")
 @click.option(
     "--neighbours",
     type=click.IntRange(min=1),
-    help="Most other machines that hold a machine's remote vertices  [default: all].",
+    show_default="all",
+    help="Most other machines that hold a machine's remote vertices.",
 )
 @click.option(
     "--peers",
     type=click.IntRange(min=1),
-    help="Most machines that each asks one by one; beyond, a request stands for several  [default: 16].",
+    show_default="16",
+    help="Most machines that each asks one by one; beyond, a request stands for several.",
 )
 @click.option("--train-ms", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Training on one batch.")
 @click.option(
@@ -100,9 +120,13 @@ _MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_out", "thread
     show_default=True,
     help="Trainers wait for each other after every batch, as under DDP.",
 )
-@click.option("--batch-size", type=click.IntRange(min=1), help="[default: as measured]")
-@click.option("--fan-out", "--num-neighbors", "fan_out", type=INTS, metavar="15,10,5", help="[default: as measured]")
-@click.option("--cache-hit", type=click.FloatRange(0, 1), help="Share of remote rows cached  [default: as measured].")
+@click.option("--batch-size", type=click.IntRange(min=1), show_default="as measured", help="Seeds per batch.")
+@click.option(
+    "--num-neighbors", "--fan-out", "fan_out", type=INTS, show_default="as measured", help="In-neighbours by hop."
+)
+@click.option(
+    "--cache-hit", type=click.FloatRange(0, 1), show_default="as measured", help="Share of remote rows cached."
+)
 @click.option(
     "--share-pulls/--no-share-pulls",
     default=True,
@@ -127,7 +151,12 @@ _MEASURING = {"out", "epochs", "split", "data", "batch_size", "fan_out", "thread
 @click.option(
     "--split", default="train", show_default=True, help="With --measure: the split whose vertices are the seeds."
 )
-@pipeline_options
+@click.option(
+    "--strategy",
+    type=STRATEGY,
+    metavar="dorylus[:SETTING=VALUE,...]",
+    help="Training, not sampling; `atta simulate --strategy dorylus --help` lists its settings.",
+)
 @sizing_options
 @json_option
 @quiet_option
@@ -145,18 +174,17 @@ def simulate(
 
     \b
     Example: atta simulate --measure data/pl-2p --out profile.json
-             atta simulate --profile profile.json --machines 8 --link 1gbit --rtt 2ms --train-ms 20 --sweep cores=1,2,4
-             atta simulate --profile profile.json --instances machines.toml --sample data/pl-2p --vertices 1e9 --edges 1e11
-             atta simulate --strategy dorylus --machines 4 --workers 100 --jitter 50ms --kill 0.1 --epochs 20
+             atta simulate --profile profile.json --machines 8 --sweep cores=1,2,4
+             atta simulate --strategy dorylus:workers=100,kill=0.1 --machines 4
     """
-    if options.pop("strategy") is not None:
+    if (strategy := options.pop("strategy")) is not None:
         refuse_given({"profile_file", "trace_file", "source"}, "--strategy needs no profile")
         refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
-        given = {name: options[name.replace("-", "_")] for name in PIPELINE}
-        common = {name: options[name] for name in ("machines", "threads", "seed", "epochs")}
-        run_pipeline({**given, **common, "rtt_s": options["rtt"]}, json_file, quiet=quiet)
+        given = {name: options[name] for name in ("machines", "threads", "seed", "epochs") if options[name] is not None}
+        del strategy["strategy"]
+        scenario = PipelineScenario(**given, **strategy, rtt_s=options["rtt"])
+        run_pipeline(scenario, json_file, quiet=quiet)
         return
-    refuse_given({name.replace("-", "_") for name in PIPELINE}, "goes with --strategy dorylus")
     if source is not None:
         if out is None or profile_file is not None or trace_file is not None:
             raise click.UsageError("--measure makes a profile: name it with --out, and leave out --profile and --trace")
@@ -301,3 +329,27 @@ def _measure(source: str, out: str, options: Mapping[str, Any], *, quiet: bool) 
 
 
 COMMANDS = [simulate]
+
+
+def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bool) -> None:
+    """Simulate a pipeline, and show what it did."""
+    from atta.simulate.pipeline import simulate_pipeline
+
+    outcome = simulate_pipeline(scenario)
+    if not quiet and json_file != "-":
+        _print_pipeline(scenario, outcome)
+    plain = asdict(scenario) | {"link": None if scenario.link == float("inf") else scenario.link}
+    write_json(json_file, {"schema": 1, "scenario": plain, "outcome": asdict(outcome)})
+
+
+def _print_pipeline(scenario: PipelineScenario, outcome: PipelineOutcome) -> None:
+    later = outcome.epoch_s[1:] or outcome.epoch_s
+    printer().print(
+        f"{scenario.mode}: {sum(later) / len(later):.4g} s per epoch after the first ({outcome.epoch_s[0]:.4g} s); rows at "
+        f"most {outcome.oldest} epochs old"
+    )
+    printer().print(
+        f"{outcome.workers} workers, {100 * outcome.working:.0f} % of their time at work; "
+        f"trainers busy {100 * outcome.busy:.0f} %; "
+        f"{outcome.relaunched} tasks relaunched, {outcome.lost} workers lost, {outcome.ignored} results ignored"
+    )
