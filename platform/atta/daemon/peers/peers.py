@@ -289,22 +289,17 @@ class Peer:
         return reply
 
     async def _answer(self, method: str, request: Any, since: float | None = None) -> Any:
-        """The answer to a request. A large one has its turn by when its batch was begun."""
+        """The answer to a request, which is made again when the connection breaks. A large one has its turn by when its batch
+        was begun; while the peer is away, nobody has a turn, so that all who wait fail together."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
-        if since is None:
-            return await self._tried(method, request)
-        async with self._turns.turn(since):
-            return await self._tried(method, request)
-
-    async def _tried(self, method: str, request: Any) -> Any:
-        """The answer to a request, which is made again when the connection breaks."""
         for failures in range(1, ATTEMPTS + 1):
             await self.connection.ready()
             self._budget.asked()
             address, silences, used = self.address, self.connection.watch.silences, self.connection.usual
             try:
-                return await self._sooner(method, request)
+                async with contextlib.nullcontext() if since is None else self._turns.turn(since):
+                    return await self._sooner(method, request)
             except grpc.aio.AioRpcError as failure:
                 error = rpc.error_from(self.address, failure, self._deadline_s)
                 renewed = isinstance(error, NotAuthenticatedError) and self.connection.renewed(used)
