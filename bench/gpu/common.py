@@ -132,7 +132,7 @@ def milliseconds(turn: Callable[[int], object], times: int = 20) -> float:
         torch.cuda.synchronize()
         if number >= 0:
             found.append(begin.elapsed_time(end))
-    return statistics.median(found)
+    return float(statistics.median(found))
 
 
 def kept(cluster: atta.Cluster, size: int, count: int) -> list[Any]:
@@ -153,8 +153,8 @@ class Record:
         """``told``: the parser, and the arguments that it has found. ``about``: the script's docstring."""
         self._name, self._title, self._about = name, title, (about or "").split("\n\n", 2)[2].strip()
         self._command, self._target = command(*told), told[1].out / f"{name}.json"
-        self._tables: dict[str, list[dict[str, Any]]] = {}
-        self.notes: dict[str, str] = {}
+        self._tables: dict[str, Any] = {}
+        self.notes: dict[str, Any] = {}
 
     def add(self, table: str, row: dict[str, Any]) -> None:
         """Add a row to a table, print it, and write the files."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atta_bench.training import asynchronous as script
-from atta_bench.training import dorylus, rounds
+from atta_bench.train import asynchronous as script
+from atta_bench.train import dorylus
 
 
 def figures(**changed: float) -> dict[str, float]:
@@ -27,13 +27,13 @@ def test_a_side_takes_the_learning_rate_that_is_soonest_or_else_the_most_accurat
 def test_a_bound_is_judged_by_the_median_and_does_not_hold_without_values() -> None:
     made = [{"a": figures(t=x), "b": figures(t=y)} for x, y in ((1.0, 2.0), (3.0, 4.0), (8.0, 9.0))]
     made.append({"a": figures(), "b": figures(t=1.0)})
-    values = rounds.quotients(made, "t", "a", "b")
+    values = dorylus.quotients(made, "t", "a", "b")
     assert values == [0.5, 0.75, pytest.approx(8 / 9)]
-    assert rounds.verdict("a / b", values, 0.8, most=True)["holds"]
-    assert not rounds.verdict("a / b", values, 0.8, most=False)["holds"]
-    assert not rounds.verdict("a / b", [], 0.8, most=True)["holds"]
-    assert rounds.median(made, "a", "t") == "3 (1 to 8), 1 without"
-    assert rounds.median(made, "a", "u") == "none"
+    assert dorylus.verdict("a / b", values, 0.8, most=True)["holds"]
+    assert not dorylus.verdict("a / b", values, 0.8, most=False)["holds"]
+    assert not dorylus.verdict("a / b", [], 0.8, most=True)["holds"]
+    assert dorylus.median(made, "a", "t") == "3 (1 to 8), 1 without"
+    assert dorylus.median(made, "a", "u") == "none"
 
 
 def test_commands_are_those_of_the_comparison() -> None:
@@ -51,7 +51,7 @@ def test_commands_are_those_of_the_comparison() -> None:
 def test_a_kept_round_is_not_made_again(tmp_path: Path) -> None:
     kept = {"a": figures()}
     (tmp_path / "round.json").write_text(json.dumps(kept))
-    assert rounds.measured(tmp_path / "round.json", dorylus.dorylus_bench(Path("nowhere"), 0, 0.8)) == kept
+    assert dorylus.measured(tmp_path / "round.json", dorylus.dorylus_bench(Path("nowhere"), 0, 0.8)) == kept
 
 
 def test_values_are_of_equally_many_epochs(tmp_path: Path) -> None:
