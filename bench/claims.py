@@ -29,9 +29,7 @@ from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.stale.codecs.polyline import polyline_bytes
-from atta_bench.record import rows_of
-
-__all__ = ["CLAIMS", "Claim", "Shown", "shown"]
+from atta_bench.results import rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,7 +13,7 @@ import torch
 from torch_geometric import nn as pyg
 from torch_geometric.nn import aggr, conv, models, norm
 
-from atta.train.models.forms import NoFormError, SmallGraph
+from atta.train.models.forms import SmallGraph
 
 WIDTH, EDGE_WIDTH, TYPES = 8, 3, 3
 EDGE_ARGUMENTS: tuple[tuple[str, ...], ...] = ((), ("edge_attr",), ("edge_type",), ("edge_type", "edge_attr"))
@@ -373,6 +373,3 @@ class OneGraph(torch.nn.Module):
         """[n, ...]."""
         batch = {"batch": torch.zeros(len(x), dtype=torch.long)} if self.asks else {}
         return self.model(x, edge_index, **batch)
-
-
-__all__ = ["Kind", "NoFormError", "dgl_kinds", "graph_of_rows", "pyg_kinds"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atta_bench.graphs import atta_command
-from atta_bench.record import RESULTS, ROOT, report_lines, write_text
+from atta_bench.results import RESULTS, ROOT, report_lines, write_text
 
 GENERATED = {
     "powerlaw-245k": "--nodes 245000 --edges 12000000 --features 100 --classes 47 --seed 0",

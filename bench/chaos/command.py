@@ -25,7 +25,7 @@ import click
 
 from atta.cli.output import DURATION, NAMES, SIZE, check_folder, echo, json_option, printer, quiet_option, write_json
 from atta.errors import AttaError, ConfigError
-from atta_bench.record import head, parser_of, rows_of, write
+from atta_bench.results import head, parser_of, rows_of, write
 
 if TYPE_CHECKING:
     from atta_bench.chaos.run import ChaosRun

@@ -19,9 +19,7 @@ from atta_bench.chaos.plan import ChaosGraph, Fault, FaultKind, LoaderKind, plan
 from atta_bench.chaos.processes import ChaosProcess, daemon_process, sample_of, worker_process
 from atta_bench.chaos.worker import WorkerSettings, expected_batches, expected_weights
 from atta_bench.lab.netlab import Host, NetLab, addresses_on, loopback, no_namespaces
-from atta_bench.record import document, now
-
-__all__ = ["ChaosRun", "ChaosSettings", "possible_kinds"]
+from atta_bench.results import document, now
 
 TICK_S, SAMPLE_S, RESTART_S = 0.05, 2.0, 0.3
 HANG_S = 60.0

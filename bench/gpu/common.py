@@ -17,7 +17,7 @@ from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.models import build_model
 from atta.train.settings import MinibatchSettings
-from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.results import command, document, head, parser_of, rows_of, write
 
 FAN_OUTS = (15, 10, 5)
 HIDDEN = 256

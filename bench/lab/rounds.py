@@ -25,8 +25,7 @@ from atta.observe.extras import need
 from atta.partition.dataset import Dataset
 from atta.wire.clusterfile import write_cluster
 from atta_bench.graphs import work_folder
-from atta_bench.lab import flow as limits
-from atta_bench.lab.flow import flow_bytes_per_s
+from atta_bench.lab.flow import copy_bytes_per_s, flow_bytes_per_s, gather_bytes_per_s
 from atta_bench.lab.netlab import Host, NetLab, addresses_on, bits_per_s, loopback, no_namespaces
 from atta_bench.lab.processes import Measured, SystemProcesses
 from atta_bench.lab.workload import BenchWorkload, Recipe
@@ -137,6 +136,7 @@ def serve_command(
 
 
 PEERS = ("dgl",)
+"""Of benchmarks whose systems are processes on several hosts."""
 System = Callable[[Path], Measured]
 """Runs a system once; the folder is for its logs."""
 Say = Callable[[str], None]
@@ -253,17 +253,21 @@ def alternate(
     report: BenchReport,
     figures: Callable[[T], dict[str, float]],
     *,
-    limits_of: Callable[[], dict[str, float]],
+    limits_of: Callable[[], dict[str, float]] | None = None,
     say: Say,
+    peers: Sequence[str] = PEERS,
 ) -> None:
     """Run all rounds, each of which begins with the limits of the machine. A peer that fails leaves ``systems``.
+
+    A peer's name may have more words after a dash, such as its number of threads.
 
     Raises:
         AttaError: Atta itself failed.
     """
     for number in range(runs):
-        say(f"round {number + 1} of {runs}: limits of the machine")
-        report.add_limits(limits_of())
+        if limits_of is not None:
+            say(f"round {number + 1} of {runs}: limits of the machine")
+            report.add_limits(limits_of())
         # Every other round runs backwards, so that a drift of the machine favours no system.
         for name in list(systems)[:: 1 if number % 2 == 0 else -1]:
             say(f"round {number + 1} of {runs}: {name}")
@@ -271,7 +275,7 @@ def alternate(
                 try:
                     report.add(name, figures(systems[name](Path(folder))))
                 except AttaError as error:
-                    if name not in PEERS:
+                    if name.partition("-")[0] not in peers:
                         raise
                     report.fail(name, str(error))
                     del systems[name]
@@ -282,8 +286,8 @@ def machine_limits(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Hos
     threads = min(len(os.sched_getaffinity(0)), bench.workload.threads * len(hosts))
     tables = dataset.schema.node_tables[dataset.schema.node_types[0]].values()
     return {
-        "copy_bytes_per_s": limits.copy_bytes_per_s(threads),
-        "gather_bytes_per_s": limits.gather_bytes_per_s(max(1, *(t.row_bytes for t in tables)), threads),
+        "copy_bytes_per_s": copy_bytes_per_s(threads),
+        "gather_bytes_per_s": gather_bytes_per_s(max(1, *(t.row_bytes for t in tables)), threads),
         "link_bytes_per_s": flow_bytes_per_s(hosts[0], hosts[-1], "tcp"),
         "grpc_bytes_per_s": flow_bytes_per_s(hosts[0], hosts[-1], "grpc"),
     }

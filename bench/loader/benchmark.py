@@ -46,8 +46,6 @@ from atta_bench.lab.rounds import (
 from atta_bench.loader.consumer import DELIVERIES
 from atta_bench.results import BenchReport
 
-__all__ = ["LoaderBench", "figures", "run"]
-
 
 @dataclass(frozen=True)
 class LoaderBench(ComparisonBench):

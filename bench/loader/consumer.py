@@ -16,8 +16,6 @@ import atta
 from atta.errors import UnknownNameError
 from atta_bench.lab.workload import Epoch, Reporter
 
-__all__ = ["DELIVERIES", "ConsumerConfig", "count", "main", "open_loader"]
-
 
 @dataclass(frozen=True)
 class ConsumerConfig:

@@ -31,7 +31,7 @@ from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
-from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.results import command, document, head, parser_of, rows_of, write
 
 NODES = 20_000
 """Vertices of the graph of the whole path; ten times as many edges."""

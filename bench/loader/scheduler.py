@@ -68,8 +68,7 @@ from atta_bench.lab.rounds import (
 )
 from atta_bench.lab.workload import BenchWorkload, ints
 from atta_bench.loader import benchmark as loader
-from atta_bench.record import cell, command, head, parser_of, rows_of, write
-from atta_bench.results import BenchReport
+from atta_bench.results import BenchReport, cell, command, head, parser_of, rows_of, write
 
 OURS = SchedulerConfig.policy
 _LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")

@@ -35,7 +35,7 @@ from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, NetLab, bits_per_s
 from atta_bench.lab.rounds import cache_options, run_atta, serve_command
 from atta_bench.lab.workload import BenchWorkload
-from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.results import command, document, head, parser_of, rows_of, write
 
 
 def measure_costs() -> None:

@@ -23,7 +23,7 @@ import atta
 from atta.cli.figures import BAR_COLOUR, figure
 from atta.cli.output import DURATION
 from atta_bench.lab.workload import ints
-from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.results import command, document, head, parser_of, rows_of, write
 
 WINDOW_S = 1.0
 ENOUGH = 0.9

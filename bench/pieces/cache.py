@@ -27,7 +27,7 @@ from atta_bench.command import (
     measured,
     split_option,
 )
-from atta_bench.record import document, now
+from atta_bench.results import document, now
 
 LIMITS = ("optimum", "bound")
 

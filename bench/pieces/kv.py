@@ -39,8 +39,6 @@ from atta_bench.pieces.kv_rows import GatherConfig, PullConfig
 from atta_bench.pieces.kv_tables import ReadsConfig, TablesConfig
 from atta_bench.results import BenchReport
 
-__all__ = ["KvBench", "figures", "prepare", "run"]
-
 PEERS = ("dgl",)
 _TABLE_ROWS = 500_000
 _CHUNK_VALUES = 8 << 20

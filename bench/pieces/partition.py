@@ -23,6 +23,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,9 @@ from atta_bench.command import (
     Run,
     measured,
 )
-from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
-from atta_bench.results import BenchReport
+from atta_bench.lab.rounds import PEERS, alternate
+from atta_bench.results import ROOT, BenchReport, command, document, head, parser_of, rows_of, write
 
-PEERS = ("dgl",)
 _TIMEOUT_S = 3600.0
 _POLL_S = 0.02
 
@@ -92,18 +92,9 @@ def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> B
     for peer in bench.vs:
         if missing(peer):
             report.fail(peer, not_installed(peer))
-    systems = [*bench.methods, *(peer for peer in bench.vs if peer not in report.errors)]
-    for number in range(bench.runs):
-        for system in systems[:: 1 if number % 2 == 0 else -1]:
-            if system in report.errors:
-                continue
-            say(f"round {number + 1} of {bench.runs}: {system}")
-            try:
-                report.add(system, _measure(bench, system))
-            except AttaError as error:
-                if system not in PEERS:
-                    raise
-                report.fail(system, str(error))
+    names = [*bench.methods, *(peer for peer in bench.vs if peer not in report.errors)]
+    systems: dict[str, Callable[[Path], dict[str, float]]] = {name: partial(_measure, bench, name) for name in names}
+    alternate(systems, bench.runs, report, lambda found: found, say=say)
     return report
 
 
@@ -113,7 +104,7 @@ def _parsed(spec: str) -> tuple[str, dict[str, str]]:
     return name, {key: value for key, _, value in pairs}
 
 
-def _measure(bench: PartitionBench, system: str) -> dict[str, float]:
+def _measure(bench: PartitionBench, system: str, _: Path) -> dict[str, float]:
     with _scratch(bench.graph) as folder:
         out = Path(folder) / "parts"
         if system in PEERS:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from atta_bench.command import (
     Run,
     measured,
 )
-from atta_bench.lab import flow as limits
+from atta_bench.lab import flow
+from atta_bench.lab.rounds import alternate
 from atta_bench.results import BenchReport
 
 PEERS = ("dgl", "pyg")
@@ -106,37 +108,25 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
         raise ConfigError(f"--batch-size {bench.batch_size}: seeds are distinct, and there are {vertices} vertices")
     config, bounds = {**asdict(bench), "edges": edges}, {"edges_per_s": "random_reads_per_s"}
     report = BenchReport("sampling", config, drawn="edges_per_s", limit_of=bounds)
-    systems = [("atta", n) for n in bench.threads]
-    systems += [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
+    runs = [("atta", n) for n in bench.threads] + [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
     for peer in bench.vs:
         if lacking := missing(*_NEEDS[peer]):
             report.fail(peer, not_installed(*lacking))
         else:
-            systems += [(peer, n) for n in bench.threads]
-    failed: set[str] = set()
-    for number in range(bench.runs):
-        say(f"round {number + 1} of {bench.runs}: limits of the machine")
-        report.add_limits({"random_reads_per_s": limits.random_reads_per_s(4 * edges)})
-        for system, threads in systems[:: 1 if number % 2 == 0 else -1]:
-            name = _name(system, threads, bench.threads[0])
-            if name in failed:
-                continue
-            say(f"round {number + 1} of {bench.runs}: {name}")
-            try:
-                report.add(name, _measure(bench, system, threads))
-            except AttaError as error:
-                if system.startswith("atta"):
-                    raise
-                failed.add(name)
-                report.fail(name, str(error))
+            runs += [(peer, n) for n in bench.threads]
+    systems: dict[str, Callable[[Path], dict[str, float]]] = {
+        name if threads == bench.threads[0] else f"{name}-{threads}-threads": partial(_measure, bench, name, threads)
+        for name, threads in runs
+    }
+
+    def limits_of() -> dict[str, float]:
+        return {"random_reads_per_s": flow.random_reads_per_s(4 * edges)}
+
+    alternate(systems, bench.runs, report, lambda found: found, limits_of=limits_of, say=say, peers=PEERS)
     return report
 
 
-def _name(system: str, threads: int, first: int) -> str:
-    return system if threads == first else f"{system}-{threads}-threads"
-
-
-def _measure(bench: SamplingBench, system: str, threads: int) -> dict[str, float]:
+def _measure(bench: SamplingBench, system: str, threads: int, _: Path) -> dict[str, float]:
     config = SamplerConfig(
         system, bench.dataset, bench.num_neighbors, bench.batch_size, threads, bench.batches, bench.seed
     )

@@ -39,8 +39,6 @@ from atta_bench.scale.cell import UNCACHED, Batches, Cell, Figures, check_seeds,
 from atta_bench.scale.clocks import no_perf
 from atta_bench.scale.report import ScaleReport, SystemRound
 
-__all__ = ["CACHES", "ScaleBench", "run"]
-
 CACHES: dict[str, tuple[str, ...]] = {"on": (), "off": UNCACHED}
 """By name: options of daemons that keep what is hot of other partitions (by default), or nothing."""
 _PEER_WARM_UP = 20

@@ -33,8 +33,8 @@ from typing import Any
 from atta.errors import ConfigError
 from atta.observe.machine.groups import words
 from atta.observe.settings import SIZES, amount_of
-from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
-from atta_bench.record import command as typed_command
+from atta_bench.results import ROOT, commit_of, document, head, parser_of, rows_of, write
+from atta_bench.results import command as typed_command
 
 WORKER = Path(__file__).with_name("one_machine_worker.py")
 LOOK_S = 0.1

@@ -18,7 +18,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, commit_of, document, head, parser_of, rows_of, write
 
 Figures = dict[str, float]
 """Rates by name: the larger, the better."""

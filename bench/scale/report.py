@@ -15,8 +15,6 @@ from atta_bench.results import BenchReport, summary
 from atta_bench.scale.cell import Figures
 from atta_bench.scale.clocks import CODE
 
-__all__ = ["ScaleReport", "SystemRound", "flat", "increase", "is_cost", "key_of", "quotients"]
-
 FIRST_BATCHES = "first batches"
 _PROCESSES = ("daemon_user", "daemon_system", "consumer_user", "consumer_system")
 _COSTS = ("_us_per_seed", "_ms_per_batch", "make_ms")

@@ -52,8 +52,6 @@ from atta_bench.lab.workload import Recipe
 from atta_bench.loader import benchmark as loader
 from atta_bench.results import BenchReport
 
-__all__ = ["PHASES", "TrainBench", "figures", "run"]
-
 PHASES = ("wait", "copy", "compute", "sync")
 """Phases of a step, one after the other. The rest of an epoch is ``other``."""
 

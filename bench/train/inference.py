@@ -34,8 +34,7 @@ import numpy as np
 import psutil
 
 import atta
-from atta_bench.record import ROOT, command, parser_of, write_report
-from atta_bench.results import BenchReport
+from atta_bench.results import ROOT, BenchReport, command, parser_of, write_report
 
 MODULE = "atta_bench.train.inference"
 LAYERS, HIDDEN, CLASSES = 3, 256, 47

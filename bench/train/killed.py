@@ -34,7 +34,7 @@ import psutil
 import atta
 from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
 from atta_bench.train.killed_trainer import MARKS, STEP_S
 
 MOST_S, MOST_OWN_S = 15.0, 5.0

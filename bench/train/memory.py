@@ -27,8 +27,7 @@ from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta_bench.lab.workload import ints
-from atta_bench.record import command, parser_of, write_report
-from atta_bench.results import BenchReport
+from atta_bench.results import BenchReport, command, parser_of, write_report
 
 MODULE = "atta_bench.train.memory"
 TRAINERS, CO_BATCHES, HIDDEN = 4, 2, 64

@@ -29,7 +29,7 @@ import numpy as np
 from atta.errors import AttaError
 from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, NetLab
-from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
 
 HOSTS, PORT, MEETING_PORT, DAEMON_PORT = 2, 30_050, 29_777, 7_070
 TIMEOUT_S = 900.0

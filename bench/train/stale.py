@@ -36,7 +36,7 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
 
 TIMEOUT = timedelta(seconds=300)
 """How long a trainer waits for the others."""

@@ -148,7 +148,7 @@ def test_benchmarks_name_the_folder_that_they_cannot_write_to(tmp_path: Path, mo
     with pytest.raises(
         ConfigError, match=r"^--graph /proc/g: datasets are made beside it, and /proc cannot be written"
     ):
-        _measure(PartitionBench("/proc/g"), "random")
+        _measure(PartitionBench("/proc/g"), "random", Path())
 
 
 def test_a_daemon_says_so_before_it_loads() -> None:
