@@ -140,44 +140,20 @@ def _watched(command: list[str]) -> dict[str, float]:
     started = time.perf_counter()
     with tempfile.TemporaryFile(mode="w+") as errors:
         child = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=errors)
-        peak, done = [0], threading.Event()
-        watcher = threading.Thread(target=_watch, args=(child.pid, peak, done), daemon=True)
-        watcher.start()
+        watch = GroupPeak({"all": [child.pid]}, _POLL_S)
+        watch.start()
         try:
             status = child.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             child.kill()
             status = child.wait()
         seconds = time.perf_counter() - started
-        done.set()
-        watcher.join()
+        watch.stop()
         if status:
             errors.seek(0)
             lines = [line for line in errors.read().splitlines() if line.strip()]
             raise AttaError(f"exit status {status}: {lines[-1] if lines else 'no message'}")
-    return {"seconds": seconds, "peak_gib": peak[0] / 2**30}
-
-
-def _watch(pid: int, peak: list[int], done: threading.Event) -> None:
-    try:
-        root = psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return
-    while not done.wait(_POLL_S):
-        total = 0
-        for process in _family(root):
-            try:
-                total += process.memory_info().rss
-            except psutil.Error:  # it has just ended
-                continue
-        peak[0] = max(peak[0], total)
-
-
-def _family(root: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return []
+    return {"seconds": seconds, "peak_gib": watch.peaks["all"]["resident"] / 2**30}
 
 
 MIB, NODES, LOOK_S = 1 << 20, 3, 0.1
@@ -188,13 +164,13 @@ Figures = dict[str, float]
 class GroupPeak(threading.Thread):
     """Samples groups of processes: each is that of some roots and all that they have started."""
 
-    def __init__(self, groups: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, groups: Mapping[str, Sequence[int]], every_s: float = LOOK_S) -> None:
         super().__init__(daemon=True)
-        self._groups, self._end = groups, threading.Event()
+        self._groups, self._every_s, self._end = groups, every_s, threading.Event()
         self.peaks = {name: dict.fromkeys(KINDS, 0) for name in groups}
 
     def run(self) -> None:
-        while not self._end.wait(LOOK_S):
+        while not self._end.wait(self._every_s):
             for name, roots in self._groups.items():
                 found = held(roots)
                 for kind in KINDS:

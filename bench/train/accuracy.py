@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from atta_bench.graphs import atta_command
 from atta_bench.results import ROOT, command, head, parser_of, rows_of, write
 
 TOLERANCE = 1.5  # points
@@ -50,10 +49,6 @@ RUNS: dict[str, TrainingSettings] = {
 }
 
 
-def atta(*arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "atta.cli.main", *map(str, arguments)], check=True)
-
-
 def prepare(graph: str, normalize: bool, data_root: Path, work: Path) -> Path:
     """Import and partition a graph, unless that was done before; returns the dataset."""
     name = f"{graph}-normalized" if normalize else graph
@@ -62,15 +57,15 @@ def prepare(graph: str, normalize: bool, data_root: Path, work: Path) -> Path:
         meta = json.loads((data_root / graph / "meta.json").read_text())
         options = [] if meta["both_directions_stored"] else ["--undirected"]
         options += ["--normalize-features"] if normalize else []
-        atta("import", "npz", data_root / graph, work / name, "--overwrite", "--quiet", *options)
-        atta("partition", work / name, parted, "--parts", 2, "--method", "metis", "--overwrite", "--quiet")
+        atta_command("import", "npz", data_root / graph, work / name, "--overwrite", "--quiet", *options)
+        atta_command("partition", work / name, parted, "--parts", 2, "--method", "metis", "--overwrite", "--quiet")
     return parted
 
 
 def train(model: str, run: TrainingSettings, data: Path, seed: int, work: Path) -> dict[str, Any]:
     out = work / "run.json"
     start = time.time()
-    atta(
+    atta_command(
         *("train", "--data", data, "--model", model, "--trainers", 2, "--epochs", run.epochs, "--lr", 0.01),
         *("--num-neighbors", run.num_neighbors, "--batch-size", run.batch_size, "--hidden", run.hidden, "--seed", seed),
         *("--weight-decay", run.weight_decay, "--dropout", run.dropout, "--eval-every", run.eval_every),
