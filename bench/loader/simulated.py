@@ -27,8 +27,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from atta.daemon.links.links import link_threads
 from atta.scheduler import POLICIES, SchedulerConfig
+from atta.scheduler.config import link_threads
 from atta.simulate import Outcome, Profile, Scenario, load_profile, save_profile, simulate
 from atta.simulate.measure import measure
 from atta.wire.clusterfile import write_cluster

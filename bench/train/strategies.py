@@ -36,7 +36,7 @@ from atta.partition.dataset import Dataset
 from atta.train.dorylus.faults import FAULTS_VARIABLE
 from atta.train.planning.value import PriceList, value_of
 from atta.train.settings import MODELS
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 from atta_bench.command import BATCH, COUNT, SEED, Run, measured, vs_option, work_option
 from atta_bench.graphs import work_folder
 from atta_bench.lab.flow import flow_bytes_per_s

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import UnknownNameError
-from atta.observe.machine.heap import keep_freed
+from atta.observe.machine.memory import keep_freed
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
 from atta.train.steps.step import timed_step
 from atta.train.steps.timing import Stopwatch, add_daemon_time

@@ -1,4 +1,4 @@
-"""bench/training/asynchronous.py: bounds, chosen learning rates, and what the commands run."""
+"""bench/train/asynchronous.py: bounds, chosen learning rates, and what the commands run."""
 
 from __future__ import annotations
 
