@@ -21,6 +21,7 @@ from atta.errors import AttaError, UnknownClientError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.cooperative.step import TrainerBatch, count_targets, own_backward
 from atta.train.exchange.digest import DigestTrainer
+from atta.train.exchange.trainer import reading
 from atta.train.meeting.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
@@ -192,13 +193,9 @@ class AsyncDigestTrainer(DigestTrainer):
     @torch.no_grad()
     def _exact_loss(self, batch: TrainerBatch, count: int) -> float:
         """Mean loss over all training vertices, of an exact forward pass without dropout."""
-        graph = batch.graph
-        trained, graph.source = graph.source, self.exact
         self.cooperative.eval()
-        try:
-            scores = self.cooperative(batch.x, graph)
-        finally:
-            graph.source = trained
+        with reading(batch.graph, self.exact):
+            scores = self.cooperative(batch.x, batch.graph)
         mine = self.objective.loss_sum(scores.index_select(0, batch.targets), batch.y)
         return self._sum([float(mine)])[0] / count
 

@@ -29,7 +29,7 @@ from atta.train.launching.life import START_S, watched
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.restarting import run_restarting
 from atta.train.launching.restarts import Attempts
-from atta.train.meeting.run import tables_of, weights_of
+from atta.train.meeting.notes import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
