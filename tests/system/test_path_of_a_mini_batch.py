@@ -1,4 +1,4 @@
-"""The worked example of docs/path-of-a-mini-batch.md is true: two real daemons, ten vertices, one batch.
+"""The worked example of docs/internals/path-of-a-mini-batch.md is true: two real daemons, ten vertices, one batch.
 
 A relay in front of each daemon records every message. The test writes each table of the page again from the recording
 and compares it with the page.
@@ -30,7 +30,7 @@ from tests.addresses import held_addresses
 from tests.system.relay import Call, Relay
 from tests.waiting import eventually
 
-PAGE = Path(__file__).parents[2] / "docs/path-of-a-mini-batch.md"
+PAGE = Path(__file__).parents[2] / "docs/internals/path-of-a-mini-batch.md"
 IDS = np.arange(10, 20)
 SOURCES = np.array([13, 14, 17, 10, 11, 18, 12, 16, 19, 12, 19, 16, 12, 13, 15, 10])
 TARGETS = np.array([12, 12, 12, 15, 15, 15, 13, 14, 14, 17, 17, 10, 11, 18, 16, 19])

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from atta import _native
 from atta.errors import ConfigError
 from atta.partition.cutting.balance import capacities
-from atta.partition.methods.metis_process import metis_owners
+from atta.partition.methods.metis import metis_owners
 from atta.train.cooperative.graph import Longs, TrainingGraph
 
 TINY = 16
