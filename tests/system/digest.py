@@ -123,8 +123,8 @@ class Run:
         self.trainer, self.epochs = trainer, list[dict[str, Any]]()
         if not case.uncut:
             trainer.model.double()
-            made = trainer._made
-            trainer._made = lambda share, *more, **named: made(doubled(share), *more, **named)  # type: ignore[method-assign]
+            made = trainer._make_step
+            trainer._make_step = lambda share, *more, **named: made(doubled(share), *more, **named)  # type: ignore[method-assign]
         if case.rate is not None:
             trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), case.rate)
         self.update, trainer.update = trainer.update, self.updated  # type: ignore[method-assign]
@@ -148,7 +148,9 @@ class Run:
                 "broadcasts": {layer: n for (layer, way), n in found.broadcasts.items() if way == "forward"},
                 "errors": {layer: tuple(errors) for (layer, _), errors in found.errors.items()},
                 "uses": {layer: of_layer.guard.uses for layer, of_layer in layers.items()},
-                "predicts": {layer: not torch.equal(layers[layer].chosen(r, 1.0), r) for layer, r in stale.items()},
+                "predicts": {
+                    layer: not torch.equal(layers[layer].rows_to_read(r, 1.0), r) for layer, r in stale.items()
+                },
             }
         )
         return loss

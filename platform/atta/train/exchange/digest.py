@@ -19,7 +19,7 @@ from atta.train.exchange.daemons import LEASE_S, DaemonTable
 from atta.train.exchange.policies import DigestPolicy, SatPolicy
 from atta.train.exchange.predictions import PredictedRows, Share
 from atta.train.exchange.tables import TableRows
-from atta.train.exchange.trainer import ExchangeTrainer, reading
+from atta.train.exchange.trainer import ExchangeTrainer, other_source
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import DigestSettings
 from atta.train.steps.timing import Stopwatch
@@ -148,7 +148,7 @@ class DigestTrainer(ExchangeTrainer):
             self.cooperative.training,
         )
         self.cooperative.eval()
-        with reading(batch.graph, recorded):
+        with other_source(batch.graph, recorded):
             self.cooperative(batch.x, batch.graph)
         self.cooperative.train(training)
         return recorded.rows

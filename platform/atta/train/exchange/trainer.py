@@ -113,7 +113,7 @@ class ExchangeTrainer(ServerTrainer):
 
     def tallies(self) -> dict[str, list[float]]:
         """Predicted by an exact forward pass."""
-        with reading(self._kept(Stopwatch(self.device)).batch.graph, self.exact):
+        with other_source(self._kept(Stopwatch(self.device)).batch.graph, self.exact):
             return super().tallies()
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
@@ -166,11 +166,11 @@ class ExchangeTrainer(ServerTrainer):
         reads = self.reads_of(found, trainers=trainers)
         watch.add("fetch", start, watch.now())
         start = watch.now()
-        step = self._made(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
+        step = self._make_step(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
         watch.add("copy", start, watch.now())
         return step
 
-    def _made(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
+    def _make_step(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
         """Put a share on the device, with its two sources."""
         view, place = share.view, self.groups.place
         batch = exact_batch(found._replace(view=view), self.groups, self.device)
@@ -195,7 +195,7 @@ class ExchangeTrainer(ServerTrainer):
 
 
 @contextlib.contextmanager
-def reading(graph: CooperativeGraph, source: Source) -> Iterator[None]:
+def other_source(graph: CooperativeGraph, source: Source) -> Iterator[None]:
     """Read remote rows from another ``source`` within the block."""
     trained, graph.source = graph.source, source
     try:

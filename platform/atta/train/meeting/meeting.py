@@ -77,7 +77,7 @@ class StoreGroup(dist.ProcessGroup):
         return BACKEND
 
     @contextlib.contextmanager
-    def connected(self, attempt: str) -> Iterator[None]:
+    def connection(self, attempt: str) -> Iterator[None]:
         """Operations go through connections within the block. All members must begin it, with the same new name.
 
         Operations raise PartedError when a member has gone.
@@ -241,7 +241,7 @@ class Meeting:
             notes.put(f"ready/{attempt}/{self._rank}", b"")
             with contextlib.suppress(PartedError):
                 notes.wait(ready)
-                with self._connected(f"{name}-{attempt}"):
+                with self._connect(f"{name}-{attempt}"):
                     result = action()
                 notes.put(f"done/{self._rank}", json.dumps(result).encode())
                 here = True
@@ -249,10 +249,10 @@ class Meeting:
         return json.loads(notes.get(f"done/{self._rank}", most=_MOST_RESULT)), here
 
     @contextlib.contextmanager
-    def _connected(self, attempt: str) -> Iterator[None]:
+    def _connect(self, attempt: str) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for group in self.groups:
-                stack.enter_context(group.connected(attempt))
+                stack.enter_context(group.connection(attempt))
             yield
 
 
