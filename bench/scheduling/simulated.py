@@ -31,8 +31,8 @@ from atta.bench.lab.netlab import NetLab, bits_per_s
 from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
 from atta.bench.lab.workload import BenchWorkload
 from atta.bench.output import document
-from atta.daemon.links.links import link_threads
 from atta.scheduler import POLICIES, SchedulerConfig
+from atta.scheduler.config import link_threads
 from atta.simulate import Outcome, Profile, Scenario, load_profile, simulate
 from atta.wire.clusterfile import write_cluster
 from bench.record import command, head, parser_of, rows_of, write

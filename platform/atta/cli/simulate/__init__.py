@@ -248,7 +248,7 @@ def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
 
 def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
     """The scenario that the options describe."""
-    from atta.daemon.links.links import link_threads
+    from atta.scheduler.config import link_threads
     from atta.simulate import Scenario
 
     def given(**names: str) -> dict[str, Any]:

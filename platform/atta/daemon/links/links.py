@@ -17,16 +17,9 @@ from atta.kvstore.store import Store
 from atta.observe.recording import ServedSpan
 from atta.partition.dataset import Dataset
 from atta.samplers.shard import Shard
+from atta.scheduler.config import link_threads
 
-__all__ = ["DaemonLinks", "link_threads"]
-
-MOST_THREADS = 8
-"""Most threads that serve links. One moves about as many bytes as a fast network."""
-
-
-def link_threads(threads: int) -> int:
-    """Number of native threads that serve the links of a daemon with so many worker threads."""
-    return min(MOST_THREADS, max(1, threads // 2))
+__all__ = ["DaemonLinks"]
 
 
 class DaemonLinks:
