@@ -22,14 +22,14 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv and install everything, pinned (at once when nothing changed)
 	@echo "== $(VENV) is ready"
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+$(STAMP): pyproject.toml bench/pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON) here: install Python 3.11, or name one with PYTHON=..." >&2; exit 1; }
 	@command -v g++ >/dev/null || { echo "no g++ here: the native kernels need a C++20 compiler" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "== installing the pinned build tools"
-	@$(PIP) scikit-build-core nanobind cmake ninja
+	@$(PIP) scikit-build-core setuptools nanobind cmake ninja
 	@echo "== installing the pinned dependencies and building Atta (PyTorch is large: from one minute to several)"
-	@$(PIP) --no-build-isolation -e ".[$(EXTRAS)]"
+	@$(PIP) --no-build-isolation -e ".[$(EXTRAS)]" -e bench
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # on all cores; some files are no Python 3
 	@touch $@
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.observe.machine.addresses import HeldAddresses
-from bench.waiting import eventually
+from atta_bench.waiting import eventually
 
 __all__ = ["Browser", "missing"]
 

@@ -29,7 +29,7 @@ from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.stale.codecs.polyline import polyline_bytes
-from bench.record import rows_of
+from atta_bench.record import rows_of
 
 __all__ = ["CLAIMS", "Claim", "Shown", "shown"]
 

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.bench.output import document
 from atta.errors import AttaError
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from bench.browser import Browser, missing
-from bench.record import command, head, parser_of, rows_of, write
-from bench.waiting import eventually
+from atta_bench.browser import Browser, missing
+from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.waiting import eventually
 
 PAINT_S = 1.0
 TIMES = """

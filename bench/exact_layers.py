@@ -28,7 +28,7 @@ from atta.train.models.exactness import check_on
 from atta.train.models.forms import SmallGraph
 from atta.train.models.own import own_layers
 from atta.train.reports.exactness import ExactnessReport, Finding
-from bench.layer_kinds import EDGE_ARGUMENTS, Kind, dgl_kinds, graph_of_rows, pyg_kinds
+from atta_bench.layer_kinds import EDGE_ARGUMENTS, Kind, dgl_kinds, graph_of_rows, pyg_kinds
 
 __all__ = ["PAGE", "Row", "page", "row_of", "rows_of"]
 

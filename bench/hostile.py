@@ -34,15 +34,14 @@ import numpy as np
 import psutil
 
 import atta
-from atta.bench.output import document
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.protos.v1 import session_pb2, table_pb2
 from atta.wire.messages.pieces import pieces_of
-from bench.callers import Caller
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.callers import Caller
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 MIB = 1 << 20
 LONGEST = 60 * MIB

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import atta
-from atta.bench.output import document
 from atta.errors import QuotaExceededError
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
@@ -33,8 +32,8 @@ from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.parts.needs import needs_of
 from atta.wire.clusterfile import write_cluster
-from bench.record import ROOT, head, parser_of, rows_of, write
-from bench.record import command as typed_command
+from atta_bench.record import ROOT, document, head, parser_of, rows_of, write
+from atta_bench.record import command as typed_command
 
 PARTS, MIB, GIB = 2, 1 << 20, 1 << 30
 BOUNDS = (1.0, 1.5)

@@ -30,12 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.output import document
 from atta.errors import ConfigError
 from atta.observe.machine.groups import words
 from atta.observe.settings import SIZES, amount_of
-from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
-from bench.record import command as typed_command
+from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
+from atta_bench.record import command as typed_command
 
 WORKER = Path(__file__).with_name("one_machine_worker.py")
 LOOK_S = 0.1

@@ -18,8 +18,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from atta.bench.output import document
-from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
 
 Figures = dict[str, float]
 """Rates by name: the larger, the better."""

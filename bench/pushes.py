@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from atta.bench.output import document
 from atta.kvstore.spec import MutableSpec
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from bench.durable import durable
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.durable import durable
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 BOUND = 0.85
 MODES = ("messages", "memory", "process", "disk")

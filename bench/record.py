@@ -9,11 +9,14 @@ People write the text below "## What it means"; it is kept.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from atta.observe.versions import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -56,6 +59,20 @@ def commit_of(checkout: Path) -> str:
     return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, text=True).strip()
 
 
+# -- the document ------------------------------------------------------------------------------------------------------
+
+
+def now() -> str:
+    """The time in UTC, to the second, as ISO 8601 writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def document(bench: str, *, started: str | None = None, **contents: Any) -> dict[str, Any]:
+    """The JSON document of a benchmark: when it started (default: now), machine and versions, then ``contents``."""
+    about = {"started": started or now(), "machine": machine(), "versions": versions()}
+    return {"schema": 1, "bench": bench, **about, **contents}
+
+
 # -- the files ---------------------------------------------------------------------------------------------------------
 
 
@@ -87,9 +104,9 @@ def head(title: str, about: Mapping[str, Any], *more: str) -> list[str]:
     if "started" in about:
         lines.append(f"Date: {about['started']}")
     if "machine" in about:
-        machine = about["machine"]
-        memory = f"{machine['memory_bytes'] / 2**30:.0f} GiB"
-        lines.append(f"Machine: {machine['cores']} cores, {machine['cpu']}, {memory}, GPU: {machine['gpu'] or 'none'}")
+        where = about["machine"]
+        memory = f"{where['memory_bytes'] / 2**30:.0f} GiB"
+        lines.append(f"Machine: {where['cores']} cores, {where['cpu']}, {memory}, GPU: {where['gpu'] or 'none'}")
     if "versions" in about:
         lines.append(f"Versions: {', '.join(f'{name} {number}' for name, number in about['versions'].items())}")
     if "command" in about:

@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.bench.output import document
 from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from bench.durable import Durable, durable
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.durable import Durable, durable
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 BOUND_S = 5.0
 COLUMNS = 100

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.record import head, parser_of, rows_of, write
+from atta_bench.record import head, parser_of, rows_of, write
 
 BOUND_S = 5.0
 """With a replica the next batch is to come within this."""

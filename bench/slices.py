@@ -19,8 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
-from atta.bench.output import document
-from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
 
 WORKER = Path(__file__).with_name("slices_worker.py")
 DRAWS = 2000

@@ -22,15 +22,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.chaos.graph import ChaosGraph
-from atta.bench.lab.chaos.invariants import ConsumerChecker, longest_gap
-from atta.bench.output import document
 from atta.client.control import Connection
 from atta.observe.machine.addresses import HeldAddresses
 from atta.samplers import LocalGraph, LocalSampler
 from atta.wire.clusterfile import write_cluster
-from bench.record import ROOT, commit_of, head, parser_of, rows_of, write
-from bench.upgrade_consumer import EPOCHS, HOPS, SEED, digest
+from atta_bench.chaos.graph import ChaosGraph
+from atta_bench.chaos.invariants import ConsumerChecker, longest_gap
+from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
+from atta_bench.upgrade_consumer import EPOCHS, HOPS, SEED, digest
 
 CONSUMER = Path(__file__).with_name("upgrade_consumer.py")
 MOST_S = 5.0

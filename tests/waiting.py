@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from bench.waiting import eventually
+from atta_bench.waiting import eventually
 
 __all__ = ["connected", "eventually"]
 

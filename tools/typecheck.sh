@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs mypy --strict on the package as it is installed. Its import package has four folders, so links join them.
+# Runs mypy --strict on the packages as they are installed. Links join the four folders of `atta`, and name `atta_bench`.
 set -eu
 cd "$(dirname "$0")/.."
 tree=build/typing
@@ -7,4 +7,5 @@ rm -rf "$tree"
 mkdir -p "$tree/atta"
 for entry in platform/atta/*; do ln -s "$PWD/$entry" "$tree/atta/"; done
 for folder in samplers partition protos; do ln -s "$PWD/$folder" "$tree/atta/$folder"; done
-MYPYPATH="$tree" .venv/bin/python -m mypy --config-file pyproject.toml -p atta
+ln -s "$PWD/bench" "$tree/atta_bench"
+MYPYPATH="$tree" .venv/bin/python -m mypy --config-file pyproject.toml -p atta -p atta_bench

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the wheel for this machine and Python in dist/, gives it a manylinux tag, and writes its SHA-256 beside it.
+# Builds the wheel for this machine and Python in dist/, gives it a manylinux tag, builds that of the laboratory
+# (atta[bench]) beside it, and writes the SHA-256 of both.
 # Wheels of a release, for all Pythons, come from cibuildwheel (see pyproject.toml).
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,6 +14,8 @@ rm -rf "$plain"
 mkdir -p "$plain" dist
 "$python" -m build --wheel --no-isolation -Cbuild-dir=build/wheel/native --outdir "$plain" . >build/wheel/log.txt 2>&1 ||
   { cat build/wheel/log.txt >&2; exit 1; }
-rm -f dist/atta-*.whl
+rm -f dist/atta*.whl
 auditwheel repair --wheel-dir dist "$plain"/atta-*.whl >>build/wheel/log.txt 2>&1 || { cat build/wheel/log.txt >&2; exit 1; }
-(cd dist && sha256sum atta-*.whl | tee SHA256SUMS)
+"$python" -m build --wheel --no-isolation --outdir dist bench >>build/wheel/log.txt 2>&1 ||
+  { cat build/wheel/log.txt >&2; exit 1; }
+(cd dist && sha256sum atta*.whl | tee SHA256SUMS)

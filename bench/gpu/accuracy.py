@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.common import Record, gpu_parser
+from atta_bench.gpu.common import Record, gpu_parser
 
 GRAPH = "facebook_pagepage"
 MODELS = {

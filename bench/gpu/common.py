@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 
 import atta
-from atta.bench.output import document
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.models import build_model
 from atta.train.settings import MinibatchSettings
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 FAN_OUTS = (15, 10, 5)
 HIDDEN = 256

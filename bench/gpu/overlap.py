@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from atta.train.steps.timing import Stopwatch
 from atta.train.steps.transfer import on_device
-from bench.gpu.common import Record, Step, batches_of, dataset_of, gpu_parser, serve, sizes_of
-from bench.gpu.loading import Unpinned
+from atta_bench.gpu.common import Record, Step, batches_of, dataset_of, gpu_parser, serve, sizes_of
+from atta_bench.gpu.loading import Unpinned
 
 STEPS = 40
 Span = tuple[float, float]

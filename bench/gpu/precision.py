@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from atta.train.models.compiled import compile_in_place
-from bench.gpu.common import HIDDEN, Record, Step, dataset_of, gpu_parser, kept, milliseconds, serve, sizes_of
+from atta_bench.gpu.common import HIDDEN, Record, Step, dataset_of, gpu_parser, kept, milliseconds, serve, sizes_of
 
 OPTIONS = {"fp32": [], "bf16": ["--precision", "bf16"], "compiled": ["--compile"]}
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.gpu.common import Record, dataset_of, gpu_parser, kept, milliseconds, serve
+from atta_bench.gpu.common import Record, dataset_of, gpu_parser, kept, milliseconds, serve
 
 SHARES = (0.05, 0.1, 0.2, 0.5)
 OTHERS, BATCHES = 40, 4

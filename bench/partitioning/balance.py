@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from atta.bench.lab.workload import ints
-from atta.bench.output import document
 from atta.observe.progress import Silent
 from atta.partition import Graph
 from atta.partition.cutting.balance import constraints, known_balance
 from atta.partition.importers import import_graph
 from atta.partition.methods import make_method
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 BOUNDS = {"nodes": 1.04, "edges": 1.10, "train": 1.02}
 

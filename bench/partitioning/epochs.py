@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from atta.bench.lab.workload import BenchWorkload
-from atta.bench.output import document
-from atta.bench.train.benchmark import TrainBench, run
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import GraphWriter
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.lab.workload import BenchWorkload
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.train.benchmark import TrainBench, run
 
 SIZES: dict[str, Any] = {"nodes": 100_000, "edges": 5_000_000, "features": 100, "classes": 20, "seed": 0}
 COMMUNITIES = 200

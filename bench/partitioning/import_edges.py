@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atta.bench.output import document
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
 
 BOUND, BOUND_BYTES = 4.0, 4 << 30
 SYSTEMS = ("arrow", "atta")

@@ -23,10 +23,9 @@ from typing import Any
 
 import psutil
 
-from atta.bench.output import document
 from atta.partition.generate import GenerateOptions, generate
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.on_ray import ray_nodes
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.training.on_ray import ray_nodes
 
 MIB, NODES, LOOK_S = 1 << 20, 3, 0.1
 KINDS = ("anonymous", "resident")

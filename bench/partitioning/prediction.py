@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.bench.lab.workload import ints
-from atta.bench.output import document
 from atta.partition.dataset import Dataset
 from atta.samplers.local.predict import predict
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 COUNTED = ("remote_rows", "remote_frontier")
 

@@ -14,11 +14,11 @@ import itertools
 import time
 
 import atta
-from atta.bench.lab.workload import ints
-from atta.bench.results import BenchReport
 from atta.client.loaders.dag import DagLoader
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
-from bench.record import command, parser_of, write_report
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, parser_of, write_report
+from atta_bench.results import BenchReport
 
 ABOUT = (
     "Seeds per second of one consumer, one DAG at a time. `at once`: all requests of a DAG that are ready; `one by one`: a"

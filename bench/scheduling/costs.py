@@ -2,7 +2,7 @@
 
     python -m bench.scheduling.costs '{"cluster": FILE, "data": DATASET, "batch_size": 1024, ...}'
 
-``hosts`` are the hosts of the partitions (``atta.bench.lab.netlab.Host``). ``atta simulate --measure`` would start all
+``hosts`` are the hosts of the partitions (``atta_bench.lab.netlab.Host``). ``atta simulate --measure`` would start all
 consumers on its own host, so daemons of other hosts would make no batches.
 """
 
@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from atta.bench.lab.netlab import Host
 from atta.simulate import save_profile
 from atta.simulate.measure import measure
+from atta_bench.lab.netlab import Host
 
 __all__ = ["main"]
 

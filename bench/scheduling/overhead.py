@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 
 import atta
-from atta.bench.output import document
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers.dag.check import check_spec
@@ -33,7 +32,7 @@ from atta.samplers.dag.instance import Kind, OwnedVertices
 from atta.samplers.dag.plan import Plan
 from atta.samplers.dag.spec import Hops, neighbor_spec, pair_spec
 from atta.scheduler import BatchReady, BatchTaken, Event, RunTask, Scheduler, SchedulerConfig, SessionOpened, TaskDone
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 NODES = 20_000
 """Vertices of the graph of the whole path; ten times as many edges."""

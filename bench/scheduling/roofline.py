@@ -19,9 +19,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.workload import BenchWorkload, ints
-from atta.bench.scheduler import OURS, SchedulerBench, run
-from bench.record import cell, command, head, parser_of, rows_of, write
+from atta_bench.lab.workload import BenchWorkload, ints
+from atta_bench.record import cell, command, head, parser_of, rows_of, write
+from atta_bench.scheduler import OURS, SchedulerBench, run
 
 BUSY, NEAR = 0.9, 0.95
 

@@ -27,15 +27,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.netlab import NetLab, bits_per_s
-from atta.bench.lab.platform_run import cache_options, run_atta, serve_command
-from atta.bench.lab.workload import BenchWorkload
-from atta.bench.output import document
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.scheduler.config import link_threads
 from atta.simulate import Outcome, Profile, Scenario, load_profile, simulate
 from atta.wire.clusterfile import write_cluster
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.lab.netlab import NetLab, bits_per_s
+from atta_bench.lab.platform_run import cache_options, run_atta, serve_command
+from atta_bench.lab.workload import BenchWorkload
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 BOUND = 0.15
 WARM_UP_BATCHES = 24
@@ -63,6 +62,7 @@ class ClusterSetting:
 
     @property
     def name(self) -> str:
+        """Machines, batches, link and round trip, in words."""
         words = [f"{self.machines} machines", f"{self.batch_size} seeds", ",".join(map(str, self.fan_outs))]
         words += [self.link] if self.link else []
         words += [f"round trip {self.rtt_ms:g} ms"] if self.rtt_ms else []

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import atta
-from atta.bench.lab.workload import ints
-from atta.bench.output import BAR_COLOUR, document, figure
+from atta.cli.figures import BAR_COLOUR, figure
 from atta.cli.output import DURATION
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 WINDOW_S = 1.0
 ENOUGH = 0.9

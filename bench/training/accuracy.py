@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, command, head, parser_of, rows_of, write
 
 TOLERANCE = 1.5  # points
 

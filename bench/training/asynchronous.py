@@ -26,15 +26,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import atta
-from atta.bench.output import document
-from atta.bench.strategies import StopPattern, StrategiesBench
-from atta.bench.train.straggler import trainer_process
-from atta.cli.variants import VARIANT
 from atta.partition.generate import GenerateOptions
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.dorylus import measure_dorylus
-from bench.training.graphs import SPLITS, partitioned
-from bench.training.rounds import Round, measured, median, quotients, verdict, verdict_rows
+from atta_bench.commands.variants import VARIANT
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.strategies import StopPattern, StrategiesBench
+from atta_bench.train.straggler import trainer_process
+from atta_bench.training.dorylus import measure_dorylus
+from atta_bench.training.graphs import SPLITS, partitioned
+from atta_bench.training.rounds import Round, measured, median, quotients, verdict, verdict_rows
 
 SBM = GenerateOptions(
     nodes=10_000, edges=200_000, features=32, classes=20, communities=200, inter=0.45, signal=0.6, **SPLITS
@@ -124,7 +123,7 @@ def straggler_bench(
     interval = max(0.05, updates * epoch_s / HOSTS / COPIES)
     variants = (
         f"digest=--strategy digest --lr {rates['digest']}",
-        f"digest-async=--strategy digest-async --eval-interval {interval:.3f} --max-updates {updates} --lr {rates['digest-async']}",
+        f"digest-async=--strategy digest-async:eval-interval={interval:.3f},max-updates={updates} --lr {rates['digest-async']}",
     )
     return StrategiesBench(
         data=str(data),
@@ -238,9 +237,9 @@ def measure_straggler(arguments: argparse.Namespace, kept: Path, typed: str) -> 
 def measure_restart(arguments: argparse.Namespace, typed: str) -> None:
     """Kill a trainer again and again, and write how long it takes until its gradients count again."""
     data = partitioned("sbm", SBM, None, arguments.work, 2)
-    options = f"--strategy digest-async --trainers 2 --trainers-per-server 1 --model gcn --layers {LAYERS} " \
-        f"--hidden {HIDDEN} --device cpu --threads 1 --max-delay {DELAY} --max-updates 1000000000 " \
-        f"--restarts {2 * KILLS} --quiet"  # fmt: skip
+    options = f"--strategy digest-async:max-delay={DELAY},max-updates=1000000000,restarts={2 * KILLS} " \
+        f"--trainers 2 --trainers-per-server 1 --model gcn --layers {LAYERS} --hidden {HIDDEN} --device cpu --threads 1 " \
+        "--quiet"  # fmt: skip
     with atta.local(data, threads=1) as cluster:
         words = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster.cluster_file)]
         job = subprocess.Popen([*words, *options.split()])
@@ -274,7 +273,7 @@ def measure_restart(arguments: argparse.Namespace, typed: str) -> None:
     found = document("async-restart", command=typed, seconds=seconds)
     lines = [
         *head("Time until a killed trainer trains again", found),
-        f"digest-async, GCN on an SBM of {SBM.nodes:,} vertices, 2 trainers and 2 daemons on one machine, `--max-delay {DELAY}`. The",
+        f"digest-async, GCN on an SBM of {SBM.nodes:,} vertices, 2 trainers and 2 daemons on one machine, `max-delay={DELAY}`. The",
         f"second and the first trainer are killed in turn (SIGKILL), {KILLS} times in all. The clock runs from the kill until the",
         "daemon has more gradients than the other trainer may make alone.",
         "",

@@ -23,11 +23,10 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GCN
 
 import atta
-from atta.bench.output import document
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.graphs import SPLITS, partitioned
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.training.graphs import SPLITS, partitioned
 
 GRAPHS = ("cora", "amazon_computers", "coauthor_cs", "facebook_pagepage", "musae_github")
 FAN_OUTS = ([15, 10, 5], [5, 5])
@@ -52,6 +51,7 @@ class Whole:
 
     @classmethod
     def of(cls, path: Path) -> Whole:
+        """The graph of that name."""
         dataset = Dataset.open(path)
         parts = [dataset.part(part) for part in range(dataset.num_parts)]
         ends = [(part.csc("node__to__node"), dataset.book.range("node", part.index)) for part in parts]

@@ -14,13 +14,12 @@ import itertools
 import statistics
 from pathlib import Path
 
-from atta.bench.lab.workload import ints
-from atta.bench.output import document
-from atta.bench.strategies import StrategiesBench
 from atta.partition.generate import GenerateOptions
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.graphs import halo_rows, partitioned
-from bench.training.rounds import Round, measured, median, quotients
+from atta_bench.lab.workload import ints
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.strategies import StrategiesBench
+from atta_bench.training.graphs import halo_rows, partitioned
+from atta_bench.training.rounds import Round, measured, median, quotients
 
 GRAPH, SERVERS, HIDDEN, EPOCHS = "facebook_pagepage", 4, 64, 5
 NOT_GENERATED = GenerateOptions(nodes=100, edges=100)

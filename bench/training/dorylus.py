@@ -8,15 +8,14 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from atta.bench.output import document
-from atta.bench.strategies import StrategiesBench
-from atta.cli.variants import VARIANT
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
 from atta.train.planning.value import PriceList, value_of
-from bench.record import head, rows_of, write
-from bench.training.graphs import SPLITS, partitioned
-from bench.training.rounds import Figures, Round, measured, median, quotients, verdict, verdict_rows
+from atta_bench.commands.variants import VARIANT
+from atta_bench.record import document, head, rows_of, write
+from atta_bench.strategies import StrategiesBench
+from atta_bench.training.graphs import SPLITS, partitioned
+from atta_bench.training.rounds import Figures, Round, measured, median, quotients, verdict, verdict_rows
 
 __all__ = ["MODES", "add_value", "dorylus_bench", "measure_dorylus", "record_values"]
 
@@ -32,10 +31,10 @@ FAULTS = "link=20e6,delay=0.005:0.05"
 INTERVALS, WORKERS, EPOCHS, WARM_UP = 16, 6, 22, 3
 TARGET, LEARNING_RATE = 0.75, 0.01
 MODES = {
-    "nopipe": "--mode nopipe",
-    "pipe": "--mode pipe",
-    "async": "--mode async --staleness 0",
-    "async-s1": "--mode async --staleness 1",
+    "nopipe": "mode=nopipe",
+    "pipe": "mode=pipe",
+    "async": "mode=async,staleness=0",
+    "async-s1": "mode=async,staleness=1",
 }
 PRICES = PriceList.parse(  # of Dorylus, section 7.2: c5n.2xlarge is four of the base instance
     {
@@ -48,8 +47,8 @@ PRICES = PriceList.parse(  # of Dorylus, section 7.2: c5n.2xlarge is four of the
 
 def dorylus_bench(data: Path, seed: int, target: float, layers: int = LAYERS) -> StrategiesBench:
     """All modes, and exact exchange by trainers alone (exchange)."""
-    own = f"--strategy dorylus --intervals {INTERVALS} --workers {WORKERS}"
-    variants = [*(f"{name}={own} {mode}" for name, mode in MODES.items()), "exchange=--strategy exchange"]
+    own = f"--strategy dorylus:intervals={INTERVALS},workers={WORKERS}"
+    variants = [*(f"{name}={own},{mode}" for name, mode in MODES.items()), "exchange=--strategy exchange"]
     return StrategiesBench(
         data=str(data),
         servers=2,

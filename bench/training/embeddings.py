@@ -25,10 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn import RGCNConv
 
-from atta.bench.output import document
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
 
 TOLERANCE = 1.0  # points
 TRAINERS = 2

@@ -34,8 +34,8 @@ import numpy as np
 import psutil
 
 import atta
-from atta.bench.results import BenchReport
-from bench.record import ROOT, command, parser_of, write_report
+from atta_bench.record import ROOT, command, parser_of, write_report
+from atta_bench.results import BenchReport
 
 MODULE = "bench.training.inference"
 LAYERS, HIDDEN, CLASSES = 3, 256, 47
@@ -169,6 +169,7 @@ def one_hop(starts: np.ndarray, sources: np.ndarray) -> Any:
         num_neighbors = (-1,)
 
         def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+            """Every in-neighbour of the seeds."""
             seeds = index.node.numpy()
             first, last = seeds[0], seeds[-1] + 1
             read = sources[starts[first] : starts[last]]
@@ -182,6 +183,7 @@ def one_hop(starts: np.ndarray, sources: np.ndarray) -> Any:
             return SamplerOutput(torch.from_numpy(nodes), row, col, None, metadata=(index.input_id, None))
 
         def sample_from_edges(self, *_: Any, **__: Any) -> SamplerOutput:
+            """Not used."""
             raise TypeError("this sampler takes vertices, not edges")
 
     return OneHop()

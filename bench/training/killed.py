@@ -32,11 +32,10 @@ from typing import Any
 import psutil
 
 import atta
-from atta.bench.output import document
 from atta.partition.generate import GenerateOptions
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.graphs import SPLITS, partitioned
-from bench.training.killed_trainer import MARKS, STEP_S
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.training.graphs import SPLITS, partitioned
+from atta_bench.training.killed_trainer import MARKS, STEP_S
 
 MOST_S, MOST_OWN_S = 15.0, 5.0
 CHECKPOINT_STEPS, TRAINERS = 10, 2

@@ -20,12 +20,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from atta.bench.lab.netlab import NetLab
-from atta.bench.output import document
 from atta.errors import AttaError
-from bench.record import command, head, parser_of, rows_of, write
-from bench.training.loading_worker import BATCH, EPOCHS, FAN_OUTS, SEEDS, WARM
-from bench.training.published import DAEMON_PORT, HOSTS, MEETING_PORT, PORT, _of_dgl, daemons, partitioned, servers
+from atta_bench.lab.netlab import NetLab
+from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.training.loading_worker import BATCH, EPOCHS, FAN_OUTS, SEEDS, WARM
+from atta_bench.training.published import DAEMON_PORT, HOSTS, MEETING_PORT, PORT, _of_dgl, daemons, partitioned, servers
 
 TIMEOUT_S = 300.0
 FASTER = 3.0

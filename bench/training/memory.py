@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import atta
-from atta.bench.lab.workload import ints
-from atta.bench.results import BenchReport
 from atta.cli.output import SIZE
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from bench.record import command, parser_of, write_report
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, parser_of, write_report
+from atta_bench.results import BenchReport
 
 MODULE = "bench.training.memory"
 TRAINERS, CO_BATCHES, HIDDEN = 4, 2, 64
@@ -38,7 +38,7 @@ BOUND = 0.4
 MIB = 1 << 20
 ABOUT = (
     "MiB of the trainer that takes most, of four. `above baseline`: above what the process held when model and loaders"
-    " stood. `estimate`: what `--memory` counts with, for the same step."
+    " stood. `estimate`: what `cooperative:memory` counts with, for the same step."
 )
 
 
@@ -75,8 +75,9 @@ def options(strategy: str, layers: int, batch: int) -> dict[str, Any]:
 
 def as_arguments(settings: dict[str, Any]) -> list[str]:
     """The same settings as options of ``atta train``."""
-    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in settings.items()}
-    return [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
+    from atta.train.config import option_words
+
+    return option_words(settings)
 
 
 def measured(settings: dict[str, Any], cluster: atta.Cluster) -> list[dict[str, int]]:
@@ -116,7 +117,7 @@ def trainer(task: dict[str, Any], rank: int) -> None:
 
 
 def estimated(settings: dict[str, Any], cluster: atta.Cluster) -> int:
-    """Bytes that ``--memory`` counts for a step of the busiest trainer, whose batch is the whole graph."""
+    """Bytes that ``cooperative:memory=`` counts for a step of the busiest trainer, whose batch is the whole graph."""
     import numpy as np
 
     from atta.samplers.operators import Closure

@@ -24,13 +24,12 @@ from typing import Any
 
 import atta
 import atta.ray
-from atta.bench.output import document
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition.generate import GenerateOptions
 from atta.train import TrainConfig
 from atta.wire.clusterfile import write_cluster
-from bench.record import ROOT, cell, command, head, parser_of, rows_of, write
-from bench.training.graphs import SPLITS, partitioned
+from atta_bench.record import ROOT, cell, command, document, head, parser_of, rows_of, write
+from atta_bench.training.graphs import SPLITS, partitioned
 
 PARTS, EDGES_PER_NODE = 2, 20
 BATCH, FAN_OUTS, HIDDEN = 512, (10, 10), 128

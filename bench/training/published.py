@@ -26,11 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from atta.bench.lab.netlab import Host, NetLab
-from atta.bench.output import document
 from atta.errors import AttaError
 from atta.wire.clusterfile import write_cluster
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.lab.netlab import Host, NetLab
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
 
 HOSTS, PORT, MEETING_PORT, DAEMON_PORT = 2, 30_050, 29_777, 7_070
 TIMEOUT_S = 900.0

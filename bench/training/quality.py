@@ -33,10 +33,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import negative_sampling
 
 import atta
-from atta.bench.output import now
 from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.versions import machine, versions
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, command, head, now, parser_of, rows_of, write
 
 sys.path.insert(0, str(ROOT / "examples"))
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import atta
-from bench.record import ROOT
+from atta_bench.record import ROOT
 
 sys.path.insert(0, str(ROOT / "examples"))
 

@@ -28,14 +28,13 @@ from typing import Any
 import psutil
 
 import atta.ray
-from atta.bench.output import document
 from atta.partition.generate import GenerateOptions
 from atta.train import TrainConfig
 from atta.wire.named import ask_ray
-from bench.record import ROOT, cell, command, head, parser_of, rows_of, write
-from bench.training.graphs import SPLITS, partitioned
-from bench.training.on_ray import BATCH, EDGES_PER_NODE, FAN_OUTS, HIDDEN, MIB, PARTS, ray_nodes, spread
-from bench.waiting import eventually
+from atta_bench.record import ROOT, cell, command, document, head, parser_of, rows_of, write
+from atta_bench.training.graphs import SPLITS, partitioned
+from atta_bench.training.on_ray import BATCH, EDGES_PER_NODE, FAN_OUTS, HIDDEN, MIB, PARTS, ray_nodes, spread
+from atta_bench.waiting import eventually
 
 MOST_EXTRA_S, MOST_LOSS_DIFFERENCE, MOST_LEFT_S = 60.0, 1e-5, 10.0
 GIVEN_UP_S = 120.0

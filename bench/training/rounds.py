@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.bench.strategies import StrategiesBench, run
-from bench.record import rows_of
+from atta_bench.record import rows_of
+from atta_bench.strategies import StrategiesBench, run
 
 __all__ = ["Figures", "Round", "measured", "median", "quotients", "verdict", "verdict_rows"]
 

@@ -24,15 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atta.bench.output import document
 from atta.partition.generate import GenerateOptions
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
-from bench.record import ROOT, command, head, parser_of, rows_of, write
-from bench.training.graphs import SPLITS, halo_rows, partitioned
-from bench.training.payload import Shape, expected_bytes
-from bench.training.pool import TrainerPool
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.training.graphs import SPLITS, halo_rows, partitioned
+from atta_bench.training.payload import Shape, expected_bytes
+from atta_bench.training.pool import TrainerPool
 
 PARTS, HIDDEN, EVAL_EVERY = 8, 64, 10
 REAL_GRAPHS = ("amazon_computers", "coauthor_cs")

@@ -27,10 +27,9 @@ from scipy.sparse import load_npz
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.utils import to_undirected
 
-from atta.bench.output import document
 from atta.partition import partition_graph
 from atta.partition.importers import import_graph
-from bench.record import ROOT, command, head, parser_of, rows_of, write
+from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
 
 TOLERANCE = 1.0  # points
 TRAINERS = 2

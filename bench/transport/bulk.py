@@ -32,14 +32,14 @@ from typing import Any
 
 from rich.console import Console
 
-from atta.bench.lab.limits import copy_bytes_per_s, gather_bytes_per_s
-from atta.bench.lab.netlab import Host
-from atta.bench.results import BenchReport
 from atta.errors import AttaError
 from atta.wire.rpc import MAX_MESSAGE_BYTES
-from bench.record import command, parser_of, write_report
-from bench.transport.receivers import ReceiverConfig
-from bench.transport.senders import DEADLINE_S, HOST, SenderConfig
+from atta_bench.lab.limits import copy_bytes_per_s, gather_bytes_per_s
+from atta_bench.lab.netlab import Host
+from atta_bench.record import command, parser_of, write_report
+from atta_bench.results import BenchReport
+from atta_bench.transport.receivers import ReceiverConfig
+from atta_bench.transport.senders import DEADLINE_S, HOST, SenderConfig
 
 MIB = 1 << 20
 OURS, SHARED = "grpc-aio", "grpc-aio-shared"

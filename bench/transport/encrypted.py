@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from atta import _native
-from atta.bench.lab.netlab import NetLab
-from atta.bench.lab.platform_run import cache_options, run_atta
-from atta.bench.lab.workload import BenchWorkload
-from atta.bench.output import document
 from atta.cli.security.openssl import make_authority, make_certificate
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.lab.netlab import NetLab
+from atta_bench.lab.platform_run import cache_options, run_atta
+from atta_bench.lab.workload import BenchWorkload
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 
 BOUND = 0.7
 SETTINGS = {

@@ -31,7 +31,7 @@ from atta.protos.v1 import kv_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
 from atta.wire.messages.bulk import PULL_DATA
-from bench.transport.senders import DEADLINE_S, HOST, ROW_COUNT, table_rows
+from atta_bench.transport.senders import DEADLINE_S, HOST, ROW_COUNT, table_rows
 
 GB = 1e9
 _PULL = "KvService.Pull"

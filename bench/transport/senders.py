@@ -167,6 +167,7 @@ def send_flight(source: Source, config: SenderConfig) -> None:
 
     class Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
         def do_get(self, context: Any, ticket: Any) -> Any:
+            """The rows that the ticket names."""
             return flight.GeneratorStream(schema, self._batches(as_array(ticket.ticket, wide=False)))
 
         def _batches(self, rows: np.ndarray) -> Iterator[Any]:

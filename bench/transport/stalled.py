@@ -23,12 +23,12 @@ import numpy as np
 import psutil
 
 import atta
-from atta.bench.lab.workload import ints
-from atta.bench.results import BenchReport
 from atta.client.tables.cluster import RemoteTable
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
-from bench.record import command, parser_of, write_report
+from atta_bench.lab.workload import ints
+from atta_bench.record import command, parser_of, write_report
+from atta_bench.results import BenchReport
 
 MODULE = "bench.transport.stalled"
 TABLE = MutableSpec("rows", 100_000, row_shape=(100,))

@@ -35,7 +35,7 @@ from atta.protos.v1 import (
     weights_pb2,
 )
 from atta.wire import rpc
-from bench.callers import Caller
+from atta_bench.callers import Caller
 from tests.fuzz.drawing import change, mutated
 from tests.fuzz.targets import HANG_S, Finding
 

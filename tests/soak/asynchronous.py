@@ -34,11 +34,11 @@ import psutil
 import torch
 
 import atta
-from atta.bench.output import document
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.wire.clusterfile import write_cluster
+from atta_bench.record import document
 from tests.system.cuts import trainers_of, weights
 
 EPOCHS, UPDATES_EPOCHS = 250, 60
@@ -50,8 +50,8 @@ MOST_GROWTH = 1.05
 FAULTS = {"worker-kill": 8, "worker-stop": 4, "trainer-stop": 3, "trainer-kill": 1, "daemon-kill": 1}
 """How often each comes, relative to the others."""
 COMMON = "--trainers 2 --trainers-per-server 1 --model gcn --layers 2 --hidden 16 --lr 0.02 --device cpu --threads 1"
-DORYLUS = f"--strategy dorylus --mode pipe --intervals 4 --workers 2 --epochs {EPOCHS} --eval-every {EPOCHS} " + COMMON
-DIGEST = f"--strategy digest-async --epochs {UPDATES_EPOCHS} --restarts 50 " + COMMON
+DORYLUS = f"--strategy dorylus:mode=pipe,intervals=4,workers=2 --epochs {EPOCHS} --eval-every {EPOCHS} " + COMMON
+DIGEST = f"--strategy digest-async:restarts=50 --epochs {UPDATES_EPOCHS} " + COMMON
 
 
 @dataclass

@@ -13,11 +13,11 @@ import subprocess
 import sys
 from unittest import mock
 
-from atta.bench.lab import netlab
 from atta.cli.main import cli
+from atta_bench.lab import netlab
 from tests.preloaded import commands, forker
 
-WORKER = "atta.bench.lab.chaos.worker"
+WORKER = "atta_bench.chaos.worker"
 
 
 def main() -> None:

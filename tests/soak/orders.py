@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from atta.bench.output import document
-from bench.record import command, head, parser_of, rows_of, write
+from atta_bench.record import command, document, head, parser_of, rows_of, write
 from tests.unit.kvstore.parameters_runs import ArrivalRun, Network, SummedRun
 
 

@@ -13,6 +13,7 @@ import torch
 
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import LAST, place_in
+from atta.train.config import option_words
 from atta.train.launching.life import read_pulse
 
 WITHIN_S = 180  # a busy machine is not a failure
@@ -22,9 +23,7 @@ def command(config: TrainConfig) -> list[str]:
     """``atta train`` with these settings."""
     default = TrainConfig(cluster="x")
     given = {k: v for k, v in config.to_dict().items() if v != getattr(default, k) and k != "verbose"}
-    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in given.items()}
-    options = [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
-    return [sys.executable, "-m", "atta.cli.main", "train", *options]
+    return [sys.executable, "-m", "atta.cli.main", "train", *option_words(given)]
 
 
 def trainers_of(job: subprocess.Popen[str]) -> dict[int, psutil.Process]:

@@ -25,7 +25,7 @@ from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, r
 from atta.train.cooperative.across.source import StaleSource
 from atta.train.cooperative.exchange import RowDropout, Source, UnchangedRows, source_inside
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
-from atta.train.settings.exchange import MESSAGE_CODECS
+from atta.train.settings.servers import MESSAGE_CODECS
 from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
 from atta.train.stale.decisions.pipegcn import PipeGcnDecisions
 from atta.train.stale.decisions.sancus import SancusDecisions

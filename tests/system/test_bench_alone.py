@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from atta.bench.cache.results import CacheReport, Point
-from atta.bench.sampling.benchmark import SamplingBench, run
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
+from atta_bench.cache.results import CacheReport, Point
+from atta_bench.sampling.benchmark import SamplingBench, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VERTICES, EDGES = 400, 4000

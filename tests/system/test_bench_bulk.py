@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from atta.errors import AttaError
-from bench.transport import receivers
+from atta_bench.transport import receivers
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--rows", "70000", "--dim", "7", "--batch", "5001", "--rounds", "2", "--seconds", "0.01")

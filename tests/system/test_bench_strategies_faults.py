@@ -20,8 +20,8 @@ def test_value_and_faults_of_a_run(graph: Path, own_interpreters: None, tmp_path
     command = [
         *(sys.executable, "-m", "atta.cli.main", "bench", "strategies", "--data", str(parts_of(graph, 2))),
         *("--trainers-per-server", "1", "--strategies", "full", "--model", "gcn", "--layers", "2", "--hidden", "8"),
-        *("--variant", "async=--strategy digest-async --eval-interval 0.1"),
-        *("--variant", "dorylus=--strategy dorylus --intervals 2 --workers 2 --mode pipe"),
+        *("--variant", "async=--strategy digest-async:eval-interval=0.1"),
+        *("--variant", "dorylus=--strategy dorylus:intervals=2,workers=2,mode=pipe"),
         *("--stop", "1:0.1/0.2", "--worker-faults", "delay=0:0.01,kill=0.1", "--prices", str(prices)),
         *("--warm-up", "1", "--epochs", "5", "--runs", "1", "--json", str(out), "--quiet"),
     ]

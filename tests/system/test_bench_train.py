@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from atta.bench.lab.workload import BenchWorkload
-from atta.bench.train.benchmark import PHASES, TrainBench, run
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from atta_bench.lab.workload import BenchWorkload
+from atta_bench.train.benchmark import PHASES, TrainBench, run
 
 CLASSES, SEEDS = 4, 180
 WORKLOAD = BenchWorkload((4, 3), 30, warm_up=1, epochs=5, seconds=0, timeout_s=120)
@@ -142,7 +142,7 @@ def wait_for_trainers(job: subprocess.Popen[str]) -> list[psutil.Process]:
         assert job.poll() is None
         found = psutil.Process(job.pid).children()
         with contextlib.suppress(psutil.Error):  # a process that probed the machine has just ended
-            trainers = [c for c in found if "atta.bench.train.worker" in c.cmdline()]
+            trainers = [c for c in found if "atta_bench.train.worker" in c.cmdline()]
             if len(trainers) == 2 and all(len(c.net_connections()) >= 2 for c in trainers):
                 return sorted(trainers, key=lambda c: c.create_time())
     raise AssertionError("no trainers")

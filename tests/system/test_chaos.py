@@ -13,9 +13,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from atta.bench.lab.chaos import run as chaos_run
 from atta.cli.main import cli
 from atta.errors import AttaError
+from atta_bench.chaos import run as chaos_run
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_interpreters")]

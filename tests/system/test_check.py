@@ -205,7 +205,7 @@ def test_a_seed_that_comes_twice(cluster: atta.LocalCluster, small_graph: SmallG
 @pytest.fixture(scope="module")
 def of_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalCluster]:
     """The graph of the page of exact layers, on daemons."""
-    from bench.layer_kinds import graph_of_rows
+    from atta_bench.layer_kinds import graph_of_rows
 
     graph, folder = graph_of_rows(), tmp_path_factory.mktemp("table")
     with GraphWriter(folder / "graph") as out:
@@ -217,8 +217,8 @@ def of_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[atta.LocalClu
 
 
 def test_checks_on_daemons_say_what_the_page_says(of_table: atta.LocalCluster) -> None:
-    from bench.exact_layers import PAGE
-    from bench.layer_kinds import dgl_kinds, pyg_kinds
+    from atta_bench.exact_layers import PAGE
+    from atta_bench.layer_kinds import dgl_kinds, pyg_kinds
 
     rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     page = {row[0].strip(" `"): row[1].strip() for row in rows[::-1]}

@@ -83,9 +83,9 @@ def test_a_training_strategy(dataset: Path, tmp_path: Path) -> None:
     assert last_rate(checkpoints) == wanted["rates"][-1]
 
     refused = subprocess.run(
-        [*program, "--eas", "1,5"], env=env, capture_output=True, text=True, timeout=60, check=False
+        [*program, "--strategy", "halving:eas=1,5"], env=env, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "--eas: belongs to --strategy full or cooperative, not halving" in refused.stderr
+    assert "eas: belongs to --strategy full or cooperative, not halving" in refused.stderr
 
 
 def last_rate(checkpoints: Path) -> float:

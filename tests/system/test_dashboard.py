@@ -21,7 +21,7 @@ import atta
 from atta.errors import ConfigError
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.export import exporting
-from bench.browser import Browser, missing
+from atta_bench.browser import Browser, missing
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.unit.security.authority import Authority

@@ -132,7 +132,7 @@ def state_of(pid: int) -> str:
 def trainers(
     halves: Path, tmp_path: Path
 ) -> Iterator[Callable[[str, float], tuple[Any, list[subprocess.Popen[bytes]]]]]:
-    """Starts a cluster and two trainers with a ``--max-delay`` and a lease; the second one stops itself in mid run."""
+    """Starts a cluster and two trainers with a ``max-delay`` and a lease; the second one stops itself in mid run."""
     with ExitStack() as stack:
 
         def start(delay: str, lease: float) -> tuple[Any, list[subprocess.Popen[bytes]]]:
@@ -173,7 +173,7 @@ def test_a_stopped_trainer_holds_nobody_for_longer_than_its_lease(
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", ["none", "0"])
 def test_a_trainer_that_is_stopped_for_a_minute(trainers: Callable[..., Any], tmp_path: Path, delay: str) -> None:
-    """With the usual lease, 30 s: the other trainer does not wait, or with ``--max-delay`` until the lease is over."""
+    """With the usual lease, 30 s: the other trainer does not wait, or with ``max-delay`` until the lease is over."""
     cluster, found = trainers(delay, 30.0)
     assert eventually(lambda: state_of(found[1].pid) == "T", 90)
     goes_on, done = time.monotonic() + 60, tmp_path / "0.done"

@@ -130,8 +130,8 @@ def test_trainers_go_on_after_one_was_killed(graph: Path, tmp_path: Path, own_in
     settings = {"model": "sage", "epochs": 300, "intervals": 4, "mode": "pipe", "workers": "1", "eval_every": 100}
     wanted = fit(config(data=str(parts_of(graph, 2)), trainers=2, checkpoint=str(other), **settings))
     with atta.local(parts_of(graph, 2), threads=1) as cluster:
-        asked = f"train --cluster {cluster.cluster_file} --strategy dorylus --trainers 2 --trainers-per-server 1 " \
-            "--model sage --layers 2 --hidden 8 --lr 0.05 --epochs 300 --intervals 4 --mode pipe --workers 1 " \
+        asked = f"train --cluster {cluster.cluster_file} --strategy dorylus:intervals=4,mode=pipe,workers=1 " \
+            "--trainers 2 --trainers-per-server 1 --model sage --layers 2 --hidden 8 --lr 0.05 --epochs 300 " \
             "--device cpu --threads 1 --eval-every 100"  # fmt: skip
         kept = f" --checkpoint {folder} --checkpoint-every 20 --max-restarts 2 --json {report}"
         with ended(asked + kept) as command:
@@ -236,7 +236,7 @@ def test_async_learns_and_workers_follow(preloaded_trainers: None, graph: Path, 
 
 @pytest.mark.slow
 def test_more_intervals_than_vertices_are_refused(preloaded_trainers: None, graph: Path) -> None:  # noqa: F811
-    with pytest.raises(ConfigError, match="--intervals 500: a trainer has only 120 vertices"):
+    with pytest.raises(ConfigError, match="intervals=500: a trainer has only 120 vertices"):
         fit(config(data=str(parts_of(graph, 1)), intervals=500))
 
 
@@ -251,8 +251,8 @@ def test_a_task_without_a_result_ends_the_run(alone: None, graph: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_worker(graph: Path, own_interpreters: None) -> None:  # noqa: F811
     with atta.local(parts_of(graph, 2), threads=1) as cluster:
-        asked = f"train --cluster {cluster.cluster_file} --strategy dorylus --trainers 2 --trainers-per-server 1 " \
-            "--model gcn --layers 2 --hidden 8 --epochs 1000000 --intervals 4 --workers 1 --device cpu"  # fmt: skip
+        asked = f"train --cluster {cluster.cluster_file} --strategy dorylus:intervals=4,workers=1 " \
+            "--trainers 2 --trainers-per-server 1 --model gcn --layers 2 --hidden 8 --epochs 1000000 --device cpu"  # fmt: skip
         with ended(asked) as command:
             parent = psutil.Process(command.pid)
 

@@ -21,7 +21,7 @@ from atta.wire import rpc
 from atta.wire.identity import Bound
 from atta.wire.messages.bulk import ROWS_VALUES
 from atta.wire.messages.pieces import MESSAGE_BYTES, pieces_of
-from bench.callers import Caller, memory
+from atta_bench.callers import Caller, memory
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 

@@ -60,9 +60,7 @@ def losses(report: Path) -> list[float]:
     [
         pytest.param(("--strategy", "minibatch", "--num-neighbors", "3", "--batch-size", "16"), marks=pytest.mark.slow),
         ("--strategy", "full", "--trainers-per-server", "2"),  # exchanges rows between the machines
-        pytest.param(
-            ("--strategy", "cooperative", "--co-batches", "3", "--trainers-per-server", "2"), marks=pytest.mark.slow
-        ),
+        pytest.param(("--strategy", "cooperative:co-batches=3", "--trainers-per-server", "2"), marks=pytest.mark.slow),
     ],
     ids=lambda words: words[1],
 )
@@ -171,8 +169,8 @@ def halo_rows(parts: Path) -> int:
 def test_variants_beside_each_other(parts: Path, tmp_path: Path) -> None:
     """CAGNET's form of exchange sends features in every epoch; the others keep them. SANCUS skips every other one."""
     variants = {
-        "cagnet": "--strategy exchange --rows all --send-features",
-        "sancus": "--strategy sancus --eps 1 --warmup 0",
+        "cagnet": "--strategy exchange:rows=all,send-features",
+        "sancus": "--strategy sancus:eps=1,warmup=0",
     }
     words = [word for name, options in variants.items() for word in ("--variant", f"{name}={options}")]
     more = ("--strategies", "full", "--trainers-per-server", "1", "--epochs", "4")

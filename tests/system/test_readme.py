@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.bench.lab.netlab import NetLab
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
+from atta_bench.lab.netlab import NetLab
 from tests.system.test_documents import ROOT, command_blocks
 from tests.waiting import eventually
 

@@ -24,9 +24,22 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
 VERTICES, WITHIN_S = 240, 120
+STRATEGY = "digest-async:sync-every=2,lease=60"
 ASYNC = [
-    *("--strategy", "digest-async", "--sync-every", "2", "--lease", "60", "--trainers", "2"),
-    *("--trainers-per-server", "1", "--model", "gcn", "--layers", "2", "--hidden", "8", "--device", "cpu"),
+    *(
+        "--trainers",
+        "2",
+        "--trainers-per-server",
+        "1",
+        "--model",
+        "gcn",
+        "--layers",
+        "2",
+        "--hidden",
+        "8",
+        "--device",
+        "cpu",
+    ),
 ]
 
 
@@ -89,8 +102,9 @@ class Job:
 def start(cluster: atta.LocalCluster) -> Iterator[Callable[..., Job]]:
     jobs = []
 
-    def started(*options: str) -> Job:
+    def started(settings: str, *options: str) -> Job:
         command = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster.cluster_file), *ASYNC]
+        command += ["--strategy", f"{STRATEGY},{settings}"]
         jobs.append(Job(subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True), cluster))
         return jobs[-1]
 
@@ -102,7 +116,7 @@ def start(cluster: atta.LocalCluster) -> Iterator[Callable[..., Job]]:
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_trainer_goes_on_at_the_present_version(start: Callable[..., Job], tmp_path: Path, rank: int) -> None:
-    job = start("--max-delay", "2", "--max-updates", "120", "--json", str(tmp_path / "report.json"))
+    job = start("max-delay=2,max-updates=120", "--json", str(tmp_path / "report.json"))
     before = job.gradients
     assert eventually(lambda: job.gradients > before + 20, WITHIN_S)
     job.watch_rows()
@@ -127,7 +141,7 @@ def test_a_killed_trainer_goes_on_at_the_present_version(start: Callable[..., Jo
 
 
 def test_a_trainer_that_dies_too_often_ends_the_job(start: Callable[..., Job]) -> None:
-    job = start("--max-updates", "1000000", "--restarts", "1")
+    job = start("max-updates=1000000,restarts=1")
     before = job.gradients
     assert eventually(lambda: job.gradients > before + 10, WITHIN_S)
     first = job.trainer(1)
@@ -152,7 +166,7 @@ def test_a_trainer_that_dies_too_often_ends_the_job(start: Callable[..., Job]) -
 def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
     start: Callable[..., Job], tmp_path: Path, rank: int
 ) -> None:
-    options = ("--max-updates", "300", "--eval-interval", "0.002", "--json", str(tmp_path / "report.json"))
+    options = ("max-updates=300,eval-interval=0.002", "--json", str(tmp_path / "report.json"))
     job = start(*options)
     assert job.process.stderr is not None
     assert job.process.stderr.readline() == f"{TRAINING_BEGINS}\n"
@@ -171,7 +185,7 @@ def test_saved_weights_are_evaluated_although_a_trainer_dies_meanwhile(
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_no_table_and_no_weights(start: Callable[..., Job], own_interpreters: None) -> None:
-    job = start("--max-updates", "1000000")
+    job = start("max-updates=1000000")
     before = job.gradients
     assert eventually(lambda: job.gradients > before + 10, WITHIN_S)
     assert job.cluster.stats()[0]["weights"] == 1

@@ -116,7 +116,7 @@ def test_files_of_ranks_that_do_not_fit_are_refused(config: TrainConfig, tmp_pat
     with pytest.raises(DataError, match=r"rank-2-1\.pt: is of trainer 0, not 1"):
         fit(config)
     other.write_bytes(whole)
-    with pytest.raises(ConfigError, match=r"--resume: the checkpoint was made with --smooth None, not 0\.5"):
+    with pytest.raises(ConfigError, match=r"--resume: the checkpoint was made with smooth=None, not 0\.5"):
         fit(replace(config, smooth=0.5))
     left = tmp_path / "rank-1-2.pt"  # of an earlier run with more trainers
     shutil.copy(mine, left)

@@ -359,7 +359,7 @@ def test_one_server_with_all_partitions_and_little_memory(config: TrainConfig) -
     assert epochs[-1].loss < math.log(CLASSES)
     assert epochs[-1].test_accuracy is not None
     assert epochs[-1].test_accuracy * TRAINING == pytest.approx(round(epochs[-1].test_accuracy * TRAINING))
-    with pytest.raises(atta.ConfigError, match=r"--memory 1 KiB: with 240 co-batches, .* needs [0-9]+ KiB"):
+    with pytest.raises(atta.ConfigError, match=r"memory=1 KiB: with 240 co-batches, .* needs [0-9]+ KiB"):
         fitted(1000)
 
 
@@ -368,7 +368,7 @@ def test_more_steps_than_training_vertices(config: TrainConfig) -> None:
     settings = replace(config, strategy="cooperative", trainers=1, trainers_per_server=None, co_batches=241)
     with atta.connect(str(settings.cluster)) as cluster:
         trainer = ServerTrainer(settings, cluster, torch.device("cpu"))
-        with pytest.raises(atta.ConfigError, match="--co-batches 241: a server has only 240 training vertices"):
+        with pytest.raises(atta.ConfigError, match="co-batches=241: a server has only 240 training vertices"):
             trainer.fit()
 
 

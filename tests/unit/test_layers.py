@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {
     "atta": ROOT / "platform/atta",
     **{f"atta.{name}": ROOT / name for name in ("samplers", "partition", "protos")},
+    "atta_bench": ROOT / "bench",
 }
 LAYERS = (
     ("atta.errors", "atta.protos", "atta._native", "atta.observe"),
@@ -25,8 +26,9 @@ LAYERS = (
     ("atta.client",),
     ("atta",),  # the front door, ``import atta``: its names come from below, and layers above may use it
     ("atta.train", "atta.compat", "atta.ray"),
-    ("atta.bench", "atta.simulate"),
+    ("atta.simulate",),
     ("atta.cli",),
+    ("atta_bench",),  # the laboratory, a package of its own
 )
 PURE = (
     "atta.scheduler",
@@ -40,13 +42,13 @@ PURE = (
     "atta.client.sessions.reattachment",
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
-    "atta.bench.lab.chaos.invariants",
+    "atta_bench.chaos.invariants",
     "atta.cli.cluster.rolling.plan",
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
     "atta.train",
-    "atta.bench",
+    "atta_bench",
     "atta.compat.dgl",
     "atta.client.loaders.minibatch",
     "atta.client.loaders.prefetch",

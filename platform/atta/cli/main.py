@@ -44,8 +44,6 @@ _MODULES = {
     "worker": "cluster.worker",
     "check": "check",
     "predict": "predict",
-    "bench": "bench.command",
-    "chaos": "chaos",
     "simulate": "simulate",
 }
 _SUMMARIES = {
@@ -79,15 +77,22 @@ _SUMMARIES = {
 }
 
 
+_EXTRAS = {"bench": "bench", "chaos": "bench"}
+"""Commands that another package registers, and the extra of Atta that installs it."""
+
+
 class _LazyGroup(click.Group):
-    """A group that imports the module of a sub-command when that sub-command is used."""
+    """Sub-commands are imported when they are used.
+
+    Other packages add commands by entry points in the group ``atta.commands``: NAME = "module:command".
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_MODULES)
+        return list(_SUMMARIES)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _MODULES:
-            return None
+            return _registered(name)
         module = import_module(f"atta.cli.{_MODULES[name]}")
         return next((c for c in module.COMMANDS if c.name == name), None)
 
@@ -99,7 +104,19 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _SUMMARIES[name]) for name in _MODULES])
+            formatter.write_dl(list(_SUMMARIES.items()))
+
+
+def _registered(name: str) -> click.Command | None:
+    """The command that another package registers under ``name``; None: there is none."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="atta.commands", name=name):
+        command: click.Command = point.load()
+        return command
+    if name in _EXTRAS:
+        raise ConfigError(f"atta {name} is in a package of its own: pip install 'atta[{_EXTRAS[name]}]'")
+    return None
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -169,7 +186,6 @@ def _open_missing_streams() -> None:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
-    """Return the message about ``error`` and the exit code."""
     match error:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return INTERRUPTED, 130
@@ -190,7 +206,6 @@ def _verdict(error: BaseException) -> tuple[str, int]:
 
 
 def _line(message: object) -> str:
-    """Return ``message`` on one line."""
     return " ".join(str(message).split())
 
 

@@ -1,5 +1,4 @@
-"""Options of a command made from the fields of its settings dataclass, and ``--config`` with a TOML file that fills the
-same.
+"""Options of commands: made from the fields of a settings dataclass, shown in groups, and filled by ``--config FILE.toml``.
 
 A value comes from the command line, else from the file, else from the dataclass, which is the only place with a
 default.
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +16,27 @@ import click
 
 from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import Option, SettingField, settings_of
+from atta.observe.settings import Option, Setting, SettingField, settings_of
 from atta.wire.ordinal import AUTO
 
-__all__ = ["config_option", "settings_options"]
+__all__ = [
+    "STRATEGY",
+    "GroupedCommand",
+    "StrategyCommand",
+    "config_option",
+    "inner_settings",
+    "settings_options",
+]
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _LIST_TYPES = {int: INTS, str: NAMES}
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_LEFT = 24
+"""Columns of help that options take; a longer one has a line of its own."""
+_METAVARS = {
+    "integer": "N", "integer range": "N", "float": "X", "float range": "X", "integers": "N,N", "choice": "NAME", "names": "A,B",
+    "duration": "TIME", "partitions": "PARTS", "directory": "DIR", "picture": "FILE",
+}  # fmt: skip
 
 
 class _AutoOrDuration(click.ParamType[str]):
@@ -47,28 +59,160 @@ class _Percent(click.FloatRange):
         return float(super().convert(value, param, ctx)) / 100
 
 
-def settings_options(
-    config: type, *, defaults: Mapping[str, Any] | None = None, groups: Mapping[str, str] | None = None
-) -> Callable[[Command], Command]:
+class GroupedCommand(click.Command):
+    """A command whose help shows its options in groups, in a line or two each.
+
+    ``groups``: the names of options by heading, most used first. Options that no group names come last.
+    """
+
+    def __init__(self, *about: Any, groups: Mapping[str, str] | None = None, **more: Any) -> None:
+        super().__init__(*about, **more)
+        self._groups = {heading: names.split() for heading, names in (groups or {}).items()}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section per group."""
+        options = {_key(p): p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden}
+        grouped = {name for names in self._groups.values() for name in names}
+        rest = [name for name in options if name not in grouped]
+        for heading, names in (
+            *self._groups.items(),
+            *([("Other options" if grouped else "Options", rest)] if rest else []),
+        ):
+            with formatter.section(heading):
+                _write_rows(formatter, (_row(options[name], ctx) for name in names))
+
+
+class StrategyCommand(GroupedCommand):
+    """A command with ``--strategy NAME:SETTING=VALUE,...``, whose help lists the settings of a strategy that is named.
+
+    ``strategies``: a sentence and the settings of each.
+    """
+
+    def __init__(self, *about: Any, strategies: Mapping[str, tuple[str, Sequence[SettingField]]], **more: Any) -> None:
+        super().__init__(*about, **more)
+        self.strategies = strategies
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            given = self.make_parser(ctx).parse_args(list(args))[0]
+        except click.NoSuchOption as error:
+            name = error.option_name.removeprefix("--")
+            if not (owners := self._owners(name)):
+                raise
+            said = f"{error.option_name}: is a setting of {' or '.join(owners)}: --strategy {owners[0]}:{name}=VALUE"
+            raise click.UsageError(said, ctx) from None
+        ctx.meta[__name__] = str(given.get("strategy", "")).partition(":")[0]
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help of the command, or that of the strategy that is named."""
+        name = str(ctx.meta.get(__name__, ""))
+        if name not in self.strategies:
+            super().format_help(ctx, formatter)
+            return
+        sentence, settings = self.strategies[name]
+        formatter.write_usage(
+            ctx.command_path, f"--strategy {name}{':SETTING=VALUE,...' if settings else ''} [OPTIONS]"
+        )
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"{sentence[:1].upper()}{sentence[1:]}.")
+        if settings:
+            with formatter.section("Settings"):
+                _write_rows(formatter, _rows_of_settings(settings, ctx))
+        formatter.write_paragraph()
+        formatter.write_text(f"{'All' if settings else 'No settings but the'} options: {ctx.command_path} --help")
+
+    def read_strategy(self, text: str) -> dict[str, Any]:
+        """The values of ``NAME:SETTING=VALUE,...`` by field; the name is that of ``strategy``. Raises ConfigError."""
+        name, colon, given = text.partition(":")
+        if name not in self.strategies:
+            raise UnknownNameError.of("strategy", name, self.strategies)
+        options = {_key(option): f"is an option: --{_key(option)}" for option in self.params}
+        others = {
+            setting.name: f"belongs to --strategy {' or '.join(self._owners(setting.name))}, not {name}"
+            for _, settings in self.strategies.values()
+            for setting in settings
+        }
+        own = self.strategies[name][1]
+        return {"strategy": name, **(_parse_settings(given, own, {**options, **others}) if colon else {})}
+
+    def _owners(self, setting: str) -> list[str]:
+        return [name for name, (_, own) in self.strategies.items() if any(s.name == setting for s in own)]
+
+
+class _StrategyType(click.ParamType[dict[str, Any]]):
+    name = "strategy"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        command = None if ctx is None else ctx.command
+        assert isinstance(command, StrategyCommand)
+        try:
+            return command.read_strategy(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+STRATEGY = _StrategyType()
+"""Of the option ``--strategy`` of a ``StrategyCommand`` -> dict, values by field."""
+
+
+def _write_rows(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
+    """Write two columns, the first as wide in every section."""
+    formatter.write_dl([(left.ljust(_LEFT), right) for left, right in rows], col_max=_LEFT)
+
+
+def _rows_of_settings(settings: Iterable[SettingField], ctx: click.Context) -> list[tuple[str, str]]:
+    """What help says of settings that are written as ``NAME=VALUE``."""
+    options = (click.Option(names, **about) for names, about in map(_option, settings))
+    rows = (_row(option, ctx) for option in options)
+    return [(left.removeprefix("--").replace(" ", "=", 1), right) for left, right in rows]
+
+
+def _row(option: click.Option, ctx: click.Context) -> tuple[str, str]:
+    """What help says of an option: its names, and its text with the default."""
+    key, text, shown = _key(option), (option.help or "").removesuffix("."), option.show_default
+    if option.is_flag:
+        names, default = (
+            (f"--[no-]{key}", "yes" if option.default else "no") if option.secondary_opts else (f"--{key}", "")
+        )
+    else:
+        choices = tuple(option.type.choices) if isinstance(option.type, click.Choice) else ()
+        short = "|".join(choices) if len("|".join(choices)) < _LEFT - len(key) - 2 else ""
+        metavar = option.metavar or short or _METAVARS.get(option.type.name, option.type.name.upper())
+        if not (short or all(choice in text for choice in choices)):
+            text = f"{text}: {', '.join(choices)}"
+        names = f"--{key} {metavar}"
+        default = "required" if option.required else str(option.get_default(ctx, call=False)) if shown else ""
+    default = shown if isinstance(shown, str) else default
+    others = [name for name in option.opts if name != f"--{key}"]
+    return ", ".join((names, *others)), f"{text} [{default}]" if default else text
+
+
+def inner_settings(config: type) -> list[SettingField]:
+    """The fields of ``config`` that have no option of their own."""
+    return [s for s in settings_of(config) if isinstance(s.option, Setting)]
+
+
+def settings_options(config: type) -> Callable[[Decorated], Decorated]:
     """Decorate a command with one option per field of ``config``; it gets their values by field as the argument
     ``settings``.
 
-    ``defaults``: what the command line gives where it differs from Python, by field. A ``NoOption`` field is left out,
-    so the command may give it a value of its own. ``groups``: what help says before the text of some fields, by field.
+    A ``NoOption`` or ``Setting`` field is left out, so the command may give it a value of its own.
     """
-    settings = [s for s in settings_of(config) if isinstance(s.option, Option)]
-    differing, before = defaults or {}, groups or {}
+    settings = [s for s in settings_of(config) if isinstance(s.option, Option) and not isinstance(s.option, Setting)]
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Decorated) -> Decorated:
         @functools.wraps(command)
         def run(**values: Any) -> Any:
             return command(settings={s.field: values.pop(s.field) for s in settings}, **values)
 
         decorated: Any = run
-        for s in reversed(settings):
-            default = differing.get(s.field, s.default)
-            required = s.required and s.field not in differing
-            decorated = _option(s, default, required, before.get(s.field, ""))(decorated)
+        for setting in reversed(settings):
+            names, about = _option(setting)
+            decorated = click.option(*names, **about)(decorated)
         return decorated  # type: ignore[no-any-return]  # click returns what it was given
 
     return decorate
@@ -79,33 +223,53 @@ def _described(setting: SettingField) -> Option:
     return setting.option
 
 
-def _option(setting: SettingField, default: Any, required: bool, group: str) -> Callable[[Any], Any]:
-    about, name = _described(setting), f"--{setting.name}"
-    common: dict[str, Any] = {"help": _help(about, group)}
+def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
+    about, name, default = _described(setting), f"--{setting.name}", setting.default
     if setting.kind is bool:
-        if default:
-            return click.option(f"{name}/--no-{setting.name}", setting.field, default=True, show_default=True, **common)
-        return click.option(name, setting.field, is_flag=True, default=False, **common)
+        names = [f"{name}/--no-{setting.name}" if default else name, setting.field]
+        return names, {"help": about.help, "default": default, "is_flag": True}
     kind = _type(setting)
-    shown = default not in (None, "") and not about.unset  # one default, in words where there are some
-    if shown and kind.name in ("size", "duration", "integers", "names") and default != AUTO:
+    shown = about.unset or default not in (None, "")  # one default, in words where there are some
+    if default is not None and kind.name in ("size", "duration", "integers", "names") and default != AUTO:
         default = _text(kind.name, default)  # what help shows
-    if not required:
-        common["default"] = default
-    return click.option(
-        name,
-        setting.field,
-        type=kind,
-        required=required,
-        show_default=shown,
-        metavar=about.metavar,
-        **common,
-    )
+    common = {"help": about.help, "type": kind, "show_default": shown, "metavar": about.metavar}
+    return [name, setting.field], {**common, **({"required": True} if setting.required else {"default": default})}
 
 
-def _help(about: Option, group: str) -> str:
-    text = f"{group}: {about.help[:1].lower()}{about.help[1:]}" if group else about.help
-    return f"{text}  [default: {about.unset}]" if about.unset else text
+def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
+    """Read ``NAME=VALUE,NAME=VALUE``: the values by field. The name alone turns a setting on that is on or off.
+
+    ``elsewhere``: what the error says of names that are known, but belong somewhere else.
+
+    Raises:
+        UnknownNameError: no setting has that name.
+        ConfigError: a setting is given twice, or refuses the value.
+    """
+    known, found = {s.name: s for s in settings}, dict[str, str]()
+    name = ""
+    for entry in text.split(","):
+        key, equals, value = (part.strip() for part in entry.partition("="))
+        if not equals and found and known[name].listed:
+            found[name] += f",{key}"  # 1,15 is one value
+            continue
+        name = key.replace("_", "-")
+        if name not in known and name in elsewhere:
+            raise ConfigError(f"{name}: {elsewhere[name]}")
+        if name not in known:
+            raise UnknownNameError.of("setting", name, known)
+        if not equals and known[name].kind is not bool:
+            raise ConfigError(f"{name}: write it as {name}=VALUE")
+        if name in found:
+            raise ConfigError(f"{name}: is given twice")
+        found[name] = value if equals else "true"
+    return {known[name].field: _read_setting(known[name], value) for name, value in found.items()}
+
+
+def _read_setting(setting: SettingField, text: str) -> Any:
+    try:
+        return (click.BOOL if setting.kind is bool else _type(setting)).convert(text, None, None)
+    except click.BadParameter as error:
+        raise ConfigError(f"{setting.given(text)}: {error.message}") from None
 
 
 def _type(setting: SettingField) -> click.ParamType[Any]:
@@ -152,7 +316,7 @@ def _text(kind: str, value: Any) -> str:
     return f"{1000 * value:g}ms" if 0 < value < 1 else f"{value:g}s"
 
 
-def config_option(command: Command) -> Command:
+def config_option(command: Decorated) -> Decorated:
     """The option ``--config FILE.toml`` of a command whose other options become the keys of the file."""
     option = click.option(
         "--config",
@@ -161,7 +325,7 @@ def config_option(command: Command) -> Command:
         is_eager=True,
         expose_value=False,
         callback=_read_config,
-        help="TOML file with these options, such as batch-size = 512; the command line wins over it.",
+        help="TOML file with these options; command line wins.",
     )
     return option(command)
 
@@ -186,7 +350,8 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -
 
 
 def _key(option: click.Parameter) -> str:
-    return option.opts[0].lstrip("-")
+    """Name of an option in help, in groups and in files."""
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0]).lstrip("-")
 
 
 def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) -> Any:

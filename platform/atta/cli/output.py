@@ -89,8 +89,6 @@ class _Quantity(click.ParamType[int | float]):
 
 
 class _Listed(click.ParamType[tuple[Any, ...]]):
-    """Comma-separated values, as a tuple."""
-
     def __init__(self, name: str, of: Callable[[str], Any], example: str) -> None:
         self.name = name
         self._of, self._example = of, example
@@ -190,8 +188,6 @@ class _ToWrite(click.ParamType[str]):
 
 
 class _Picture(_ToWrite):
-    """A picture that matplotlib will draw."""
-
     name = "picture"
     _SUFFIXES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".eps", ".ps")
 

@@ -38,7 +38,6 @@ class ReportConsole(PlainConsole):
     """Prints a table that is too wide for the terminal as one record per row, as ``psql`` does by ``\\x auto``."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As ``rich.console.Console.print``."""
         super().print(*map(self._fitting, objects), **options)
 
     def _fitting(self, shown: Any) -> Any:

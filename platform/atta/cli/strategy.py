@@ -138,7 +138,6 @@ def _left_out(options: dict[str, Any], sizes: Sizes) -> list[str]:
 
 
 def _command(data: str, chosen: Forecast, network: PlannedModel, trainers: int) -> str:
-    """The command for the chosen strategy; ``trainers`` is the number of all trainers."""
     model = ("--model", network.model, "--layers", str(network.layers), "--hidden", str(network.hidden))
     return shlex.join(("atta", "train", "--data", data, *model, "--trainers", str(trainers), *chosen.options))
 

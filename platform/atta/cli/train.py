@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from atta.cli.options import config_option, settings_options
+from atta.cli.options import STRATEGY, StrategyCommand, config_option, inner_settings, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
 from atta.observe.extras import need
 from atta.train.config import TrainConfig
-from atta.train.strategies import STRATEGIES, strategies_with
+from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from atta.train import TrainReport
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "OPTION_GROUPS"]
 
-# Settings that not every strategy has begin with the names of those that have them.
-_BELONGS = {f.name: ", ".join(strategies_with(f.name)) for f in dataclasses.fields(TrainConfig)}
+OPTION_GROUPS = {
+    "Data": "data cluster task target class-weights regression-loss edge-type reverse-type edge-split split-by",
+    "Model": "model layers hidden heads dropout decoder checkpoint-layers",
+    "Optimisation": "epochs batch-size lr weight-decay lr-schedule lr-every lr-factor embedding-lr clip-grad-norm "
+    "accumulate precision compile eval-every patience early-stop seed",
+    "Sampling": "strategy num-neighbors num-neighbors-by-type eval-num-neighbors eval-batch-size seed-policy negatives "
+    "negatives-per-edge walk-length eval-negatives evaluate-by",
+    "Cluster": "trainers trainers-per-server device threads nnodes node-rank rdzv-endpoint rank-timeout",
+    "Checkpoints": "checkpoint resume checkpoint-every checkpoint-steps max-restarts init-from",
+    "Output": "json quiet logger metrics config help",
+}
 
 
-@click.command()
+@click.command(
+    cls=StrategyCommand,
+    groups=OPTION_GROUPS,
+    strategies={name: (record.sentence, inner_settings(record.settings)) for name, record in STRATEGIES.items()},
+)
 @config_option
-@settings_options(TrainConfig, groups=_BELONGS)
-@click.option("--nnodes", type=int, default=1, show_default=True, help="Machines; give this command on each of them.")
+@settings_options(TrainConfig)
+@click.option(
+    "--strategy",
+    type=STRATEGY,
+    default=TrainConfig.strategy,
+    show_default=True,
+    metavar="NAME[:SETTING=VALUE,...]",
+    help=f"{', '.join(STRATEGIES)}; atta train --strategy NAME --help says more.",
+)
+@click.option("--nnodes", type=int, default=1, show_default=True, help="Machines; give this command on each.")
 @click.option(
     "--node-rank",
     type=NODE_RANK,
     default="0",
     show_default=True,
-    help="Which of the machines this is; auto: the number that Kubernetes, Slurm or the host's name gives it.",
+    help="Which; auto: by Kubernetes, Slurm, host name.",
 )
-@click.option(
-    "--rdzv-endpoint", metavar="HOST:PORT", help="Where the machines meet: an address of machine 0, free there."
-)
+@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machines meet, on machine 0.")
 @json_option
 @quiet_option
 def train(
     *,
     settings: dict[str, Any],
+    strategy: dict[str, Any],
     json_file: str | None,
     quiet: bool,
     nnodes: int,
     node_rank: int,
     rdzv_endpoint: str | None,
 ) -> None:
-    """Train a model on a partitioned graph: sampled mini-batches, or whole servers.
+    """Train a model on sampled mini-batches, or on whole servers.
 
-    Example: atta train --data data/demo-2p --model sage --trainers 2 --epochs 5 --num-neighbors 15,10,5
-
-    Example: atta train --data data/demo-2p --strategy full --trainers 4 --trainers-per-server 2 --layers 3 --eas 1,15
-
-    Example: atta train --cluster cluster.toml --trainers 4 --nnodes 2 --node-rank 0 --rdzv-endpoint 10.0.0.1:29400
+    \b
+    Example: atta train --data data/demo-2p --trainers 2 --num-neighbors 15,10,5
+             atta train --data data/demo-2p --strategy full:eas=1,15 --trainers 4
+             atta train --cluster cluster.toml --trainers 4 --nnodes 2 --node-rank 0 \\
+                 --rdzv-endpoint 10.0.0.1:29400
     """
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit
@@ -64,7 +83,7 @@ def train(
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
-    report = fit(TrainConfig(**settings, verbose=not quiet), nodes)
+    report = fit(TrainConfig(**settings, **strategy, verbose=not quiet), nodes)
     if not quiet and json_file != "-":
         _print(report)
     write_json(json_file, report.to_json())

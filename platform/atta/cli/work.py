@@ -18,8 +18,6 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace DST i
 
 
 class _RichProgress:
-    """Shows one bar per stage on standard error."""
-
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._task: Any = None

@@ -29,6 +29,7 @@ __all__ = [
     "SIZES",
     "NoOption",
     "Option",
+    "Setting",
     "SettingField",
     "amount_of",
     "check_bounds",
@@ -75,6 +76,11 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Setting(Option):
+    """A field without an option of its own: it is written as ``NAME=VALUE`` behind the choice that it belongs to."""
+
+
+@dataclass(frozen=True)
 class NoOption:
     """Marks a field that a command does not offer as an option; ``reason`` says why."""
 
@@ -107,10 +113,18 @@ class SettingField:
         given = self.option.name if isinstance(self.option, Option) else ""
         return given or self.field.replace("_", "-")
 
+    def given(self, value: object) -> str:
+        """How somebody gives the field this value: ``--batch-size 512``, or ``sync-every=10`` for a ``Setting``."""
+        return f"{self.name}={value}" if isinstance(self.option, Setting) else f"--{self.name} {value}"
+
+
+def settings_of(config: Any) -> tuple[SettingField, ...]:
+    """The fields of a settings dataclass, in order. Raises TypeError for one without ``Option`` or ``NoOption``."""
+    return _settings_of(config)
+
 
 @functools.cache
-def settings_of(config: type) -> tuple[SettingField, ...]:
-    """The fields of a settings dataclass, in order. Raises TypeError for one without ``Option`` or ``NoOption``."""
+def _settings_of(config: Any) -> tuple[SettingField, ...]:
     hints = typing.get_type_hints(config, include_extras=True)
     return tuple(_setting(config, field, hints[field.name]) for field in dataclasses.fields(config))
 
@@ -141,15 +155,14 @@ def check_bounds(config: object) -> None:
         UnknownNameError: a value is not one of the choices; names the nearest choice.
         ConfigError: a number is too small or too large.
     """
-    described: Any = type(config)
-    for setting in settings_of(described):
+    for setting in settings_of(type(config)):
         option, value = setting.option, getattr(config, setting.field)
         if isinstance(option, NoOption) or value is None:
             continue
         if option.choices and value not in option.choices:
             raise UnknownNameError.of(setting.field.replace("_", " "), value, option.choices)
         for number in value if setting.listed else (value,):
-            _check_number(f"--{setting.name} {number}", option, number)
+            _check_number(setting.given(number), option, number)
 
 
 def _check_number(what: str, option: Option, number: Any) -> None:

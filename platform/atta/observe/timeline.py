@@ -95,8 +95,6 @@ def _start(entry: Entry) -> float:
 
 
 class _Daemon:
-    """One daemon's part of the timeline."""
-
     def __init__(self, recording: Recording, origin: int) -> None:
         self._recording, self._shift = recording, recording.offset_ns - origin
         self._pid = recording.part + 1  # viewers hide process 0

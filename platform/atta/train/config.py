@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from atta.errors import ConfigError, UnknownNameError
-from atta.observe.settings import Option, check_bounds
+from atta.observe.settings import Setting, check_bounds, settings_of
 from atta.train.settings import (
     DEEP_MODELS,
     TYPED_MODELS,
@@ -22,15 +22,12 @@ from atta.train.settings import (
     SatSettings,
     TrainSettings,
 )
-from atta.train.settings.common import parse_early_stop
-from atta.train.settings.links import UNTABLED
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import parse_early_stop, parse_logger
+from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
 
-__all__ = ["TrainConfig"]
-
-_SENTENCES = "; ".join(f"{name}: {strategy.sentence}" for name, strategy in STRATEGIES.items())
+__all__ = ["TrainConfig", "option_words"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,9 @@ class TrainConfig(
     A strategy sees only ``own``: the settings that every run has, and its own.
     """
 
-    strategy: Annotated[str, Option(f"{_SENTENCES}.", choices=tuple(STRATEGIES))] = "minibatch"
-
     def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise UnknownNameError.of("strategy", self.strategy, STRATEGIES)
         check_bounds(self)
         if (self.data is None) == (self.cluster is None):
             raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")
@@ -103,11 +100,11 @@ class TrainConfig(
 
     def _check_belonging(self) -> None:
         own = STRATEGIES[self.strategy].own_settings
-        for field in dataclasses.fields(self):
-            others = strategies_with(field.name)
-            if others and field.name not in own and getattr(self, field.name) != field.default:
-                option = f"--{field.name.replace('_', '-')}"
-                raise ConfigError(f"{option}: belongs to --strategy {' or '.join(others)}, not {self.strategy}")
+        for setting in settings_of(type(self)):
+            others = strategies_with(setting.field)
+            if others and setting.field not in own and getattr(self, setting.field) != setting.default:
+                name = setting.name if isinstance(setting.option, Setting) else f"--{setting.name}"
+                raise ConfigError(f"{name}: belongs to --strategy {' or '.join(others)}, not {self.strategy}")
 
     def _check_model(self) -> None:
         if self.model in ("gat", "hetero-gat", "hgt") and self.hidden % self.heads:
@@ -148,3 +145,21 @@ class TrainConfig(
                 raise UnknownNameError.of("setting", name, known)
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         return cls(**values)
+
+
+def option_words(settings: Mapping[str, Any]) -> list[str]:
+    """The options of ``atta train`` that give these settings of ``TrainConfig``."""
+    words, own = list[str](), list[str]()
+    known = {setting.field: setting for setting in settings_of(TrainConfig)}
+    for field, value in settings.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        if isinstance(known[field].option, Setting):
+            own.append(known[field].given(text))
+        elif field != "strategy":
+            words += [f"--{known[field].name}"] if value is True else [f"--{known[field].name}", text]
+    if own or "strategy" in settings:
+        words += [
+            "--strategy",
+            ":".join((settings.get("strategy", TrainConfig.strategy), *([",".join(own)] if own else ()))),
+        ]
+    return words

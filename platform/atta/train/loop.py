@@ -34,8 +34,7 @@ from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.export import exporting
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed, patience_of
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import epoch_seed, parse_logger, patience_of
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import task_on
@@ -155,7 +154,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return epochs
 
     def _run_log(self) -> RunLog:
-        """The loggers of the run, on rank 0."""
         wanted = self.config.logger or () if self.rank == 0 else ()
         return RunLog([make_logger(parse_logger(text)) for text in wanted], asdict(self.config))
 
@@ -303,7 +301,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return [float(v) for v in tensor.tolist()]
 
     def _peaks(self) -> list[int]:
-        """Peak memory in bytes, by rank."""
         mine = [0.0] * self.world
         mine[self.rank] = float(peak_memory(self.device))
         return [int(p) for p in self._sum(mine)]
@@ -315,5 +312,4 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
 
 def _words(watched: Watched) -> str:
-    """A figure's name for people."""
     return watched.metric.replace("val_", "validation ", 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.training import asynchronous as script
-from bench.training import dorylus, rounds
+from atta_bench.training import asynchronous as script
+from atta_bench.training import dorylus, rounds
 
 
 def figures(**changed: float) -> dict[str, float]:

@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from atta.bench.lab.chaos.graph import WIDTH, ChaosGraph
-from atta.bench.lab.chaos.invariants import (
+from atta.cli.main import cli
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta_bench.chaos.graph import WIDTH, ChaosGraph
+from atta_bench.chaos.invariants import (
     ConsumerChecker,
     ProcessSample,
     TrainerChecker,
@@ -21,13 +23,11 @@ from atta.bench.lab.chaos.invariants import (
     longest_gap,
     next_after,
 )
-from atta.bench.lab.chaos.invariants import leaks as leaks_of
-from atta.bench.lab.chaos.loaders import LoaderKind, loader_kinds
-from atta.bench.lab.chaos.oracle import expected_batches, expected_weights
-from atta.bench.lab.chaos.plan import FaultKind, kinds_of, plan_faults
-from atta.bench.lab.chaos.worker import EPOCHS, Lines, stepped, weights_digest
-from atta.cli.main import cli
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta_bench.chaos.invariants import leaks as leaks_of
+from atta_bench.chaos.loaders import LoaderKind, loader_kinds
+from atta_bench.chaos.oracle import expected_batches, expected_weights
+from atta_bench.chaos.plan import FaultKind, kinds_of, plan_faults
+from atta_bench.chaos.worker import EPOCHS, Lines, stepped, weights_digest
 
 PROCESSES = ["daemon-0", "daemon-1", "consumer-0", "trainer-1"]
 EXPECTED = [["a0", "a1"], ["b0", "b1"]]

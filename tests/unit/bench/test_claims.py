@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import claims
-from bench.claims import CLAIMS, ROOT, Claim, shown
+from atta_bench import claims
+from atta_bench.claims import CLAIMS, ROOT, Claim, shown
 
 ONE = Claim("X1", "a claim", "2 x", 1.5, True, lambda work: 2.0)
 

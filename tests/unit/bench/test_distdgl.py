@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.bench.lab.netlab import Host, NetLab
-from atta.bench.lab.workload import BenchWorkload, Recipe
-from atta.bench.loader.benchmark import LoaderBench, run
-from atta.bench.peers.distdgl.launch import run_distdgl
-from atta.bench.peers.distdgl.partition import GRAPH_NAME, MASK, mask_of, prepare, read_tables
-from atta.bench.peers.source import PlainGraph, fingerprint, read_plain
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from atta_bench.lab.netlab import Host, NetLab
+from atta_bench.lab.workload import BenchWorkload, Recipe
+from atta_bench.loader.benchmark import LoaderBench, run
+from atta_bench.peers.distdgl.launch import run_distdgl
+from atta_bench.peers.distdgl.partition import GRAPH_NAME, MASK, mask_of, prepare, read_tables
+from atta_bench.peers.source import PlainGraph, fingerprint, read_plain
 
 N, M = 400, 6000
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from bench.exact_layers import PAGE, page, row_of
-from bench.layer_kinds import Kind, dgl_kinds, pyg_kinds
+from atta_bench.exact_layers import PAGE, page, row_of
+from atta_bench.layer_kinds import Kind, dgl_kinds, pyg_kinds
 
 TEXT = PAGE.read_text()
 KINDS = [*pyg_kinds(), *dgl_kinds()]

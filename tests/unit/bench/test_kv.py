@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from atta.bench.kv import benchmark as kv
-from atta.bench.kv.benchmark import KvBench
-from atta.bench.kv.gather import GatherConfig, measure
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import Dataset
+from atta_bench.kv import benchmark as kv
+from atta_bench.kv.benchmark import KvBench
+from atta_bench.kv.gather import GatherConfig, measure
 
 
 @pytest.fixture(scope="module")

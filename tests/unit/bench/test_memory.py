@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.train import Nodes, TrainConfig
-from bench.training import memory
+from atta_bench.training import memory
 
 
 def test_the_same_training_vertices_per_step() -> None:

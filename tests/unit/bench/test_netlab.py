@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from atta.bench.lab.flow import flow_bytes_per_s
-from atta.bench.lab.netlab import Host, NetLab, loopback
 from atta.errors import AttaError, ConfigError
+from atta_bench.lab.flow import flow_bytes_per_s
+from atta_bench.lab.netlab import Host, NetLab, loopback
 
 netns = pytest.mark.netns
 
@@ -136,7 +136,7 @@ def test_nothing_is_left_after_leaving_or_failing() -> None:
 def test_nothing_is_left_when_the_owner_is_killed() -> None:
     code = """
 import sys, time
-from atta.bench.lab.netlab import NetLab
+from atta_bench.lab.netlab import NetLab
 with NetLab(1) as lab:
     lab.hosts[0].popen(["sh", "-c", "echo $$; exec sleep 300"])
     time.sleep(300)

@@ -9,15 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from atta.bench.lab.netlab import loopback
-from atta.bench.lab.processes import Measured, SystemProcesses, Usage
-from atta.bench.loader.benchmark import figures
 from atta.errors import AttaError
+from atta_bench.lab.netlab import loopback
+from atta_bench.lab.processes import Measured, SystemProcesses, Usage
+from atta_bench.loader.benchmark import figures
 
 HOST = loopback(1)[0]
 RANK = """
 import sys, time
-from atta.bench.lab.reporter import Epoch, Reporter
+from atta_bench.lab.reporter import Epoch, Reporter
 rank, seconds = int(sys.argv[1]), float(sys.argv[2])
 reporter = Reporter()
 print("libraries chatter")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import reliability
+from atta_bench import reliability
 
 
 def document(seed: int, **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from atta.bench.results import BenchReport, summary
+from atta_bench.results import BenchReport, summary
 
 RATES = st.lists(st.floats(1.0, 1e9), min_size=1, max_size=9)
 

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from atta.bench.scale.benchmark import ScaleBench
-from atta.bench.scale.cell import Batches, check_seeds, epochs_for
-from atta.bench.scale.clocks import ProcessorTime, parse_stat, read_times, role_of, total
-from atta.bench.scale.figures import Stretch, counted, figures_of, first_batches, seeds_per_s, split_by_code
-from atta.bench.scale.graphs import GraphSource, graph_folder, partitioned
-from atta.bench.scale.profile import CODE, code_of, count_samples, no_perf, sampled
-from atta.bench.scale.report import ScaleReport, SystemRound, increase, quotients
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
+from atta_bench.scale.benchmark import ScaleBench
+from atta_bench.scale.cell import Batches, check_seeds, epochs_for
+from atta_bench.scale.clocks import ProcessorTime, parse_stat, read_times, role_of, total
+from atta_bench.scale.figures import Stretch, counted, figures_of, first_batches, seeds_per_s, split_by_code
+from atta_bench.scale.graphs import GraphSource, graph_folder, partitioned
+from atta_bench.scale.profile import CODE, code_of, count_samples, no_perf, sampled
+from atta_bench.scale.report import ScaleReport, SystemRound, increase, quotients
 
 
 def answer(start: float, times: list[float], **figures: float) -> dict[str, Any]:

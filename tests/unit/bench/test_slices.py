@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.slices import Slice, summary
+from atta_bench.slices import Slice, summary
 
 
 def pair(base_s: float, this_s: float) -> dict[str, Slice]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.training.payload import Shape, expected_bytes
-from bench.training.stale import differences, ratios, verdicts
+from atta_bench.training.payload import Shape, expected_bytes
+from atta_bench.training.stale import differences, ratios, verdicts
 
 # Three layers read 4 features, 8 and 16 hidden columns; 10 vertices in 3 parts, which read 6 rows of each other.
 SHAPE = Shape(vertices=10, halo=6, parts=3, widths=(4, 8, 16), epochs=5)

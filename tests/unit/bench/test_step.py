@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.scheduling.step import recovery_s
+from atta_bench.scheduling.step import recovery_s
 
 
 def test_a_steady_rate_needs_no_recovery() -> None:

@@ -13,12 +13,12 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from atta.bench.strategies import StopPattern, StrategiesBench, values
-from atta.bench.train.straggler import JITTER, Straggler, trainer_process
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.train.dorylus.faults import WorkerFaults
 from atta.train.planning.value import PriceList
+from atta_bench.strategies import StopPattern, StrategiesBench, values
+from atta_bench.train.straggler import JITTER, Straggler, trainer_process
 from tests.waiting import eventually
 
 

@@ -9,10 +9,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from atta.bench.lab.netlab import bits_per_s
-from atta.bench.lab.processes import Measured, Usage
-from atta.bench.results import BenchReport
-from atta.bench.strategies import (
+from atta.cli.main import cli
+from atta.errors import ConfigError, UnknownNameError
+from atta.train.reports.epochs import EpochReport
+from atta_bench.commands.variants import SHARE, VARIANT
+from atta_bench.lab.netlab import bits_per_s
+from atta_bench.lab.processes import Measured, Usage
+from atta_bench.results import BenchReport
+from atta_bench.strategies import (
     STRATEGIES,
     StrategiesBench,
     Variant,
@@ -21,11 +25,7 @@ from atta.bench.strategies import (
     external_rate,
     figures,
 )
-from atta.bench.train.run import Trained
-from atta.cli.main import cli
-from atta.cli.variants import SHARE, VARIANT
-from atta.errors import ConfigError, UnknownNameError
-from atta.train.reports.epochs import EpochReport
+from atta_bench.train.run import Trained
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ from atta.train.reports.epochs import EpochReport
         ({"external_share": 0.5, "servers": 1}, "at least 2 servers"),
         ({"external_share": 0.5, "share_of": "sancus"}, "`sancus` between servers"),
         ({"variants": (Variant("a", ()), Variant("a", ()))}, "--variant a: this name is given twice"),
-        ({"variants": (Variant("a", (), {"strategy": "exchange", "eps": 1.0}),)}, "--variant a: --eps: belongs to"),
+        ({"variants": (Variant("a", (), {"strategy": "exchange", "eps": 1.0}),)}, "--variant a: eps: belongs to"),
         (
             {"variants": (Variant("a", (), {"strategy": "exchange", "trainers_per_server": 1}),)},
             "--variant a: --trainers 4 --trainers-per-server 1: make 4 servers",
         ),
         ({"link": "fast"}, "fast"),
         ({"target": 1.5}, "--target 1.5"),
-        ({"eas": (1,)}, "--eas 1"),
+        ({"eas": (1,)}, "eas=1"),
         ({"num_neighbors": (5, 5)}, "2 hops for 3 layers"),
     ],
 )
@@ -62,10 +62,10 @@ def test_nonsense_is_refused(settings: dict[str, Any], word: str) -> None:
 def test_every_strategy_is_a_command() -> None:
     bench = StrategiesBench("d", strategies=STRATEGIES, num_neighbors=(5,))
     options = {name: " ".join(bench.options(name, 7)) for name in STRATEGIES}
-    assert "--strategy full --trainers-per-server 4" in options["full"]  # both servers are one group
-    assert "--strategy full --trainers-per-server 2" in options["preload"]
-    assert "--strategy cooperative --trainers-per-server 2 --eas 1,15 --co-batches 1" in options["cooperative"]
-    assert "--strategy minibatch --num-neighbors 5,5,5 --batch-size 1024" in options["minibatch"]
+    assert "--trainers-per-server 4 --strategy full" in options["full"]  # both servers are one group
+    assert "--trainers-per-server 2 --strategy full" in options["preload"]
+    assert "--trainers-per-server 2 --strategy cooperative:eas=1,15,co-batches=1" in options["cooperative"]
+    assert "--num-neighbors 5,5,5 --batch-size 1024 --strategy minibatch" in options["minibatch"]
     assert all("--epochs 12 --eval-every 12" in words and "--trainers " not in words for words in options.values())
     assert all(words.startswith("--seed 7 ") for words in options.values())
     assert "--eval-every 4" in " ".join(StrategiesBench("d", eval_every=4).options("full", 0))
@@ -88,14 +88,14 @@ def test_bad_variants_are_refused(name: str, settings: dict[str, Any], word: str
 
 
 def test_a_variant_is_a_command_whose_options_win() -> None:
-    words = ("--strategy", "sancus", "--eps", "1", "--hidden", "8")
+    words = ("--strategy", "sancus:eps=1", "--hidden", "8")
     variant = Variant("s1", words, {"strategy": "sancus", "eps": 1.0, "hidden": 8})
     plain = Variant("mini", (), {})
     bench = StrategiesBench("d", strategies=("full",), variants=(variant, plain), external_share=0.8, share_of="s1")
     assert bench.names == ("full", "s1", "mini")
     options = bench.options("s1", 7)
     assert options[:2] == ["--seed", "7"]
-    assert options[-6:] == [*words]
+    assert options[-4:] == [*words]
     assert options.count("--hidden") == options.count("--strategy") == 1
     assert "--trainers-per-server 2" in " ".join(options)
     assert "--trainers-per-server" not in bench.options("mini", 7)  # mini-batches have no servers
@@ -107,13 +107,13 @@ def test_a_variant_is_a_command_whose_options_win() -> None:
     ("given", "word"),
     [
         ("sancus", "write NAME='OPTIONS'"),
-        ("a=--strategy exchang", "'exchang' is not one of"),
+        ("a=--strategy exchang", "unknown strategy 'exchang'; did you mean"),
         ("a=--nope", "No such option"),
         ("a=--help", "not --help"),
         ("a=--strategy 'exchange", "cannot be read"),
         ("a=--json f", "--json is not for variants"),
         ("a=--quiet", "--quiet is not for variants"),
-        ("a=--strategy sancus --eps nan", "--eps nan"),
+        ("a=--strategy sancus:eps=nan", "eps=nan"),
         ("a=--strategy exchange --trainers 3", "--trainers is the same"),
     ],
 )
@@ -127,10 +127,10 @@ def test_the_command_refuses_bad_variants_in_one_line(given: str, word: str) -> 
 
 
 def test_the_command_reads_variants_as_atta_train_does() -> None:
-    found = VARIANT.convert("c=--strategy exchange --rows all --send-features --codec bf16", None, None)
+    found = VARIANT.convert("c=--strategy exchange:rows=all,send-features,codec=bf16", None, None)
     assert found.name == "c"
     assert found.settings == {"strategy": "exchange", "rows": "all", "send_features": True, "codec": "bf16"}
-    assert found.words == ("--strategy", "exchange", "--rows", "all", "--send-features", "--codec", "bf16")
+    assert found.words == ("--strategy", "exchange:rows=all,send-features,codec=bf16")
 
 
 def test_a_share_may_name_its_strategy() -> None:

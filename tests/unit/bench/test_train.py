@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.bench.lab.processes import Measured, Usage
-from atta.bench.lab.workload import BenchWorkload, Recipe
-from atta.bench.train.benchmark import PHASES, TrainBench, figures, run
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from atta_bench.lab.processes import Measured, Usage
+from atta_bench.lab.workload import BenchWorkload, Recipe
+from atta_bench.train.benchmark import PHASES, TrainBench, figures, run
 
 WORK = BenchWorkload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
 
@@ -96,7 +96,7 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
 
 def test_the_model_of_dgls_layers_is_graphsage_with_means() -> None:
     dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
-    from atta.bench.train.learner import DglSage
+    from atta_bench.train.learner import DglSage
 
     rng = np.random.default_rng(7)
     src, dst = (

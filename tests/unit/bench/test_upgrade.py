@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from atta.bench.lab.chaos.graph import ChaosGraph
-from bench.upgrade import expected, seeds_complete, wrong_batches
-from bench.upgrade_consumer import BATCH, EPOCHS
+from atta_bench.chaos.graph import ChaosGraph
+from atta_bench.upgrade import expected, seeds_complete, wrong_batches
+from atta_bench.upgrade_consumer import BATCH, EPOCHS
 
 
 def taken(graph: ChaosGraph, laps: int) -> list[dict[str, Any]]:

@@ -12,17 +12,17 @@ from typing import Any
 import click
 import pytest
 
-from atta.bench.cache.benchmark import CacheBench
-from atta.bench.lab.workfolder import work_folder
-from atta.bench.lab.workload import BenchWorkload
-from atta.bench.partition.benchmark import PartitionBench, _measure
-from atta.bench.scale.graphs import GraphSource, graph_folder
-from atta.cli.bench import measuring
-from atta.cli.bench.command import bench
 from atta.cli.main import cli
 from atta.cli.output import TO_WRITE, _check_file, check_folder, write_json
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
+from atta_bench.cache.benchmark import CacheBench
+from atta_bench.commands import measuring
+from atta_bench.commands.command import bench
+from atta_bench.lab.workfolder import work_folder
+from atta_bench.lab.workload import BenchWorkload
+from atta_bench.partition.benchmark import PartitionBench, _measure
+from atta_bench.scale.graphs import GraphSource, graph_folder
 
 WRITTEN = {"--json", "--plot", "--out"}
 """Options of files. Where one of them names a folder its type is click.Path, and `check_folder` tries it."""

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from atta.cli.options import config_option, settings_options
+from atta.cli.options import GroupedCommand, config_option, settings_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Option, check_bounds, settings_of
 
@@ -37,7 +37,7 @@ class Kitchen:
         check_bounds(self)
 
 
-@click.command()
+@click.command(cls=GroupedCommand, groups={"Place": "place fuel", "Ovens": "ovens heat trays"})
 @config_option
 @settings_options(Kitchen)
 @click.option("--tip", type=int, default=3)
@@ -79,7 +79,7 @@ def test_defaults_are_those_of_the_dataclass() -> None:
 
 
 def test_every_field_is_an_option_or_says_why_not() -> None:
-    offered = {p.name for p in cook.params} - {"tip", "config", "burning"}
+    offered = {p.name for p in cook.params} - {"tip", "config"}
     reasons = {s.field: s.option.reason for s in settings_of(Kitchen) if isinstance(s.option, NoOption)}
     assert offered == {s.field for s in settings_of(Kitchen)} - reasons.keys()
     assert reasons == {"staff": "comes from another file"}
@@ -117,12 +117,14 @@ def test_wrong_values_are_refused(words: str, named: str) -> None:
 
 def test_help_says_everything() -> None:
     text = " ".join(run("--help").output.split())
-    for part in ("How many ovens. [default: 2; 1<=x<=9]", "[default: 4GiB]", "[default: 90s]", "[default: 3,2]"):
+    assert (
+        "Place: --place TEXT Where it is [required] --fuel gas|wood What burns [gas] Ovens: --ovens N How many" in text
+    )
+    for part in ("--ovens N How many ovens [2]", "[4GiB]", "[90s]", "--trays N,N Trays by oven [3,2] Other options:"):
         assert part in text
-    for part in ("Of the pantry. [default: all]", "--fuel [gas|wood]", "--verify / --no-verify", "[required]"):
+    for part in ("Of the pantry [all]", "--[no-]verify Taste first [yes]", "--open-late Open late --door"):
         assert part in text
-    assert "Number of the door. [default: any] [x>=0]" in text, "one default, in words"
-    assert "--burning" not in text
+    assert "Number of the door [any]" in text, "one default, in words"
 
 
 def test_bounds_hold_in_python_too() -> None:

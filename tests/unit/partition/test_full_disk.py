@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atta.bench.output import save_figure
+from atta.cli.figures import save_figure
 from atta.errors import DiskFullError
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.train import TrainConfig
 from atta.train.planning.explain import advise, forecasts
@@ -179,12 +181,12 @@ KINDS = ["mini-batch", "exchange", "sancus", "pipegcn", "preloading", "expansion
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_options_are_those_of_training(kind: str) -> None:
-    """The options (such as ``--co-batches 4``) are settings that a run accepts together."""
-    options = by_kind()[kind].options
-    names = [name.removeprefix("--").replace("-", "_") for name in options[::2]]
-    values = [tuple(map(int, v.split(","))) if "," in v else int(v) if v.isdigit() else v for v in options[1::2]]
-    config = TrainConfig(data="d", trainers=4, layers=3, **dict(zip(names, values, strict=True)))
-    assert config.depth == 3
+    """The options (such as ``--strategy cooperative:co-batches=4``) are those of a run."""
+    words = ["--data", "d", "--trainers", "4", "--layers", "3", *by_kind()[kind].options]
+    given = train.make_context("atta train", words).params
+    strategy = given.pop("strategy")
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    assert TrainConfig(**{k: v for k, v in given.items() if k in known}, **strategy).depth == 3
 
 
 def test_bad_figures_are_refused() -> None:

@@ -164,12 +164,12 @@ def test_a_stale_choice_says_ages_bytes_and_risk() -> None:
 def test_the_three_bounds_of_sancus() -> None:
     age, turns, gap = sancus_forecasts(Forecaster(SIZES, MACHINES, MODEL, RATES))
     assert (turns.seconds, turns.memory, turns.row_bytes) == (age.seconds, age.memory, age.row_bytes)
-    assert turns.options[-4:] == ("--bound", "adaptive", "--eps", "1")
-    assert "--bound" not in age.options
+    assert turns.options[1] == "sancus:bound=adaptive,eps=1"
+    assert age.options[1] == "sancus:eps=1"
     # 300 rows of layers 2 and 3 each way; the second copy is of 300 rows, divided among two trainers.
     assert gap.external == pytest.approx((300 * (1 + GAP_SENDS) + 4) / 50)
     assert gap.memory - age.memory == 150 * 10 * 4
-    assert gap.options[-2:] == ("--bound", "gap")
+    assert gap.options[1] == "sancus:bound=gap"
     said = " ".join(advise([gap]).sentences)
     assert "rows of other servers are 0 epochs old or older, without a bound. Rows travel when they have" in said
     assert "Owners take turns" in " ".join(advise([turns]).sentences)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.bench.scheduler import SchedulerBench
-from atta.cli.bench.command import bench
 from atta.cli.simulate import simulate
 from atta.errors import UnknownNameError
 from atta.scheduler import POLICIES, Policy, Scheduler, SchedulerConfig, policy_named
 from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.policies import oldest_then_cheapest
 from atta.simulate import Scenario
+from atta_bench.commands.command import bench
+from atta_bench.scheduler import SchedulerBench
 from tests.unit.scheduler.harness import Shell
 from tests.unit.simulate.scenarios import PROFILE
 

@@ -75,7 +75,7 @@ def test_tasks_that_never_end_end_the_job() -> None:
         ({"kill": 1.0}, "some workers must live"),
         ({"link": 0.0}, "must carry something"),
         ({"graph_s": float("nan")}, "graph_s nan is out of range"),
-        ({"mode": "pipe", "staleness": 2}, "goes with --mode async"),
+        ({"mode": "pipe", "staleness": 2}, "goes with mode=async"),
         ({"layers": 0}, "0 layers"),
     ],
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.cli.train import train
+from atta.cli.options import _key
+from atta.cli.train import OPTION_GROUPS, train
 from atta.errors import ConfigError, UnknownNameError
+from atta.observe.settings import NoOption, Setting, settings_of
 from atta.samplers.operators import Closure, ExpansionAware
 from atta.train import Nodes, TrainConfig
 from atta.train.settings.common import epoch_seed
@@ -63,33 +65,33 @@ def config(**settings: Any) -> TrainConfig:
             {"strategy": "cooperative", "co_batches": 2, "seed_policy": "global"},
             "--seed-policy: belongs to --strategy minibatch",
         ),
-        ({"eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not minibatch"),
+        ({"eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
         ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
-        ({"strategy": "full", "co_batches": 1}, "--co-batches: belongs to --strategy cooperative, not full"),
-        ({"strategy": "full", "memory": 10**9}, "--memory: belongs to --strategy cooperative, not full"),
-        ({"strategy": "exchange", "eas": (1, 15)}, "--eas: belongs to --strategy full or cooperative, not exchange"),
-        ({"eval": "exact"}, "--eval: belongs to --strategy full or cooperative, not minibatch"),
-        ({"strategy": "exchange", "eval": "exact"}, "--eval: belongs to --strategy full or cooperative, not exchange"),
-        ({"strategy": "exchange", "co_batches": 2}, "--co-batches: belongs to --strategy cooperative, not exchange"),
+        ({"strategy": "full", "co_batches": 1}, "co-batches: belongs to --strategy cooperative, not full"),
+        ({"strategy": "full", "memory": 10**9}, "memory: belongs to --strategy cooperative, not full"),
+        ({"strategy": "exchange", "eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not exchange"),
+        ({"eval": "exact"}, "eval: belongs to --strategy full or cooperative, not minibatch"),
+        ({"strategy": "exchange", "eval": "exact"}, "eval: belongs to --strategy full or cooperative, not exchange"),
+        ({"strategy": "exchange", "co_batches": 2}, "co-batches: belongs to --strategy cooperative, not exchange"),
         (
             {"strategy": "digest", "codec": "delta-int8"},
-            "--codec delta-int8: a daemon does not know what each reader has",
+            "codec=delta-int8: a daemon does not know what each reader has",
         ),
-        ({"strategy": "sat", "codec": "delta-int8"}, "--codec delta-int8: a daemon does not know what each reader has"),
+        ({"strategy": "sat", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader has"),
         ({"strategy": "digest", "layers": 1, "model": "gcn"}, "--layers 1: a single layer of gcn reads features only"),
         ({"strategy": "sat", "layers": 1}, "take more layers, or --strategy exchange"),
         ({"strategy": "digest-async", "layers": 1, "trainers_per_server": 1}, "--layers 1: a single layer"),
         ({"strategy": "exchange", "batch_size": 2}, "--batch-size: belongs to --strategy minibatch, not exchange"),
         ({"strategy": "exchange", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
-        ({"strategy": "cooperative"}, "--co-batches R (steps per epoch) or --memory SIZE"),
-        ({"strategy": "cooperative", "co_batches": 2, "memory": 10**9}, "give either --co-batches"),
-        ({"strategy": "cooperative", "co_batches": 0}, "--co-batches 0"),
+        ({"strategy": "cooperative"}, "co-batches=R (steps per epoch) or memory=SIZE"),
+        ({"strategy": "cooperative", "co_batches": 2, "memory": 10**9}, "give either co-batches"),
+        ({"strategy": "cooperative", "co_batches": 0}, "co-batches=0"),
         ({"strategy": "full", "trainers": 3, "trainers_per_server": 2}, "--trainers 3: cannot form servers of"),
-        ({"strategy": "full", "resample_every": 5}, "--resample-every: goes with --eas"),
-        ({"strategy": "full", "eas": (1, 5), "resample_every": -1}, "--resample-every -1"),
-        ({"strategy": "full", "eas": (1,)}, "--eas 1: give MAX_HOP,FANOUT"),
-        ({"strategy": "full", "eas": (-1, 5)}, "--eas -1,5: max_hop"),
+        ({"strategy": "full", "resample_every": 5}, "resample-every: goes with eas"),
+        ({"strategy": "full", "eas": (1, 5), "resample_every": -1}, "resample-every=-1"),
+        ({"strategy": "full", "eas": (1,)}, "eas=1: give MAX_HOP,FANOUT"),
+        ({"strategy": "full", "eas": (-1, 5)}, "eas=-1,5: max_hop"),
         ({"strategy": "full", "layers": 1001}, "--layers 1001"),
         (
             {"strategy": "full", "checkpoint_layers": True},
@@ -215,4 +217,7 @@ def test_the_command_line_offers_every_setting_with_the_same_default(monkeypatch
     assert seen == [config()]
     offered = {p.name for p in train.params if not p.hidden} - {"json_file", "quiet", "help", "config"}
     where = {"nnodes", "node_rank", "rdzv_endpoint"}
-    assert offered == {f.name for f in dataclasses.fields(TrainConfig)} - {"verbose"} | where
+    settings = {s.field for s in settings_of(TrainConfig) if not isinstance(s.option, Setting | NoOption)}
+    assert offered == settings | where | {"strategy"}
+    grouped = [name for names in OPTION_GROUPS.values() for name in names.split()]
+    assert sorted(grouped) == sorted({_key(p) for p in train.get_params(click.Context(train))})

@@ -13,7 +13,7 @@ from atta.errors import ConfigError, DataError
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.reports.loggers import CsvLogger, RunLog, figures_of, make_logger
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import parse_logger
 
 
 def report(epoch: int, **metrics: float) -> EpochReport:

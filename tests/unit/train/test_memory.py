@@ -112,5 +112,5 @@ def test_the_fewest_that_fit_or_nearly(work: int, memory: int, most: int) -> Non
 
 
 def test_what_would_do_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--memory 1,024 KiB: with 8 co-batches, .* needs 31 MiB; take .*--eas"):
+    with pytest.raises(ConfigError, match=r"memory=1,024 KiB: with 8 co-batches, .* needs 31 MiB; take .*eas"):
         fewest_batches(lambda _: (30 << 20) + 1, 1 << 20, 8)

@@ -209,9 +209,9 @@ def test_a_falling_figure_is_better_when_it_is_lower() -> None:
         ({"strategy": "exchange", "precision": "bf16"}, "--precision: belongs to --strategy minibatch, not exchange"),
         (
             {"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
-            "--clip-grad-norm: there is no gradient of all trainers with --average weights",
+            "--clip-grad-norm: there is no gradient of all trainers with average=weights",
         ),
-        ({"strategy": "minibatch", "clip_grad": 1.0}, "--clip-grad: belongs to --strategy sancus, not minibatch"),
+        ({"strategy": "minibatch", "clip_grad": 1.0}, "clip-grad: belongs to --strategy sancus, not minibatch"),
     ],
 )
 def test_senseless_settings_are_named(settings: dict[str, Any], said: str) -> None:

@@ -16,7 +16,7 @@ from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.typed import TypedModel
 from atta.train.settings import TYPED_MODELS
-from atta.train.settings.typed import fan_outs_by_type, parse_fan_outs
+from atta.train.settings.minibatch import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.reach import TypeReach
 from tests.hetero import over_all_vertices

@@ -22,7 +22,6 @@ def update() -> None:
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that both commands have."""
     for option in (
         quiet_option,
         json_option,

@@ -36,7 +36,6 @@ _DEFAULTS = {f.name: f.default for f in fields(GenerateOptions)}
 
 
 def _read_renames(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """New names by old ones."""
     found: dict[str, str] = {}
     for text in texts:
         old, equals, new = text.rpartition("=")
@@ -151,7 +150,6 @@ def _format_and_paths(paths: tuple[str, ...], format_: str | None, *, quiet: boo
 
 
 def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Attach one option per field of GenerateOptions."""
     helps = {
         "nodes": "Number of vertices.",
         "edges": "Stored directed edges, about (both directions are stored).",

@@ -11,9 +11,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from atta.bench.partition.compare import compare, explain
-from atta.bench.partition.compare import plot as plot_methods
-from atta.cli.bench.measuring import hand_out
+from atta.cli.figures import hand_out
+from atta.cli.graphs.compare import compare, explain
+from atta.cli.graphs.compare import plot as plot_methods
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -44,7 +44,6 @@ __all__ = ["COMMANDS"]
 
 
 def _pairs(options: tuple[str, ...]) -> dict[str, str]:
-    """The mapping that ``KEY=VALUE`` options describe."""
     for text in options:
         if "=" not in text:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--option")
@@ -149,8 +148,6 @@ def partition(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The report of ``atta partition --compare``."""
-
     parts: int
     num_neighbors: tuple[int, ...]
     entries: list[dict[str, Any]]
@@ -181,7 +178,6 @@ class _Comparison:
 
 
 def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Attach the options of ``plan_strategy``."""
     at_least_one = click.IntRange(1)
     models = click.Choice(MODELS)
     choices: dict[str, dict[str, Any]] = {

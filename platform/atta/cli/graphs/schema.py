@@ -45,7 +45,6 @@ def schema(folder: str, *, overwrite: bool, quiet: bool) -> None:
 
 
 def _verdict(folder: Path) -> str:
-    """What an import with the new schema says."""
     if sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) > _CHECKED_BYTES:
         return "; not tried, for the files are large"
     with tempfile.TemporaryDirectory() as place:

@@ -189,7 +189,6 @@ def _check_depth(swept: str, policies: Sequence[str | None]) -> None:
 
 
 def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[str, Any]) -> Profile:
-    """What batches cost, from the one file that must be given."""
     if (profile_file is None) == (trace_file is None):
         raise click.UsageError(
             "--profile FILE (made by --measure DATASET --out FILE) or --trace FILE says what batches cost"
@@ -247,7 +246,6 @@ def _sweep(text: str | None) -> tuple[str, list[tuple[str, Any]]]:
 
 
 def _scenario(profile: Profile, options: Mapping[str, Any]) -> Scenario:
-    """The scenario that the options describe."""
     from atta.scheduler.config import link_threads
     from atta.simulate import Scenario
 

@@ -1,6 +1,6 @@
 """Estimates the memory of a trainer's step, and the fewest steps per epoch with which a step fits.
 
-``--memory`` and ``atta plan --strategy auto`` both use it. It does not import torch.
+``cooperative`` and ``atta plan --strategy auto`` both use it. It does not import torch.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:
     while (needed := need(high)) > memory:
         if high >= most:
             raise ConfigError(
-                f"--memory {_readable(memory)}: with {high} co-batches, the most there can be, a trainer needs "
-                f"{_readable(needed)}; take more trainers per server, fewer layers or channels, --eas, or --checkpoint-layers"
+                f"memory={_readable(memory)}: with {high} co-batches, the most there can be, a trainer needs "
+                f"{_readable(needed)}; take more trainers per server, fewer layers or channels, eas, or --checkpoint-layers"
             )
         low, high = high, min(2 * high, most)
     while high - low > max(1, low // 8):

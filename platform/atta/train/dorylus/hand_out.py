@@ -57,9 +57,9 @@ class HandOut:
     def __init__(self, *, timeout_s: float | None = None, max_relaunch: int = 5) -> None:
         """``timeout_s``: in place of the rule. Raises ConfigError for numbers out of range."""
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
-            raise ConfigError(f"--worker-timeout {timeout_s}: must be positive")
+            raise ConfigError(f"worker-timeout={timeout_s}: must be positive")
         if max_relaunch < 0:
-            raise ConfigError(f"--max-relaunch {max_relaunch}: must be at least 0")
+            raise ConfigError(f"max-relaunch={max_relaunch}: must be at least 0")
         self._given, self._most = timeout_s, max_relaunch
         self._mean: float | None = None
         self._open: dict[Work, _Handed] = {}
@@ -157,7 +157,7 @@ class HandOut:
         if task.again == self._most:
             raise AttaError(
                 f"epoch {work.epoch}, interval {work.interval}: a task had no result after {self._most} relaunches; "
-                "workers die or are too slow (--worker-timeout, --max-relaunch)"
+                "workers die or are too slow (worker-timeout, max-relaunch)"
             )
         task.again, task.waiting = task.again + 1, True
         self.relaunched += 1
@@ -176,7 +176,7 @@ class PoolSize:
     def __init__(self, intervals: int, *, limit: int, threads: int = 1) -> None:
         """``limit``: at most so many; ``threads``: that the trainer computes with. Raises ConfigError below 1."""
         if limit < 1:
-            raise ConfigError(f"--workers {limit}: must be at least 1")
+            raise ConfigError(f"workers={limit}: must be at least 1")
         self._limit, self._threads = limit, threads
         self.size = min(intervals, _FIRST_WORKERS, limit)
         self._last: int | None = None

@@ -265,11 +265,11 @@ class PipelineProgress:
 def check_mode(mode: str, staleness: int) -> None:
     """Raise ConfigError for a mode that does not exist, or a bound that does not go with it."""
     if mode not in MODES:
-        raise ConfigError(f"--mode {mode}: must be one of {', '.join(MODES)}")
+        raise ConfigError(f"mode={mode}: must be one of {', '.join(MODES)}")
     if staleness < 0:
-        raise ConfigError(f"--staleness {staleness}: must be at least 0")
+        raise ConfigError(f"staleness={staleness}: must be at least 0")
     if staleness and mode != "async":
-        raise ConfigError(f"--staleness {staleness}: goes with --mode async; {mode} reads rows of this epoch only")
+        raise ConfigError(f"staleness={staleness}: goes with mode=async; {mode} reads rows of this epoch only")
 
 
 class StageSpan(NamedTuple):

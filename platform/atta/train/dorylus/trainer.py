@@ -294,7 +294,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--interval-trace {folder}: {error.strerror}") from None
+        raise ConfigError(f"interval-trace={folder}: {error.strerror}") from None
 
 
 def _host() -> str:

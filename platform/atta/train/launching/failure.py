@@ -73,7 +73,6 @@ def first_cause(
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """The failures that ranks wrote, earliest first."""
     records = []
     for path in folder.glob("failure-*.json"):
         try:
@@ -94,7 +93,7 @@ def _memory_message(record: Mapping[str, Any]) -> str:
     asked = re.search(r"tried to allocate ([0-9.]+ \w+)", record["message"], re.IGNORECASE)
     for_what = f" when it asked for {asked[1]} more" if asked else ""
     return (
-        f"trainer {record['rank']} ran out of memory{for_what}; take smaller batches (--batch-size, or more --co-batches), "
+        f"trainer {record['rank']} ran out of memory{for_what}; take smaller batches (--batch-size, or more co-batches), "
         "--strategy cooperative, or --checkpoint-layers for deep models"
     )
 

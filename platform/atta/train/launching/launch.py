@@ -33,7 +33,7 @@ from atta.train.meeting.run import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
-from atta.train.settings.loggers import parse_logger
+from atta.train.settings.common import parse_logger
 from atta.train.strategies import STRATEGIES
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched
@@ -84,7 +84,6 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
 
 
 def _restarting(config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path, *, most: int) -> TrainReport:
-    """Run trainers of which each is started again alone, up to ``most`` times."""
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     restarts = run_restarting(
@@ -136,7 +135,6 @@ def _attempt(
 
 
 def _restart_place(attempts: Attempts, config: TrainConfig) -> str:
-    """Where trainers go on, for people."""
     from atta.train.checkpoint import place_in
 
     assert config.checkpoint is not None, "--max-restarts needs it"

@@ -31,7 +31,7 @@ from atta.partition.graph.strings import as_strings
 from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
-from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED
+from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
 from atta.train.settings.predict import WHAT
 
 if TYPE_CHECKING:
@@ -281,7 +281,6 @@ class PredictJob:
         return None, {self.types[0]: self._own_nodes()}, None
 
     def _own_nodes(self) -> Targets:
-        """The vertices that ``nodes`` says."""
         if self.nodes is None or isinstance(self.nodes, str):
             return self.nodes
         return np.unique(as_ids("nodes", self._numbered("nodes", self.nodes, self.types[0])))
@@ -307,7 +306,6 @@ class PredictJob:
             raise ConfigError(f"links: the vertices of node type {node_type!r} have numbers as ids") from None
 
     def _numbered(self, what: str, given: Any, node_type: str) -> Any:
-        """``given`` with numbers in place of string ids."""
         strings = as_strings(what, given)
         return given if strings is None else self.cluster.ids.numbers(strings, node_type)
 
@@ -323,7 +321,6 @@ class PredictJob:
         return stages, widths[-1], digest, score
 
     def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
-        """What is computed on a typed graph."""
         from atta.train.models.typed_layers import SavedTypedModel
 
         assert saved is not None, "models of typed graphs come from checkpoints"

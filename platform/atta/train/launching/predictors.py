@@ -174,7 +174,6 @@ def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
 
 
 def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
-    """Other arguments of ``PredictJob``."""
     return {
         "model": config.checkpoint,
         "what": config.what,

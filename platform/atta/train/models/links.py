@@ -13,7 +13,7 @@ from atta.client.inference.task import PairScore
 from atta.errors import ConfigError, DataError
 from atta.train.checkpoint import SavedModel
 from atta.train.models import SampledModel
-from atta.train.settings.links import EDGE_CLASSES
+from atta.train.settings.minibatch import EDGE_CLASSES
 
 __all__ = [
     "DECODER",

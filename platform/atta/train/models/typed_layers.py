@@ -21,7 +21,7 @@ from atta.train.models.layers import digest_of
 from atta.train.models.links import saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
 from atta.train.settings import TrainSettings
-from atta.train.settings.links import EDGE_CLASSES, LINK
+from atta.train.settings.minibatch import EDGE_CLASSES, LINK
 from atta.train.tasks.reach import EdgeTriple, TypeReach
 
 __all__ = ["SavedTypedModel", "types_of"]

@@ -28,7 +28,7 @@ class Forecast:
         steps: optimiser steps per epoch.
         compute, internal, external, sampling: seconds per epoch.
         preload: seconds to fetch features of other servers' vertices, once before the first epoch.
-        memory: bytes that a trainer needs for a step, by the formula of ``--memory``
+        memory: bytes that a trainer needs for a step, by the formula of ``cooperative``
             (``atta.train.cooperative.memory``).
         fits: whether ``memory`` is within the machine's memory per trainer.
         redundancy: rows that all trainers compute in an epoch, per vertex and layer; 1 means that each is computed
@@ -124,7 +124,7 @@ class Forecaster:
         *,
         forward: float,
         backward: float,
-        options: tuple[str, ...] = (),
+        settings: str = "",
         ages: tuple[int, int | None] = (0, 0),
         copies: int = 0,
         predicted: float = 0.0,
@@ -143,7 +143,7 @@ class Forecaster:
             name: for people.
             forward, backward: how often per epoch rows and gradients of a layer travel, means over epochs after the
                 first ones.
-            options: of ``atta train`` besides the strategy.
+            settings: of the strategy, as they are written behind its name.
             ages: see ``Forecast``.
             copies: versions of HALO rows that readers keep of each layer.
             predicted: versions per epoch and HALO row that an LSTM reads. It computes 8 d² products per row and
@@ -156,7 +156,12 @@ class Forecaster:
             measured: the variant of the accuracy record that tells the risk.
         """
         work, trainers = self.sizes.exchanged, self.machines.trainers
-        words = ("--strategy", strategy, "--trainers-per-server", str(trainers), *options)
+        words = (
+            "--strategy",
+            f"{strategy}:{settings}" if settings else strategy,
+            "--trainers-per-server",
+            str(trainers),
+        )
         exact = self.shared(strategy, name, work, words, exact=not risk)
         layers = self.model.exchanges / 2
         rows = work.external * layers

@@ -19,7 +19,7 @@ from atta.observe.extras import member
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings.loggers import LoggerSpec
+from atta.train.settings.common import LoggerSpec
 
 __all__ = ["CsvLogger", "MetricsLogger", "RunLog", "check_logger", "figures_of", "make_logger"]
 

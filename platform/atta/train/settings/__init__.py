@@ -5,11 +5,20 @@ settings they read, so they do not depend on which strategies there are. A strat
 """
 
 from atta.train.settings.common import DEEP_MODELS, DEVICES, MODELS, MOST_LAYERS, TYPED_MODELS, TrainSettings
-from atta.train.settings.exchange import ExchangeSettings, StaleSettings
 from atta.train.settings.minibatch import MinibatchSettings
-from atta.train.settings.pipeline import DorylusSettings
-from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
-from atta.train.settings.stale import AsyncDigestSettings, DigestSettings, PipeGcnSettings, SancusSettings, SatSettings
+from atta.train.settings.servers import (
+    AsyncDigestSettings,
+    CooperativeSettings,
+    DigestSettings,
+    DorylusSettings,
+    ExchangeSettings,
+    FullSettings,
+    PipeGcnSettings,
+    SancusSettings,
+    SatSettings,
+    ServerSettings,
+    StaleSettings,
+)
 
 __all__ = [
     "DEEP_MODELS",

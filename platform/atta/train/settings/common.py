@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option
-
-__all__ = [
-    "DEEP_MODELS",
-    "DEVICES",
-    "LEARNING_TASKS",
-    "LR_SCHEDULES",
-    "MODELS",
-    "MOST_LAYERS",
-    "MOST_PROCESSES",
-    "ONE_PER_CORE",
-    "REGRESSION_LOSSES",
-    "TYPED_MODELS",
-    "EarlyStop",
-    "TrainSettings",
-    "epoch_seed",
-    "parse_early_stop",
-    "patience_of",
-]
 
 DEEP_MODELS = ("resgcn+", "deepergcn")
 MODELS = ("sage", "gcn", "gat", *DEEP_MODELS)
@@ -45,26 +30,20 @@ ONE_PER_CORE = "about one per core is useful"
 class TrainSettings:
     """What every training run has, whatever its strategy."""
 
-    data: Annotated[str | None, Option("Partitioned dataset; its daemons are started for the run.")] = None
-    cluster: Annotated[str | None, Option("Cluster file (or addresses) of daemons that run already.")] = None
-    model: Annotated[str, Option("resgcn+ and deepergcn are deep; the ones after them are for typed graphs.",
+    data: Annotated[str | None, Option("Partitioned dataset; its daemons are started here.")] = None
+    cluster: Annotated[str | None, Option("Cluster file, or addresses, of running daemons.")] = None
+    model: Annotated[str, Option("sage, gcn, gat; deep: resgcn+, deepergcn; of typed graphs: rgcn, hetero-sage, hetero-gat, hgt.",
                                  choices=(*MODELS, *TYPED_MODELS))] = "sage"  # fmt: skip
-    strategy: Annotated[str, Option("How trainers get what they compute on.")] = "minibatch"
+    strategy: Annotated[str, NoOption("the command has it, with the strategy's settings behind it")] = "minibatch"
     task: Annotated[
         str,
         Option(
-            "What table y holds (auto: as it looks); or of edges: link, edge-classes; or, without labels, "
-            "unsupervised (GraphSAGE), dgi.",
+            "auto (as table y looks), classes, labels, regression, link, edge-classes; without labels: unsupervised, dgi.",
             choices=LEARNING_TASKS,
         ),
     ] = "auto"
-    class_weights: Annotated[
-        str,
-        Option("Weights of classes in the loss: none, balanced, or a file with a number per class.", metavar="WEIGHTS"),
-    ] = "none"
-    regression_loss: Annotated[
-        str, Option("Squared or absolute error, with --task regression.", choices=REGRESSION_LOSSES)
-    ] = "mse"
+    class_weights: Annotated[str, Option("none, balanced, or a file of numbers.", metavar="WEIGHTS")] = "none"
+    regression_loss: Annotated[str, Option("Squared or absolute error.", choices=REGRESSION_LOSSES)] = "mse"
     trainers: Annotated[
         int,
         Option(
@@ -72,103 +51,65 @@ class TrainSettings:
         ),
     ] = 1
     epochs: Annotated[int, Option("Passes over the training vertices.", at_least=1)] = 10
-    layers: Annotated[
-        int | None,
-        Option("Model layers; with a single fan-out it holds for all.", unset="one per hop, or 3", at_least=1),
-    ] = None
-    checkpoint_layers: Annotated[
-        bool, Option("Deep models: recompute activations in backward instead of keeping them, to save memory.")
-    ] = False
+    layers: Annotated[int | None, Option("Layers; one fan-out holds for all.", unset="hops, or 3", at_least=1)] = None
+    checkpoint_layers: Annotated[bool, Option("Deep models: recompute activations, keep none.")] = False
     hidden: Annotated[int, Option("Width of hidden layers.", at_least=1)] = 256
     heads: Annotated[int, Option("Attention heads (gat, hetero-gat, hgt).", at_least=1)] = 4
     lr: Annotated[float, Option("Learning rate of Adam.")] = 0.01
-    lr_schedule: Annotated[
-        str,
-        Option(
-            "The learning rate over epochs: cosine falls to 0; step and plateau fall by --lr-factor.",
-            choices=LR_SCHEDULES,
-        ),
-    ] = "none"
+    lr_schedule: Annotated[str, Option("none, cosine (to 0), step, plateau.", choices=LR_SCHEDULES)] = "none"
     lr_every: Annotated[
         int,
-        Option("Epochs until it falls (step), or evaluations in a row without a better figure (plateau).", at_least=1),
-    ] = 10
-    lr_factor: Annotated[float, Option("What it is multiplied by when it falls (step, plateau).")] = 0.1
-    clip_grad_norm: Annotated[
-        float | None, Option("Clip the gradient of a step, that of all trainers together, to this norm.", unset="never")
-    ] = None
-    weight_decay: Annotated[float, Option("L2 penalty on the weights.")] = 0.0
-    dropout: Annotated[float, Option("Probability with which an activation is dropped.")] = 0.5
-    seed: Annotated[int, Option("Seed of all random choices.")] = 0
-    eval_every: Annotated[
-        int, Option("Epochs between evaluations; the last epoch is always evaluated.", at_least=1)
-    ] = 1
-    patience: Annotated[
-        int | None,
         Option(
-            "Stop after this many evaluations in a row without a better validation accuracy.", unset="never", at_least=1
+            "Epochs until the learning rate falls (step), or evaluations without a better figure (plateau).", at_least=1
         ),
+    ] = 10
+    lr_factor: Annotated[float, Option("The learning rate falls to this share.")] = 0.1
+    clip_grad_norm: Annotated[float | None, Option("Clip the gradient of a step to this norm.", unset="never")] = None
+    weight_decay: Annotated[float, Option("L2 penalty on the weights.")] = 0.0
+    dropout: Annotated[float, Option("Share of activations that are dropped.")] = 0.5
+    seed: Annotated[int, Option("Seed of all random choices.")] = 0
+    eval_every: Annotated[int, Option("Epochs between evaluations.", at_least=1)] = 1
+    patience: Annotated[
+        int | None, Option("Evaluations without a better figure after which training stops.", unset="never", at_least=1)
     ] = None
     early_stop: Annotated[
         str | None,
         Option(
-            "Stop after so many evaluations in a row without a better figure of validation, such as loss:5; it also "
-            "decides which epoch is the best.",
+            "The same for a metric, such as loss:5, which then also tells the best epoch.",
             metavar="METRIC:PATIENCE",
             unset="never",
         ),
     ] = None
-    device: Annotated[
-        str, Option("Where models compute; auto: a GPU per trainer if there are enough.", choices=DEVICES)
-    ] = "auto"
+    device: Annotated[str, Option("auto: a GPU per trainer if there are enough.", choices=DEVICES)] = "auto"
     threads: Annotated[
         int | None,
         Option(
-            "Worker threads per daemon started here.",
-            unset="the cores, shared among the daemons",
+            "Threads of each daemon started here.",
+            unset="shared cores",
             at_least=1,
             at_most=MOST_PROCESSES,
             too_many=ONE_PER_CORE,
         ),
     ] = None
     init_from: Annotated[
-        str | None,
-        Option(
-            "Begin with the weights of this checkpoint: a file, or a folder with best.pt.",
-            metavar="CHECKPOINT",
-            unset="random weights",
-        ),
+        str | None, Option("Weights to begin with: a file or folder.", metavar="PATH", unset="random")
     ] = None
     checkpoint: Annotated[str | None, Option("Write checkpoints into this folder.", metavar="DIR")] = None
-    checkpoint_every: Annotated[
-        int, Option("Epochs between checkpoints; the last epoch always writes one.", at_least=1)
-    ] = 1
+    checkpoint_every: Annotated[int, Option("Epochs between checkpoints.", at_least=1)] = 1
     resume: Annotated[bool, Option("Continue from the checkpoint, if there is one.")] = False
-    max_restarts: Annotated[
-        int, Option("How often all trainers start again from the newest checkpoint when one dies.", at_least=0)
-    ] = 0
+    max_restarts: Annotated[int, Option("Restarts of all trainers after a death.", at_least=0)] = 0
     rank_timeout: Annotated[
-        float,
-        Option(
-            "After this time a trainer without a sign of life is killed, and a collective that waits for others fails.",
-            unit="s",
-            at_least=1,
-            at_most=86_400,
-        ),
+        float, Option("A trainer silent for so long is killed.", unit="s", at_least=1, at_most=86_400)
     ] = 60.0
     logger: Annotated[
         tuple[str, ...] | None,
         Option(
-            "Where figures of epochs go: csv, or MODULE.CLASS with the methods of Lightning's loggers, each followed by "
-            "its arguments as KEY=VALUE.",
-            metavar="LOGGER,...",
+            "csv, or MODULE.CLASS KEY=VALUE ..., with the methods of Lightning's loggers.",
+            metavar="LOGGER",
             unset="nowhere",
         ),
     ] = None
-    metrics: Annotated[
-        str,
-        Option("Prometheus metrics of the run over HTTP, such as 127.0.0.1:9091, from machine 0.", metavar="HOST:PORT"),
-    ] = ""
+    metrics: Annotated[str, Option("Serve Prometheus metrics of the run, on machine 0.", metavar="HOST:PORT")] = ""
     """Empty: none."""
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 
@@ -202,3 +143,40 @@ def parse_early_stop(text: str) -> EarlyStop:
 def patience_of(settings: TrainSettings) -> int | None:
     """Evaluations in a row without a better figure after which a run stops; None: it does not."""
     return settings.patience if settings.early_stop is None else parse_early_stop(settings.early_stop).patience
+
+
+@dataclass(frozen=True)
+class LoggerSpec:
+    """A logger and its arguments.
+
+    Attributes:
+        name: ``csv``, or the module and name of a class or function that makes a logger.
+        arguments: what it is called with.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def parse_logger(text: str) -> LoggerSpec:
+    """Read ``NAME KEY=VALUE KEY=VALUE``. A value is JSON, or else a text. Nothing is imported.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    try:
+        name, *given = shlex.split(text)
+    except ValueError:
+        name, given = "", []
+    if name != "csv" and not ("." in name and all(part.isidentifier() for part in name.split("."))):
+        raise ConfigError(f"--logger {text!r}: give csv, or MODULE.CLASS, and KEY=VALUE for each argument")
+    arguments = {}
+    for entry in given:
+        key, equals, value = entry.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"--logger {text!r}: {entry!r} is not KEY=VALUE")
+        try:
+            arguments[key] = json.loads(value)
+        except ValueError:
+            arguments[key] = value
+    return LoggerSpec(name, arguments)

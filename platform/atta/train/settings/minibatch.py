@@ -1,14 +1,89 @@
-"""Settings of ``minibatch``."""
+"""Settings of ``minibatch``, and of the tasks without a table ``y`` of vertices: ``link``, ``edge-classes``,
+``unsupervised``, ``dgi``.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option
-from atta.train.settings.links import LinkSettings
+from atta.train.settings.common import TrainSettings
 
-__all__ = ["PRECISIONS", "MinibatchSettings"]
+LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX = "link", "edge-classes", "unsupervised", "dgi"
+UNTABLED = (LINK, EDGE_CLASSES, UNSUPERVISED, INFOMAX)
+"""Tasks whose targets are no table of vertices; the model's outputs are embeddings."""
+DECODERS = ("dot", "distmult", "mlp")
+NEGATIVES = ("uniform", "degree", "in_batch", "exact")
+SPLITS_BY = ("hash", "time")
+JUDGES = ("auto", "classes", "links")
+_WALKS = ("uniform", "in_batch", "exact")  # the DAG of three branches draws no in-neighbours: uniform is exact there
+
+
+@dataclass(frozen=True)
+class LinkSettings(TrainSettings):
+    """What strategies that can train tasks without a table of vertices have."""
+
+    edge_type: Annotated[
+        str | None, Option("Edges to predict (link, edge-classes).", metavar="TYPE", unset="only type")
+    ] = None
+    reverse_type: Annotated[
+        str | None, Option("Typed graphs: reverses of --edge-type.", metavar="TYPE", unset="only one")
+    ] = None
+    decoder: Annotated[str, Option("Scores of pairs: dot, distmult, mlp.", choices=DECODERS)] = "dot"
+    edge_split: Annotated[str, Option("Shares to train, validate, test on.", metavar="SHARES")] = "0.8,0.1,0.1"
+    split_by: Annotated[
+        str,
+        Option("Split edges by their ends, or by table time.",
+               choices=SPLITS_BY)
+    ] = "hash"  # fmt: skip
+    negatives: Annotated[
+        str, Option("How pairs without an edge are drawn: uniform, degree, in_batch, exact.", choices=NEGATIVES)
+    ] = "uniform"
+    negatives_per_edge: Annotated[int, Option("Of them per edge, or per seed.", at_least=1)] = 1
+    walk_length: Annotated[int, Option("Steps of walks to positive samples.", at_least=1, at_most=100)] = 1
+    eval_negatives: Annotated[
+        str,
+        Option("Other targets that an edge is ranked among.",
+               metavar="K|all")
+    ] = "100"  # fmt: skip
+    evaluate_by: Annotated[str, Option("What judges embeddings (unsupervised, dgi).", choices=JUDGES)] = "auto"
+
+
+_TASKS = {
+    "edge_type": (LINK, EDGE_CLASSES),
+    "reverse_type": (LINK, EDGE_CLASSES),
+    "decoder": (LINK,),
+    "edge_split": UNTABLED,
+    "split_by": (LINK, EDGE_CLASSES, INFOMAX),
+    "negatives": (LINK, UNSUPERVISED),
+    "negatives_per_edge": (LINK, UNSUPERVISED),
+    "walk_length": (UNSUPERVISED,),
+    "eval_negatives": (LINK, UNSUPERVISED, INFOMAX),
+    "evaluate_by": (UNSUPERVISED, INFOMAX),
+}
+"""The tasks that a setting belongs to."""
+
+
+def check_links(settings: LinkSettings) -> None:
+    """Refuse settings of these tasks that make no sense, or belong to another task. Raises ConfigError."""
+    from atta.train.tasks.links.candidates import parse_eval_negatives, parse_shares
+
+    for name, tasks in _TASKS.items():
+        if settings.task not in tasks and getattr(settings, name) != getattr(LinkSettings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}: belongs to --task {' or '.join(tasks)}, not {settings.task}")
+    if settings.task in UNTABLED:
+        parse_shares(settings.edge_split)
+        parse_eval_negatives(settings.eval_negatives)
+    if settings.task == UNSUPERVISED and settings.walk_length == 1 and settings.negatives not in _WALKS:
+        raise ConfigError(
+            f"--negatives {settings.negatives}: --task {UNSUPERVISED} takes {', '.join(_WALKS)} with walks of one step"
+        )
+
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -18,49 +93,31 @@ class MinibatchSettings(LinkSettings):
     """What strategies with sampled mini-batches have."""
 
     num_neighbors: Annotated[
-        tuple[int, ...], Option("Fan-outs, in-neighbours per vertex and hop, from the seeds outwards; -1 = all.")
+        tuple[int, ...], Option("In-neighbours per vertex and hop, from the seeds outwards; -1: all.")
     ] = (15, 10, 5)
     batch_size: Annotated[int, Option("Seeds per trainer and step.", at_least=1)] = 1024
     accumulate: Annotated[int, Option("Batches per trainer and optimiser step.", at_least=1)] = 1
-    precision: Annotated[
-        str,
-        Option(
-            "Numbers that training computes with; bf16 keeps weights, loss and evaluation in fp32.", choices=PRECISIONS
-        ),
-    ] = "fp32"
-    compile: Annotated[bool, Option("Have torch compile the model: slow first steps, faster later ones.")] = False
+    precision: Annotated[str, Option("bf16 keeps weights and loss in fp32.", choices=PRECISIONS)] = "fp32"
+    compile: Annotated[bool, Option("Compile the model: slow first steps, then faster.")] = False
     seed_policy: Annotated[
         str,
-        Option(
-            "Seeds of a trainer: near it (fewer remote rows), or of one order for any number of partitions.",
-            choices=("local", "global"),
-        ),
+        Option("local: near a trainer; global: one order for any number of partitions.", choices=("local", "global")),
     ] = "local"
     eval_num_neighbors: Annotated[
         tuple[int, ...] | None, Option("Fan-outs of validation and test.", unset="--num-neighbors")
     ] = None
-    target: Annotated[
-        str | None,
-        Option("Typed graphs: the node type to learn.", metavar="TYPE", unset="the one with labels"),
-    ] = None
+    target: Annotated[str | None, Option("Typed graphs: node type to learn.", metavar="TYPE", unset="labelled one")] = (
+        None
+    )
     num_neighbors_by_type: Annotated[
-        str | None,
-        Option(
-            "Typed graphs: fan-outs of some edge types, such as writes=10,5;cites=15,10.",
-            metavar="TYPE=FAN_OUTS;...",
-            unset="--num-neighbors",
-        ),
+        str | None, Option("By edge type: writes=10,5;cites=5.", metavar="TEXT", unset="--num-neighbors")
     ] = None
-    embedding_lr: Annotated[
-        float | None,
-        Option("Typed graphs: learning rate of the embeddings of node types without features.", unset="--lr"),
-    ] = None
+    embedding_lr: Annotated[float | None, Option("Of embeddings of types without features.", unset="--lr")] = None
     checkpoint_steps: Annotated[
-        int | None,
-        Option("Optimiser steps between checkpoints, also in mid-epoch.", unset="at ends of epochs", at_least=1),
+        int | None, Option("Optimiser steps between checkpoints.", unset="epochs only", at_least=1)
     ] = None
     eval_batch_size: Annotated[
-        int | None, Option("Seeds per batch of validation and test.", unset="--batch-size", at_least=1)
+        int | None, Option("Seeds per batch of evaluations.", unset="--batch-size", at_least=1)
     ] = None
 
     @property
@@ -80,3 +137,57 @@ class MinibatchSettings(LinkSettings):
 
     def _per_layer(self, hops: tuple[int, ...]) -> tuple[int, ...]:
         return hops * self.depth if len(hops) == 1 else hops
+
+
+_ENTRY_END = re.compile(r"(?<=[0-9])[\s;]*;|^[\s;]+|[\s;]+$")
+"""";" after a number: a name may have one, too."""
+
+
+def parse_fan_outs(text: str, depth: int) -> dict[str, tuple[int, ...]]:
+    """Read ``writes=10,5; paper__cites__paper=15,10``: fan-outs by edge type or relation. One number holds for all hops.
+
+    Raises:
+        ConfigError: the text has another form, or a list has another length than ``depth``.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for entry in filter(None, map(str.strip, _ENTRY_END.split(text))):
+        name, equals, numbers = (part.strip() for part in entry.rpartition("="))
+        try:
+            hops = tuple(int(number) for number in numbers.split(","))
+        except ValueError:
+            hops = ()
+        if not (name and equals and hops and min(hops) >= -1):
+            raise ConfigError(
+                f"--num-neighbors-by-type {entry!r}: give EDGE_TYPE=FAN_OUTS;..., such as writes=10,5; a fan-out is -1 "
+                "(all), 0 (none) or more"
+            )
+        if len(hops) not in (1, depth):
+            raise ConfigError(f"--num-neighbors-by-type {entry!r}: {len(hops)} hops for {depth} layers")
+        if name in found:
+            raise ConfigError(f"--num-neighbors-by-type: names {name} twice")
+        found[name] = hops * depth if len(hops) == 1 else hops
+    return found
+
+
+def fan_outs_by_type(
+    edge_types: Sequence[str], given: Mapping[str, tuple[int, ...]], others: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Fan-outs of every edge type; ``given``: those of some, by the edge type or its relation; ``others``: of the rest.
+
+    Raises:
+        UnknownNameError: a name is none of the graph's edge types or relations.
+        ConfigError: several edge types have that relation, or a type is named twice.
+    """
+    from atta.partition.schema import split_edge_type  # settings are read without numpy
+
+    found: dict[str, tuple[int, ...]] = {}
+    for name, hops in given.items():
+        meant = [e for e in edge_types if name in (e, "__".join(split_edge_type(e)), split_edge_type(e)[1])]
+        if not meant:
+            raise UnknownNameError.of("edge type", name, edge_types)
+        if len(meant) > 1:
+            raise ConfigError(f"--num-neighbors-by-type: {name} may be {' or '.join(meant)}: give the whole name")
+        if meant[0] in found:
+            raise ConfigError(f"--num-neighbors-by-type: names {meant[0]} twice")
+        found[meant[0]] = hops
+    return {e: found.get(e, others) for e in edge_types}

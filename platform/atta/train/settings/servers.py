@@ -1,17 +1,18 @@
-"""Settings of the strategies whose trainers form servers: ``full`` and ``cooperative``."""
+"""Settings of the strategies whose trainers form servers: all but ``minibatch``."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from atta.observe.settings import Option
+from atta.errors import ConfigError
+from atta.observe.settings import Option, Setting, check_bounds, settings_of
 from atta.train.settings.common import MOST_PROCESSES, ONE_PER_CORE, TrainSettings
 
 if TYPE_CHECKING:
     from atta.samplers.local.server import Rule
 
-__all__ = ["EVALS", "CooperativeSettings", "FullSettings", "ServerSettings"]
 
 EVALS = ("trained", "exact")
 
@@ -23,7 +24,7 @@ class ServerSettings(TrainSettings):
     trainers_per_server: Annotated[
         int | None,
         Option(
-            "Consecutive trainers that share a subgraph; a server has one partition, or all.",
+            "Consecutive trainers that share a subgraph.",
             unset="all",
             at_least=1,
             at_most=MOST_PROCESSES,
@@ -48,16 +49,16 @@ class FullSettings(ServerSettings):
 
     eas: Annotated[
         tuple[int, int] | None,
-        Option(
+        Setting(
             "Expansion-aware sampling outside a server's own vertices: hops and new neighbours per vertex, such as 1,15.",
             metavar="MAX_HOP,FANOUT",
             unset="exact closure",
         ),
     ] = None
-    resample_every: Annotated[int, Option("Epochs after which --eas draws anew; 0 = never.", at_least=0)] = 0
+    resample_every: Annotated[int, Setting("Epochs after which eas draws anew; 0 = never.", at_least=0)] = 0
     eval: Annotated[
         str,
-        Option(
+        Setting(
             "What val and test are predicted from: trained = as in training, exact = the whole graph, and rows travel.",
             choices=EVALS,
         ),
@@ -78,8 +79,258 @@ class CooperativeSettings(FullSettings):
     """What the strategy with co-batches has."""
 
     co_batches: Annotated[
-        int | None, Option("Steps per epoch; with 1 the subgraph stays on the device.", at_least=1)
+        int | None, Setting("Steps per epoch; with 1 the subgraph stays on the device.", at_least=1)
     ] = None
     memory: Annotated[
-        int | None, Option("Memory per trainer, from which --co-batches follows.", unit="bytes", at_least=1)
+        int | None, Setting("Memory per trainer, from which co-batches follows.", unit="bytes", at_least=1)
     ] = None
+
+
+ROWS = ("halo", "all")
+ACROSS = ("servers", "trainers")
+MESSAGE_CODECS = ("none", "bf16", "fp16", "int8", "delta-int8")
+
+
+@dataclass(frozen=True)
+class ExchangeSettings(ServerSettings):
+    """What strategies have whose servers read each other's rows."""
+
+    rows: Annotated[
+        str, Setting("Which rows trainers send: those that others read, or all, as CAGNET does.", choices=ROWS)
+    ] = "halo"
+    codec: Annotated[
+        str,
+        Setting(
+            "How rows and gradients travel; delta-int8: as differences to what the reader has.", choices=MESSAGE_CODECS
+        ),
+    ] = "none"
+    send_features: Annotated[bool, Setting("Send features in every epoch, as CAGNET does; else readers keep them.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class StaleSettings(ExchangeSettings):
+    """What strategies have whose trainers read stale rows."""
+
+    stale_across: Annotated[
+        str, Setting("Whose rows may be stale: those of other servers, or of all other trainers.", choices=ACROSS)
+    ] = "servers"
+
+
+BOUNDS = ("epoch", "adaptive", "gap")
+PHASES = ("early", "paper")
+PREDICTORS = ("lstm", "linear")
+HISTORY_CODECS = ("none", "bf16", "polyline:P")
+_MOST_VERSIONS = 64
+
+
+@dataclass(frozen=True)
+class SancusOptions:
+    """What SANCUS asks for (Peng et al., VLDB 2022)."""
+
+    bound: Annotated[
+        str,
+        Setting(
+            "What is bounded: the age of copies, their age with owners taking turns, or the change.", choices=BOUNDS
+        ),
+    ] = "epoch"
+    eps: Annotated[
+        float | None,
+        Setting("The bound: epochs, or with bound=gap the mean change of a number.", unset="1, or 0.03", at_least=0),
+    ] = None
+    warmup: Annotated[int, Setting("First epochs, in which rows are sent every time.", at_least=0)] = 50
+    clip_grad: Annotated[
+        float | None,
+        Setting("Clip each trainer's gradient to this norm divided by the root of their number.", unset="never"),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PipeGcnOptions:
+    """What PipeGCN asks for (Wan et al., ICLR 2022)."""
+
+    smooth: Annotated[
+        float | None, Setting("Read a moving mean of rows and gradients with this decay, such as 0.95.", unset="off")
+    ] = None
+
+
+@dataclass(frozen=True)
+class DigestOptions:
+    """What DIGEST asks for (Chai et al., 2022)."""
+
+    sync_every: Annotated[int, Setting("Epochs between synchronisations of rows.", at_least=1)] = 10
+    phase: Annotated[
+        str,
+        Setting(
+            "When rows are pulled: early, the epoch after a push; paper, the epoch before the next.", choices=PHASES
+        ),
+    ] = "early"
+    grad_sync_every: Annotated[
+        int | None,
+        Setting("Epochs between synchronisations of gradients.", unset="gradients end at the cut", at_least=1),
+    ] = None
+    normalize_rows: Annotated[bool, Setting("Divide rows by their length before they are pushed.")] = False
+    average: Annotated[str, Setting("What trainers average after an epoch.", choices=("gradients", "weights"))] = (
+        "gradients"
+    )
+    loss: Annotated[
+        str, Setting("Mean over all training vertices, or over each trainer's.", choices=("global", "local"))
+    ] = "global"
+
+
+@dataclass(frozen=True)
+class SatOptions(DigestOptions):
+    """What SAT asks for (Zhang et al., 2024)."""
+
+    window: Annotated[
+        int, Setting("Synchronisations that a prediction is made from.", at_least=2, at_most=_MOST_VERSIONS)
+    ] = 5
+    predictor: Annotated[
+        str, Setting("What predicts rows: an LSTM with two GCN layers, or linear extrapolation.", choices=PREDICTORS)
+    ] = "lstm"
+    train_every: Annotated[int, Setting("Epochs between steps of the predictor.", at_least=1)] = 10
+    history_codec: Annotated[str, Setting(f"How past rows are kept: {', '.join(HISTORY_CODECS)}.")] = "none"
+
+
+@dataclass(frozen=True)
+class AsyncOptions:
+    """What training without barriers asks for."""
+
+    max_delay: Annotated[
+        int | None,
+        Setting("Steps that a trainer may be ahead of the slowest.", unset="no bound", at_least=0, at_most=1 << 20),
+    ] = None
+    lr_scale: Annotated[
+        float | None, Setting("Multiply the learning rate by this.", unset="1 divided by the number of trainers")
+    ] = None
+    max_updates: Annotated[
+        int | None, Setting("Stop after this many updates.", unset="epochs times trainers", at_least=1, at_most=1 << 40)
+    ] = None
+    eval_interval: Annotated[
+        float, Setting("Time between copies of the weights, which are evaluated after the run.", unit="s")
+    ] = 10.0
+    lease: Annotated[float, Setting("How long a silent trainer may hold up others at most.", unit="s")] = 30.0
+    restarts: Annotated[
+        int | None,
+        Setting(
+            "How often a trainer that died is started again.",
+            unset="3, or 0 with --trainers-per-server above 1",
+            at_least=0,
+            at_most=1000,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SancusSettings(StaleSettings, SancusOptions):
+    """What ``sancus`` has."""
+
+
+@dataclass(frozen=True)
+class PipeGcnSettings(StaleSettings, PipeGcnOptions):
+    """What ``pipegcn`` has."""
+
+
+@dataclass(frozen=True)
+class DigestSettings(StaleSettings, DigestOptions):
+    """What ``digest`` has."""
+
+
+@dataclass(frozen=True)
+class SatSettings(DigestSettings, SatOptions):
+    """What ``sat`` has."""
+
+
+@dataclass(frozen=True)
+class AsyncDigestSettings(DigestSettings, AsyncOptions):
+    """What ``digest-async`` has."""
+
+
+def check_options(options: Any) -> None:
+    """Refuse options outside their bounds or choices, and numbers that are not finite.
+
+    Raises:
+        ConfigError: names the option; one line.
+    """
+    check_bounds(options)
+    for setting in settings_of(type(options)):
+        value = getattr(options, setting.field)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{setting.given(value)}: must be a finite number")
+
+
+AUTO = "auto"
+PIPELINE_MODES = ("nopipe", "pipe", "async")
+DORYLUS_MODELS = ("gcn", "sage", "gat")
+"""Models that can be split into gather and apply."""
+MOST_WORKERS = 256
+_STALE_LAYERS = 3
+
+
+@dataclass(frozen=True)
+class DorylusSettings(ServerSettings):
+    """What ``dorylus`` has (Thorpe et al., OSDI 2021)."""
+
+    intervals: Annotated[
+        int, Setting("Intervals that each trainer divides its vertices into.", at_least=1, at_most=4096)
+    ] = 16
+    mode: Annotated[
+        str,
+        Setting(
+            "What overlaps: nothing; everything between two layers; or all, and rows may be of earlier epochs.",
+            choices=PIPELINE_MODES,
+        ),
+    ] = "async"
+    staleness: Annotated[
+        int, Setting("Epochs that an interval may be ahead of the slowest, with mode=async.", at_least=0, at_most=64)
+    ] = 0
+    workers: Annotated[
+        str, Setting("Most worker processes of a trainer; auto: 4 per core, shared among trainers.", metavar="auto|N")
+    ] = AUTO
+    worker_timeout: Annotated[
+        str,
+        Setting(
+            "After how long another worker does a task too; auto: five times the mean, at least 500ms.",
+            metavar="auto|DURATION",
+            unit="s",
+        ),
+    ] = AUTO
+    max_relaunch: Annotated[
+        int, Setting("How often a task is done again before the run fails.", at_least=0, at_most=1000)
+    ] = 5
+    interval_trace: Annotated[
+        str | None, Setting("Each trainer writes what its intervals did into this folder, for Perfetto.", metavar="DIR")
+    ] = None
+
+    @property
+    def most_workers(self) -> int | None:
+        """``workers`` as a number; None: auto. Raises ConfigError for anything else."""
+        if self.workers == AUTO:
+            return None
+        if not (self.workers.isascii() and self.workers.isdecimal() and 1 <= int(self.workers) <= MOST_WORKERS):
+            raise ConfigError(f"workers={self.workers}: must be {AUTO}, or a number from 1 to {MOST_WORKERS}")
+        return int(self.workers)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """``worker_timeout`` as a number; None: auto. Raises ConfigError for anything else."""
+        if self.worker_timeout == AUTO:
+            return None
+        try:
+            found = float(self.worker_timeout)
+        except ValueError:
+            found = math.nan
+        if not 0 < found < math.inf:
+            raise ConfigError(f"worker-timeout={self.worker_timeout}: must be {AUTO}, or seconds above 0")
+        return found
+
+    @property
+    def warning(self) -> str | None:
+        """What people should know before they train so; None: nothing."""
+        if self.staleness and self.depth >= _STALE_LAYERS:
+            return (
+                f"warning: staleness={self.staleness} with {self.depth} layers: rows get older in every layer, and accuracy "
+                "falls by many points; take staleness=0"
+            )
+        return None

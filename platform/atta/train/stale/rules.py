@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import PHASES
+from atta.train.settings.servers import PHASES
 
 __all__ = [
     "NEVER", "Ages", "Rule", "SyncPeriod", "at_most", "due_by_age", "due_by_gap", "exact", "latest",

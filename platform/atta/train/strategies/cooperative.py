@@ -30,15 +30,14 @@ def _trainer(settings: CooperativeSettings, cluster: atta.Cluster, device: torch
 def _check(settings: CooperativeSettings) -> None:
     check_full(settings)
     if (settings.co_batches is None) == (settings.memory is None):
-        raise ConfigError("--strategy cooperative: give either --co-batches R (steps per epoch) or --memory SIZE")
+        raise ConfigError("--strategy cooperative: give either co-batches=R (steps per epoch) or memory=SIZE")
 
 
 def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     bounds = forecaster.sizes.co_batch_rule
     for batches, work in forecaster.sizes.co_batches.items():
         options = (
-            *("--strategy", "cooperative", "--co-batches", str(batches)),
-            *("--eas", f"{bounds.max_hop},{bounds.fanout}"),
+            *("--strategy", f"cooperative:co-batches={batches},eas={bounds.max_hop},{bounds.fanout}"),
             *("--trainers-per-server", str(forecaster.machines.trainers)),
         )
         yield forecaster.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)

@@ -27,10 +27,10 @@ def decisions_on_tables(kind: type[Any], settings: DigestSettings) -> Decisions:
         )
     if settings.codec == "delta-int8":
         raise ConfigError(
-            "--codec delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
+            "codec=delta-int8: a daemon does not know what each reader has; take bf16, fp16, int8 or none"
         )
     if settings.average == "weights" and settings.clip_grad_norm is not None:
-        raise ConfigError("--clip-grad-norm: there is no gradient of all trainers with --average weights")
+        raise ConfigError("--clip-grad-norm: there is no gradient of all trainers with average=weights")
     found: Decisions = decisions_of(kind, settings)
     return found
 

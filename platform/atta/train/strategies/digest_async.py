@@ -35,25 +35,25 @@ def _check(settings: AsyncDigestSettings) -> None:
         "--early-stop": settings.early_stop is not None,
         "--lr-schedule": settings.lr_schedule != "none",
         "--clip-grad-norm": settings.clip_grad_norm is not None,
-        "--grad-sync-every": settings.grad_sync_every is not None,
-        "--average weights": settings.average != "gradients",
-        "--phase paper": settings.phase != "early",
+        "grad-sync-every": settings.grad_sync_every is not None,
+        "average=weights": settings.average != "gradients",
+        "phase=paper": settings.phase != "early",
     }
     for option, given in refused.items():
         if given:
             raise ConfigError(f"{option}: does not go with digest-async, whose trainers do not wait for each other")
-    for option, value in (
-        ("--lr-scale", settings.lr_scale), ("--eval-interval", settings.eval_interval), ("--lease", settings.lease)
+    for name, value in (
+        ("lr-scale", settings.lr_scale), ("eval-interval", settings.eval_interval), ("lease", settings.lease)
     ):  # fmt: skip
         if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{option} {value}: must be positive")
+            raise ConfigError(f"{name}={value}: must be positive")
     if settings.server_size > 1 and settings.stale_across != "trainers":
         raise ConfigError(
-            "--trainers-per-server above 1: trainers of a server wait for each other; give --stale-across trainers"
+            "--trainers-per-server above 1: trainers of a server wait for each other; give stale-across=trainers"
         )
     if settings.server_size > 1 and settings.restarts:
         raise ConfigError(
-            f"--restarts {settings.restarts}: one trainer of a server cannot start again alone; give --trainers-per-server 1"
+            f"restarts={settings.restarts}: one trainer of a server cannot start again alone; give --trainers-per-server 1"
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
-from atta.train.settings.pipeline import DORYLUS_MODELS
+from atta.train.settings.servers import DORYLUS_MODELS
 from atta.train.strategies.exchange import check_server_parts
 from atta.train.strategies.forecasts import dorylus_forecasts
 from atta.train.strategies.full import check_servers
@@ -46,14 +46,12 @@ def _check(settings: DorylusSettings) -> None:
         )
     if settings.staleness and settings.mode != "async":
         raise ConfigError(
-            f"--staleness {settings.staleness}: goes with --mode async; {settings.mode} reads rows of this epoch only"
+            f"staleness={settings.staleness}: goes with mode=async; {settings.mode} reads rows of this epoch only"
         )
     for read in (settings.most_workers, settings.timeout_s):  # what makes no sense is refused where it is read
         assert read is None or read > 0
     if settings.interval_trace is not None and Path(settings.interval_trace).is_file():
-        raise ConfigError(
-            f"--interval-trace {settings.interval_trace}: is a file; each trainer writes one into a folder"
-        )
+        raise ConfigError(f"interval-trace={settings.interval_trace}: is a file; each trainer writes one into a folder")
     if settings.server_size > 1:
         raise ConfigError("--trainers-per-server above 1: dorylus has one trainer per partition; give 1")
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from atta.train.settings.pipeline import DORYLUS_MODELS
-from atta.train.settings.stale import SancusOptions, SatOptions
+from atta.train.settings.servers import DORYLUS_MODELS, SancusOptions, SatOptions
 
 if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
@@ -22,7 +21,7 @@ __all__ = [
 _CUT = "gradients end at the cut, which costs more accuracy the more edges are cut and the deeper the model is"
 _TURNS = "owners take turns, so links carry as much in each epoch"
 GAP_SENDS = 0.5
-"""Share of epochs in which ``--bound gap`` sends. It depends on the rows: with the default bound ``_GAP_RANGE``."""
+"""Share of epochs in which ``bound=gap`` sends. It depends on the rows: with the default bound ``_GAP_RANGE``."""
 _GAP_RANGE = "0.3 to 0.75"
 
 
@@ -44,7 +43,7 @@ def sancus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "sancus",
             f"sancus, {bound} bound {eps}",
-            options=(*(("--bound", bound) if bound != SancusOptions.bound else ()), "--eps", str(eps)),
+            settings=f"bound={bound},eps={eps}" if bound != SancusOptions.bound else f"eps={eps}",
             forward=1 / (eps + 1),
             backward=1,
             ages=(0, eps),
@@ -56,7 +55,7 @@ def sancus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     yield forecaster.reading(
         "sancus",
         "sancus, gap bound",
-        options=("--bound", "gap"),
+        settings="bound=gap",
         forward=GAP_SENDS,
         backward=1,
         ages=(0, None),
@@ -91,7 +90,7 @@ def digest_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "digest",
             f"digest, every {every} epochs",
-            options=("--sync-every", str(every)),
+            settings=f"sync-every={every}",
             forward=1 / every,
             backward=0,
             ages=(1, every),
@@ -108,7 +107,7 @@ def sat_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "sat",
             f"sat, every {every} epochs",
-            options=("--sync-every", str(every)),
+            settings=f"sync-every={every}",
             forward=1 / every,
             backward=0,
             ages=(1, every),
@@ -126,7 +125,7 @@ def async_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.reading(
             "digest-async",
             f"digest-async, every {every} steps",
-            options=("--sync-every", str(every)),
+            settings=f"sync-every={every}",
             forward=1 / every,
             backward=0,
             ages=(1, None),

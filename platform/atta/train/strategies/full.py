@@ -42,15 +42,15 @@ def check_full(settings: FullSettings) -> None:
     """Refuse settings of servers and their subgraphs that make no sense; raises ConfigError."""
     check_servers(settings)
     if settings.resample_every and settings.eas is None:
-        raise ConfigError("--resample-every: goes with --eas, an exact closure is always the same")
+        raise ConfigError("resample-every: goes with eas=MAX_HOP,FANOUT: an exact closure is always the same")
     if settings.eas is not None:
         text = ",".join(map(str, settings.eas))
         if len(settings.eas) != 2:
-            raise ConfigError(f"--eas {text}: give MAX_HOP,FANOUT, such as 1,15")
+            raise ConfigError(f"eas={text}: give MAX_HOP,FANOUT, such as 1,15")
         try:
             settings.rule(0)
         except ConfigError as error:
-            raise ConfigError(f"--eas {text}: {error}") from error
+            raise ConfigError(f"eas={text}: {error}") from error
 
 
 def _check_parts(settings: ServerSettings, parts: int) -> None:
@@ -76,11 +76,11 @@ def _evaluation(settings: FullSettings) -> str:
 
 def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     sizes, machines = forecaster.sizes, forecaster.machines
-    full = ("--strategy", "full", "--trainers-per-server")
-    options = (*full, str(machines.trainers))
-    yield forecaster.shared("preloading", "full, shared preloading", sizes.closure, options, exact=True)
+    servers = ("--trainers-per-server", str(machines.trainers))
+    whole = ("--strategy", "full", *servers)
+    yield forecaster.shared("preloading", "full, shared preloading", sizes.closure, whole, exact=True)
     for bounds, work in sizes.sampled.items():
-        sampled = (*options, "--eas", f"{bounds.max_hop},{bounds.fanout}")
+        sampled = ("--strategy", f"full:eas={bounds.max_hop},{bounds.fanout}", *servers)
         name = f"full, expansion-aware {bounds.max_hop},{bounds.fanout}"
         exact = bounds.fanout < 0 and bounds.max_hop >= forecaster.model.layers
         yield forecaster.shared("expansion-aware", name, work, sampled, exact=exact)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import TYPED_MODELS, MinibatchSettings
-from atta.train.settings.links import EDGE_CLASSES, INFOMAX, LINK, UNSUPERVISED, check_links
-from atta.train.settings.typed import parse_fan_outs
+from atta.train.settings.minibatch import EDGE_CLASSES, INFOMAX, LINK, UNSUPERVISED, check_links, parse_fan_outs
 from atta.train.strategies.strategy import TrainingStrategy
 
 if TYPE_CHECKING:

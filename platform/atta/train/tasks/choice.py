@@ -11,7 +11,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train.settings import TYPED_MODELS, TrainSettings
-from atta.train.settings.links import EDGE_CLASSES, LINK, UNTABLED, LinkSettings
+from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED, LinkSettings
 from atta.train.tasks import TASKS, LearningTask
 from atta.train.tasks.links.candidates import SPLITS, parse_shares
 from atta.train.tasks.links.classes import EDGE_CLASSES as EDGE_CLASSES_TASK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, split_edge_type
 from atta.train.settings import MODELS, TYPED_MODELS, MinibatchSettings, TrainSettings
-from atta.train.settings.typed import fan_outs_by_type, parse_fan_outs
+from atta.train.settings.minibatch import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.reach import TypeReach
 
 __all__ = ["check_link_types", "check_times", "check_types", "edge_type_of", "fan_outs_of", "is_typed", "target_of"]

@@ -40,7 +40,7 @@ def test_a_hub_does_not_make_an_interval_heavy() -> None:
 
 @pytest.mark.parametrize(("vertices", "intervals"), [(3, 4), (5, 0)])
 def test_more_intervals_than_vertices_are_refused(vertices: int, intervals: int) -> None:
-    with pytest.raises(ConfigError, match=f"--intervals {intervals}"):
+    with pytest.raises(ConfigError, match=f"intervals={intervals}"):
         interval_rows(np.zeros((2, 0), np.int64), vertices, intervals)
 
 

@@ -169,7 +169,7 @@ def test_the_pool_starts_with_the_intervals_but_not_with_more_than_a_hundred() -
     assert PoolSize(16, limit=1000).size == 16
     assert PoolSize(500, limit=1000).size == 100
     assert PoolSize(500, limit=8).size == 8
-    with pytest.raises(ConfigError, match="--workers 0"):
+    with pytest.raises(ConfigError, match="workers=0"):
         PoolSize(5, limit=0)
 
 

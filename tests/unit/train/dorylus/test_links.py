@@ -265,7 +265,7 @@ def test_messages_hold_what_was_packed_and_have_a_bound(monkeypatch: pytest.Monk
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
     monkeypatch.setattr(links, "MOST_BYTES", (1 << 20) + 8)
-    with pytest.raises(ConfigError, match="too large for a message; take more --intervals"):
+    with pytest.raises(ConfigError, match="too large for a message; take more intervals"):
         packed(ABOUT, MESSAGE)
 
 

@@ -211,7 +211,7 @@ def test_an_epoch_ends_when_its_gradients_count() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "staleness", "words"),
-    [("pipe", 1, "goes with --mode async"), ("async", -1, "at least 0"), ("fast", 0, "must be one of")],
+    [("pipe", 1, "goes with mode=async"), ("async", -1, "at least 0"), ("fast", 0, "must be one of")],
 )
 def test_bounds_that_make_no_sense_are_refused(mode: str, staleness: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

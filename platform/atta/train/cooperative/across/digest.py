@@ -98,7 +98,7 @@ class DigestTrainer(ExchangeTrainer):
             try:
                 self.optimizer.load_state_dict(state["optimizer"])
             except (KeyError, ValueError) as error:
-                raise ConfigError(f"--resume: the checkpoint was made without --average weights: {error}") from error
+                raise ConfigError(f"--resume: the checkpoint was made without average=weights: {error}") from error
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step on the mean of gradients, or on the mean of the weights of trainers that step by themselves."""

@@ -32,7 +32,7 @@ def exact_share(
     once = replace(config, co_batches=1, memory=None)
     watch = Stopwatch(device)
     data = ServerData(once, cluster, groups, device, task, halo=True)
-    data.prepare(0, watch, lambda view: 0)  # without --memory nobody asks what a step needs
+    data.prepare(0, watch, lambda view: 0)  # without memory nobody asks what a step needs
     share = data.whole(watch)
     found = meet(share.view, groups.place, device)
     return TrainerShare(found.view, share.splits), exact_batch(found, groups, device)

@@ -117,5 +117,5 @@ def packing(codec: str, dtype: torch.dtype = torch.float32) -> Packing:
     if codec == "none":
         return PlainPacking()
     if dtype is not torch.float32:
-        raise ConfigError(f"--codec {codec}: packs float32, not {dtype}")
+        raise ConfigError(f"codec={codec}: packs float32, not {dtype}")
     return DeltaPacking() if codec == "delta-int8" else FixedPacking(codec)

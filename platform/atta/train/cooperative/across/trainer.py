@@ -98,8 +98,8 @@ class ExchangeTrainer(ServerTrainer):
         was, now = state.get("options", {}), self._own_options()
         for name, value in now.items():
             if was.get(name, value) != value:
-                option = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"--resume: the checkpoint was made with {option} {was[name]}, not {value}")
+                setting = f"{name.replace('_', '-')}={was[name]}"
+                raise ConfigError(f"--resume: the checkpoint was made with {setting}, not {value}")
         self._saved = state
 
     def _own_options(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class ServerData:
         """Extract the subgraph if this epoch needs a new one; return whether it did.
 
         ``need``: returns the bytes that a step over a view takes. From it follows the number of steps that fit into
-        ``--memory``. Each new sample determines that number again, so a resumed run finds the same one.
+        ``memory``. Each new sample determines that number again, so a resumed run finds the same one.
 
         Raises:
             ConfigError: no number of steps fits, or there are more steps than training vertices of some server.
@@ -119,8 +119,8 @@ class ServerData:
         self.batches = self._agreed(batches, dist.ReduceOp.MAX)
         fewest = self._agreed(targets, dist.ReduceOp.MIN)
         if self.batches > max(1, fewest):
-            asked = "--co-batches" if config.memory is None else "--memory: takes co-batches"
-            raise ConfigError(f"{asked} {self.batches}: a server has only {fewest} training vertices")
+            asked = "" if config.memory is None else "memory: takes "
+            raise ConfigError(f"{asked}co-batches={self.batches}: a server has only {fewest} training vertices")
         return True
 
     def whole(self, watch: Stopwatch) -> TrainerShare:

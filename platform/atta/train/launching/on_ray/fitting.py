@@ -107,7 +107,6 @@ def _target(config: TrainConfig, insecure: bool) -> Iterator[str]:
 
 
 def _task(config: TrainConfig) -> tuple[dict[str, Any], TrainConfig]:
-    """What trainers are told, and the settings with the task that fits the dataset."""
     with atta.connect(config.cluster or "", wait=True, deadline_s=ROOM_S) as cluster:
         config.check_parts(cluster.num_parts)
         settled = with_task(config, cluster.schema)
@@ -140,8 +139,6 @@ def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
 
 
 class _Trainers:
-    """The actors of one attempt, by rank."""
-
     def __init__(self, ray: Any, actors: Sequence[Any], registry: Any) -> None:
         self._ray, self._actors, self._registry = ray, actors, registry
         late = QuotaExceededError(f"Ray has no room for {len(actors)} trainers after {ROOM_S:g} s")
@@ -193,7 +190,6 @@ class _Trainers:
 
 
 def _cause(ended: Mapping[int, Mapping[str, Any]]) -> AttaError:
-    """The error of the rank that failed first."""
     lost = {rank: end["lost"] for rank, end in ended.items() if "lost" in end}
     if lost:
         rank = min(lost)

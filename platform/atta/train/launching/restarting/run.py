@@ -108,7 +108,6 @@ def _times(number: int) -> str:
 
 
 def _name(record: Path) -> str | None:
-    """The exception that a trainer has written down before it ended."""
     try:
         found: Mapping[str, Any] = json.loads(record.read_text(encoding="utf-8"))
         return str(found["kind"])

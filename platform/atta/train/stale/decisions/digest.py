@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atta.train.settings.stale import DigestOptions, check_options
+from atta.train.settings.servers import DigestOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
 from atta.train.stale.rules import Rule, SyncPeriod, latest, snapshot
 from atta.train.stale.table import Direction

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import PipeGcnOptions, check_options
+from atta.train.settings.servers import PipeGcnOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
 from atta.train.stale.rules import Rule, exact, snapshot
 from atta.train.stale.table import Direction
@@ -22,7 +22,7 @@ class PipeGcnDecisions(PipeGcnOptions, Decisions):
     def __post_init__(self) -> None:
         check_options(self)
         if self.smooth is not None and not 0 <= self.smooth < 1:
-            raise ConfigError(f"--smooth {self.smooth}: must lie in [0, 1)")
+            raise ConfigError(f"smooth={self.smooth}: must lie in [0, 1)")
 
     @property
     def smooths(self) -> bool:  # type: ignore[override]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import SancusOptions, check_options
+from atta.train.settings.servers import SancusOptions, check_options
 from atta.train.stale.decisions.common import Decisions, Published
 from atta.train.stale.rules import NEVER, Rule, at_most, due_by_age, due_by_gap, exact, latest, lead
 from atta.train.stale.table import Direction
@@ -24,9 +24,9 @@ class SancusDecisions(SancusOptions, Decisions):
     def __post_init__(self) -> None:
         check_options(self)
         if self.bound != "gap" and self.limit != int(self.limit):
-            raise ConfigError(f"--eps {self.eps}: is a number of epochs with --bound {self.bound}")
+            raise ConfigError(f"eps={self.eps}: is a number of epochs with bound={self.bound}")
         if self.clip_grad is not None and self.clip_grad <= 0:
-            raise ConfigError(f"--clip-grad {self.clip_grad}: must be positive")
+            raise ConfigError(f"clip-grad={self.clip_grad}: must be positive")
 
     @property
     def limit(self) -> float:

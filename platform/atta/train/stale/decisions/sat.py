@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import HISTORY_CODECS, SatOptions, check_options
+from atta.train.settings.servers import HISTORY_CODECS, SatOptions, check_options
 from atta.train.stale.codecs.rows import FixedCodec, row_codec
 from atta.train.stale.decisions.digest import DigestDecisions
 from atta.train.stale.rules import Rule, SyncPeriod, window
@@ -21,7 +21,7 @@ class SatDecisions(SatOptions, DigestDecisions):
         check_options(self)
         codec = row_codec(self.history_codec)
         if isinstance(codec, FixedCodec) and codec.name not in HISTORY_CODECS:
-            raise ConfigError(f"--history-codec {codec.name}: must be one of {', '.join(HISTORY_CODECS)}")
+            raise ConfigError(f"history-codec={codec.name}: must be one of {', '.join(HISTORY_CODECS)}")
 
     def history(self, epoch: int) -> Rule:
         """The versions that the predictions of ``epoch`` are made from."""

@@ -19,7 +19,7 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from atta.errors import ConfigError
-from atta.train.settings.stale import PREDICTORS
+from atta.train.settings.servers import PREDICTORS
 from atta.train.stale.prediction.graph import PublishedGraph
 
 __all__ = ["LinearPredictor", "LstmPredictor", "RowPredictor", "predicted", "predictor", "solved"]

@@ -16,7 +16,7 @@ from atta.client.sessions.cursor import Cursor
 from atta.errors import ConfigError
 from atta.train.models import whole_model
 from atta.train.models.links import LinkModel, decoder_named
-from atta.train.settings.links import LinkSettings
+from atta.train.settings.minibatch import LinkSettings
 from atta.train.steps.minibatch import MinibatchTrainer
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.ranking import LinkRanking

@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 
 import atta
 from atta.errors import ConfigError
-from atta.train.settings.links import LinkSettings
+from atta.train.settings.minibatch import LinkSettings
 from atta.train.tasks.links.candidates import SPLITS, parse_eval_negatives, parse_shares
 from atta.train.tasks.links.edges import EdgeReader
 from atta.train.tasks.links.pairs import EdgeSplit, Split, TimeSplit

@@ -1,0 +1,126 @@
+"""``atta bench loader``: mini-batches per second with sampling and fetching of features, but without training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from atta.errors import UnknownNameError
+from atta.partition.dataset import Dataset
+from atta_bench.lab.netlab import Host
+from atta_bench.lab.platform_run import cache_options, run_atta
+from atta_bench.lab.processes import Measured
+from atta_bench.lab.rounds import (
+    ComparisonBench,
+    Say,
+    System,
+    add_distdgl,
+    alternate,
+    delivery,
+    hosts_of,
+    machine_limits,
+    settings,
+)
+from atta_bench.loader.consumer import DELIVERIES
+from atta_bench.results import BenchReport
+
+__all__ = ["LoaderBench", "figures", "run"]
+
+
+@dataclass(frozen=True)
+class LoaderBench(ComparisonBench):
+    """Settings of the benchmark; the others are those of ``ComparisonBench``.
+
+    Attributes:
+        frontier: see ``NeighborLoader``; None: ``"all"`` beside DGL, which expands every known vertex in each hop, else
+            ``"new"``.
+        deliver: form in which a consumer takes batches; None: DGL's blocks beside DGL, else PyG's Data if PyG is
+            installed, else arrays.
+    """
+
+    frontier: str | None = None
+    deliver: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what, value, known in (
+            ("--frontier", self.frontier or "new", ("new", "all")),
+            ("--deliver", self.deliver or "arrays", tuple(DELIVERIES)),
+        ):
+            if value not in known:
+                raise UnknownNameError.of(what, value, known)
+
+
+def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
+    """Run all rounds; ``say`` is told what happens.
+
+    Raises:
+        DataError, ConfigError: the dataset or a setting is wrong.
+        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    """
+    dataset = Dataset.open(bench.data, verify=False)
+    dataset.schema.split_size(dataset.schema.node_types[0], bench.workload.split)
+    frontier = bench.frontier or ("all" if bench.beside_dgl else "new")
+    deliver = bench.deliver or delivery(bench.beside_dgl)
+    with hosts_of(bench, dataset.num_parts) as hosts:
+        config = {**settings(bench, dataset, hosts), "frontier": frontier, "deliver": deliver}
+        report = BenchReport(
+            "loader", config, drawn="seeds_per_s", limit_of={"feature_bytes_per_s": "gather_bytes_per_s"}
+        )
+        systems = _systems(bench, hosts, frontier, deliver)
+        systems |= add_distdgl(bench, hosts, report, say)
+        limits_of = partial(machine_limits, bench, dataset, hosts)
+        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
+    return report
+
+
+def figures(measured: Measured) -> dict[str, float]:
+    """Figures of one round, over all ranks. Rates refer to the time from the first start to the last end of a rank."""
+    seeds, window = measured.total("seeds"), measured.window_s
+    found = {
+        "seeds_per_s": seeds / window,
+        "edges_per_s": measured.total("edges") / window,
+        "feature_bytes_per_s": measured.total("feature_bytes") / window,
+        "batches_per_s": measured.total("batches") / window,
+        "vertices_per_seed": measured.total("nodes") / seeds,
+        "edges_per_seed": measured.total("edges") / seeds,
+    }
+    if (remote := measured.per_seed("remote_rows")) is not None:
+        found["remote_rows_per_seed"] = remote
+    if (remote := measured.per_seed("remote_bytes")) is not None:
+        found["remote_bytes_per_seed"] = remote
+    used = measured.whole
+    if sent := sum(used.sent_bytes):
+        found["link_bytes_per_seed"] = sent / seeds
+    found["cpu_percent"] = 100 * used.cpu_s / (used.seconds * len(os.sched_getaffinity(0)))
+    found["cpu_us_per_seed"] = 1e6 * used.cpu_s / seeds
+    found["consumer_cpu_us_per_seed"] = 1e6 * used.rank_cpu_s / seeds
+    if sampling := measured.total("sampling_s"):
+        found["sampling_share"] = sampling / (sampling + measured.total("fetch_s"))
+    found["measured_s"] = window
+    return found
+
+
+def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: str) -> dict[str, System]:
+    """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
+
+    def atta_as(frontier: str, deliver: str, *, cached: bool = True) -> System:
+        return lambda folder: run_atta(
+            Path(bench.data).resolve(),
+            bench.workload,
+            hosts,
+            folder,
+            frontier=frontier,
+            deliver=deliver,
+            serve=cache_options(bench.cache_share if cached else 0),
+        )
+
+    systems = {"atta": atta_as(frontier, deliver)}
+    if bench.cache_share != 0:
+        systems["atta-uncached"] = atta_as(frontier, deliver, cached=False)
+    if bench.beside_dgl and frontier == "all":
+        systems["atta-new"] = atta_as("new", bench.deliver or delivery(False))
+    return systems

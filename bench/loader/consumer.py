@@ -1,0 +1,147 @@
+"""A measured process of ``atta bench loader``: iterates over a loader and does nothing else with the batches.
+
+python -m atta_bench.loader.consumer '{"addresses": ["127.0.0.1:7070", ...], "rank": 0, ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import atta
+from atta.errors import UnknownNameError
+from atta_bench.lab.reporter import Epoch, Reporter
+
+__all__ = ["DELIVERIES", "ConsumerConfig", "count", "main", "open_loader"]
+
+
+@dataclass(frozen=True)
+class ConsumerConfig:
+    """Settings of a consumer.
+
+    Attributes:
+        addresses: addresses of the daemons, by partition.
+        rank, world_size: number of this consumer, and how many there are.
+        num_neighbors: fan-outs, counted from the seeds.
+        batch_size: seeds per batch.
+        split: name of the split whose vertices are the seeds.
+        frontier: ``"new"`` or ``"all"``, see ``NeighborLoader``.
+        deliver: form in which it takes batches, a key of ``DELIVERIES``.
+        warm_up: epochs before measuring.
+        threads: number of threads that torch may use.
+        seed: seed of the loader.
+        think_ms: how long it computes on each batch, on another device.
+        seed_policy, drop_last: see ``NeighborLoader``.
+    """
+
+    addresses: tuple[str, ...]
+    rank: int
+    world_size: int
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    split: str
+    frontier: str
+    deliver: str
+    warm_up: int
+    threads: int
+    seed: int
+    think_ms: float
+    seed_policy: str
+    drop_last: bool
+
+
+def _as_dgl(batch: atta.MiniBatch) -> Any:
+    """DGL's blocks, and tensors of all rows, as DistDGL's loader and its pulls give them."""
+    import torch
+
+    rows = [torch.from_numpy(array) for tables in batch.tables.values() for array in tables.values()]
+    return batch.to_dgl(), rows
+
+
+DELIVERIES: dict[str, Callable[[atta.MiniBatch], Any]] = {
+    "arrays": lambda batch: batch,
+    "pyg": lambda batch: batch.to_pyg(),
+    "dgl": _as_dgl,
+}
+
+
+def main() -> None:
+    """Run the epochs that the benchmark asks for."""
+    config = ConsumerConfig(**json.loads(sys.argv[1]))
+    if config.deliver not in DELIVERIES:
+        raise UnknownNameError.of("delivery", config.deliver, DELIVERIES)
+    reporter = Reporter()
+    if config.deliver != "arrays":
+        import torch
+
+        torch.set_num_threads(config.threads)
+    with atta.connect(config.addresses, wait=True, deadline_s=120.0) as cluster:
+        # Users of DGL fetch labels of the seeds only. Users of PyG get the labels of all vertices.
+        loader = open_loader(config, cluster, seed_tables=labels(cluster) if config.deliver == "dgl" else ())
+        for number in range(config.warm_up):
+            warm = _epoch(config, loader, number)
+        epochs = config.warm_up
+        for measured in reporter.stretches(warm):
+            loader.epochs = epochs = epochs + measured
+            for number in range(measured):
+                epoch = _epoch(config, loader, number)
+                if number + 1 == measured:
+                    epoch.queue_bytes = cluster.stats()[config.rank]["scheduler_finished_bytes_peak"]
+                reporter.report(epoch)
+
+
+def labels(cluster: atta.Cluster) -> list[str]:
+    """Name of the table of labels, if the seeds have one."""
+    return [name for name in next(iter(cluster.schema.node_tables.values())) if name == "y"]
+
+
+def open_loader(config: ConsumerConfig, cluster: atta.Cluster, **options: Any) -> atta.NeighborLoader:
+    """The loader of this consumer; ``options`` are further ones of ``NeighborLoader``."""
+    return atta.NeighborLoader(
+        cluster,
+        config.num_neighbors,
+        config.split,
+        batch_size=config.batch_size,
+        shuffle=True,
+        drop_last=config.drop_last,
+        seed_policy=config.seed_policy,
+        rank=config.rank,
+        world_size=config.world_size,
+        frontier=config.frontier,
+        seed=config.seed,
+        job="bench",
+        epochs=config.warm_up,  # daemons prepare no batch of the measured epochs before they begin
+        **options,
+    )
+
+
+def _epoch(config: ConsumerConfig, loader: atta.NeighborLoader, number: int) -> Epoch:
+    deliver = DELIVERIES[config.deliver]
+    out = Epoch(config.rank, number, remote_rows=0.0, remote_bytes=0.0)
+    with out.timed():
+        for batch in loader:
+            deliver(batch)
+            count(out, batch)
+            if config.think_ms:
+                time.sleep(config.think_ms / 1e3)
+    return out
+
+
+def count(out: Epoch, batch: atta.MiniBatch) -> None:
+    """Add a batch to the epoch's figures."""
+    out.batches += 1
+    out.seeds += batch.batch_size
+    out.nodes += batch.num_nodes
+    out.edges += batch.num_edges
+    out.feature_bytes += sum(rows.nbytes for tables in batch.tables.values() for rows in tables.values())
+    out.make_ms.append(batch.stats.get("make_ms", 0.0))
+    out.remote_rows = (out.remote_rows or 0.0) + batch.stats.get("remote_rows", 0.0)
+    out.remote_bytes = (out.remote_bytes or 0.0) + batch.stats.get("remote_bytes", 0.0)
+
+
+if __name__ == "__main__":
+    main()

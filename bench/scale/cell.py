@@ -1,0 +1,192 @@
+"""One system at one number of partitions: daemons and consumers, then for each size a warm-up and stretches of batches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from atta.errors import ConfigError
+from atta.wire.clusterfile import write_cluster
+from atta_bench.lab.netlab import Host, addresses_on
+from atta_bench.lab.platform_run import PORT, quiet_environment, serve_command
+from atta_bench.lab.processes import SystemProcesses, sent
+from atta_bench.scale import consumer
+from atta_bench.scale.clocks import read_times
+from atta_bench.scale.figures import Figures, Stretch, counted, figures_of, first_batches
+from atta_bench.scale.profile import Samples, sampled
+
+__all__ = ["UNCACHED", "Batches", "Cell", "check_seeds", "epochs_for", "run_cell"]
+
+UNCACHED = ("--cache", "0", "--no-share-pulls")
+"""Options of daemons that keep nothing of other partitions: every batch asks for itself, as with the peers."""
+_CONNECT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What consumers take.
+
+    Attributes:
+        num_neighbors, split, frontier, deliver, seeds, seed: see ``consumer``.
+        batch_sizes: measured one after the other, each after a warm-up.
+        warm_up, measured, profiled: batches per consumer, rounded up to whole epochs; 0 profiled: none.
+        threads: of every daemon and consumer.
+        filled: the first batches wait until the daemons' caches are filled.
+        timeout_s: no stretch may take longer.
+    """
+
+    num_neighbors: tuple[int, ...] = (15, 10, 5)
+    split: str = "train"
+    frontier: str = "all"
+    deliver: str = "arrays"
+    seeds: str = "global"
+    seed: int = 0
+    batch_sizes: tuple[int, ...] = (1024, 128)
+    warm_up: int = 100
+    measured: int = 50
+    profiled: int = 20
+    threads: int = 1
+    filled: bool = True
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A system at one number of partitions.
+
+    Attributes:
+        name: of the system.
+        data: partitioned dataset, one partition per host.
+        serve: further options of ``atta serve``.
+        python: interpreter of the checkout that is measured.
+        profiled: whether ``perf`` may take samples.
+    """
+
+    name: str
+    data: Path
+    serve: tuple[str, ...] = ()
+    python: str = sys.executable
+    profiled: bool = False
+
+
+def epochs_for(batches: int, per_epoch: int) -> int:
+    """Whole epochs with at least ``batches`` batches, at least one."""
+    return max(1, math.ceil(batches / per_epoch))
+
+
+def run_cell(
+    cell: Cell, batches: Batches, hosts: Sequence[Host], folder: Path, say: Callable[[str], None]
+) -> dict[int | None, Figures]:
+    """Start all processes, warm up, measure, and end them. Partition i and rank i are on ``hosts[i]``.
+
+    Returns figures by batch size, and by None those of the first batches.
+
+    Raises:
+        AttaError: a process failed or hangs.
+    """
+    places = [(host, PORT) for host in hosts]
+    with addresses_on(places) as addresses, SystemProcesses(cell.name, folder) as processes:
+        _start(processes, cell, batches, [*zip(hosts, addresses, strict=True)], folder)
+        ready = processes.ask(None, timeout_s=batches.timeout_s)
+        session = _Questions(processes, hosts, batches, {int(s): n for s, n in ready[0]["batches"].items()})
+        found: dict[int | None, Figures] = {}
+        for place, size in enumerate(batches.batch_sizes):
+            say(f"{size:,} seeds per batch: warming up")
+            taken = session.take(size, batches.warm_up)  # each size has buffers of its own
+            say(f"{size:,} seeds per batch: measuring")
+            stretch = session.measure(size, batches.measured)
+            if cell.profiled and batches.profiled:
+                stretch = replace(stretch, samples=session.sample(size, batches.profiled))
+            found[size] = figures_of(stretch)
+            if place == 0:
+                found[None] = first_batches(taken, size, found[size]["seeds_per_s"])
+                if found[None]:
+                    found[None]["filled_s"] = max(answer["filled_s"] for answer in ready)
+    return found
+
+
+def _start(
+    processes: SystemProcesses,
+    cell: Cell,
+    batches: Batches,
+    places: Sequence[tuple[Host, str]],
+    folder: Path,
+) -> None:
+    cluster, addresses = folder / "cluster.toml", [address for _, address in places]
+    write_cluster(cluster, addresses)
+    for part, (host, address) in enumerate(places):
+        options = ("--threads", str(batches.threads), *cell.serve)
+        serve = serve_command(cell.data, part, address, cluster, *options, python=cell.python)
+        processes.start_support(f"daemon{part}", host, serve)
+    given = {
+        **{name: getattr(batches, name) for name in consumer.SETTINGS},
+        "addresses": addresses,
+        "world_size": len(places),
+        "deadline_s": _CONNECT_S,
+    }
+    for rank, (host, _) in enumerate(places):
+        command = [cell.python, "-P", consumer.__file__, json.dumps({**given, "rank": rank})]
+        processes.start_rank(host, command, quiet_environment(host, batches.threads))
+
+
+class _Questions:
+    """Asks all consumers for the same, and reads clocks and counters around it."""
+
+    def __init__(
+        self, processes: SystemProcesses, hosts: Sequence[Host], batches: Batches, per_epoch: Mapping[int, int]
+    ) -> None:
+        """``per_epoch``: batches of an epoch of each consumer, by size."""
+        self._processes, self._hosts, self._batches, self._per_epoch = processes, hosts, batches, per_epoch
+
+    def take(self, size: int, batches: int) -> list[dict[str, Any]]:
+        """Let every consumer take at least so many batches of ``size`` seeds."""
+        return self._ask(do="take", batch_size=size, epochs=epochs_for(batches, self._per_epoch[size]))
+
+    def measure(self, size: int, batches: int) -> Stretch:
+        """The same, measured."""
+        counters = self._counters()
+        sent_before, before = self._sent(), self._times()
+        taken = self.take(size, batches)
+        after, sent_after = self._times(), self._sent()
+        grown = counted(counters, self._counters())
+        daemons, consumers = (now.since(then) for now, then in zip(after, before, strict=True))
+        count, packets = (now - then for now, then in zip(sent_after, sent_before, strict=True))
+        return Stretch(taken, daemons, consumers, grown, (count, packets))
+
+    def sample(self, size: int, batches: int) -> Samples:
+        """The same, while ``perf`` samples the processes."""
+        groups = {"daemon": self._processes.supports, "consumer": self._processes.ranks}
+        with sampled(groups) as samples:
+            self.take(size, batches)
+        return samples
+
+    def _ask(self, **question: Any) -> list[dict[str, Any]]:
+        return self._processes.ask(json.dumps(question), timeout_s=self._batches.timeout_s)
+
+    def _counters(self) -> list[Mapping[str, float]]:
+        return [answer["figures"] for answer in self._ask(do="count")]
+
+    def _times(self) -> tuple[Any, Any]:
+        return read_times(self._processes.supports), read_times(self._processes.ranks)
+
+    def _sent(self) -> tuple[int, int]:
+        readings = [(0, 0)]
+        for pid, host in zip(self._processes.ranks, self._hosts, strict=True):
+            with contextlib.suppress(OSError):
+                readings.append(sent(pid, host.interface))
+        return sum(count for count, _ in readings), sum(packets for _, packets in readings)
+
+
+def check_seeds(seeds: int, parts: int, batch_sizes: Sequence[int], split: str) -> None:
+    """Raise ConfigError if a split of ``seeds`` vertices is too small for one full batch per consumer."""
+    if (needed := parts * max(batch_sizes)) > seeds:
+        raise ConfigError(
+            f"the split {split!r} has {seeds:,} vertices: one batch of {max(batch_sizes):,} for each of {parts} "
+            f"consumers needs {needed:,}"
+        )
