@@ -5,19 +5,23 @@ Progress, tasks, pool and weights are decided by the code that trainers and daem
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.parameters.summed import SummedJob
 from atta.simulate.resources import Clock
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work, check_mode, stages_of
+from atta.train.planning.sizes import PlannedModel, Rates, ServerWork, interval_costs
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,25 @@ class PipelineScenario:
 
 _TICK_S = 0.1
 _TICKS_PER_CHECK = 10
+
+
+def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
+    """The fields of a scenario that a file of ``atta plan --strategy auto --json`` tells: its machines and layers, and
+    what one of ``intervals`` costs by the sizes and rates of the plan.
+
+    Raises:
+        DataError: the file cannot be read or is no such file.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        rates = {name: math.inf if value is None else value for name, value in found["rates"].items()}
+        model, work = PlannedModel(**found["network"]), ServerWork(**found["sizes"]["exchanged"])
+        costs = interval_costs(work, model, Rates(**rates), intervals)
+        return {"machines": int(found["machines"]["servers"]), "layers": model.layers, **costs._asdict()}
+    except OSError as error:
+        raise DataError(path, f"cannot read the plan: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(path, f"is no file of `atta plan --strategy auto --json`: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ __all__ = ["OPTIONS", "pipeline_options", "run_pipeline"]
 
 _MODES = ("nopipe", "pipe", "async")
 OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "plan": (str, "A file of `atta plan --strategy auto --json`: its servers, layers and costs, unless others are given."),
     "intervals": (click.IntRange(1, 4096), "Intervals of each trainer  [default: 16]."),
     "layers": (click.IntRange(1, 100), "Layers of the model  [default: 2]."),
     "mode": (click.Choice(_MODES), "As in `atta train`  [default: async]."),
@@ -49,10 +50,12 @@ def pipeline_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_pipeline(given: Mapping[str, Any], json_file: str | None, *, quiet: bool) -> None:
     """Simulate a pipeline with the options of the command that were ``given``, and show what it did."""
-    from atta.simulate.pipeline import PipelineScenario, simulate_pipeline
+    from atta.simulate.pipeline import PipelineScenario, planned_costs, simulate_pipeline
 
-    fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in given.items()}
-    scenario = PipelineScenario(**{name: value for name, value in fields.items() if value is not None})
+    fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in given.items() if value is not None}
+    if plan := fields.pop("plan", None):
+        fields = planned_costs(plan, fields.get("intervals", PipelineScenario.intervals)) | fields
+    scenario = PipelineScenario(**fields)
     outcome = simulate_pipeline(scenario)
     if not quiet and json_file != "-":
         _print(scenario, outcome)
