@@ -59,7 +59,8 @@ protos: setup ## regenerate the message classes from protos/atta/v1
 	@tools/generate_protos.sh
 
 docs: setup ## build the documentation site in build/docs (its tools are installed the first time)
-	@$(BIN)/python -c "import furo, myst_parser, sphinx" 2>/dev/null || $(PIP) furo myst-parser sphinx
+	@$(BIN)/python -c "import furo, myst_parser, sphinx, sphinx_copybutton" 2>/dev/null || \
+	  $(PIP) furo myst-parser sphinx sphinx-copybutton
 	@$(BIN)/python -m sphinx -q -E -W -n --keep-going -b html -d build/doctrees docs build/docs
 	@echo "== build/docs/index.html"
 
@@ -76,7 +77,7 @@ peers: setup ## run test files of PyG or DGL over Atta (FOLDER=... of theirs, JS
 	@test -n "$(FOLDER)" || { echo "name the folder of a peer's tests: make peers FOLDER=.../test/loader" >&2; exit 2; }
 	@$(BIN)/python -m tests.peers $(FOLDER) $(if $(JSON),--json $(JSON))
 
-exact-layers: setup ## try every layer of PyG and DGL on batches and write docs/exact-layers.md
+exact-layers: setup ## try every layer of PyG and DGL on batches and write docs/reference/exact-layers.md
 	@$(BIN)/python -m bench.exact_layers
 
 claims: setup ## repeat the claims of the papers that can be shown in minutes

@@ -1,5 +1,5 @@
 """``make exact-layers``: tries every layer, aggregation, norm and model of the installed PyG and DGL on a random graph and
-on batches of it, and writes ``docs/exact-layers.md``.
+on batches of it, and writes ``docs/reference/exact-layers.md``.
 
     python -m bench.exact_layers [--only NAME] [--out FILE]
 """
@@ -32,7 +32,7 @@ from atta_bench.layer_kinds import EDGE_ARGUMENTS, Kind, dgl_kinds, graph_of_row
 
 __all__ = ["PAGE", "Row", "page", "row_of", "rows_of"]
 
-PAGE = Path(__file__).parents[1] / "docs/exact-layers.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/exact-layers.md"
 DEPTHS = (1, 2, 3)
 SEEDS = (3, 4, 5, 6)
 BLOCKS, ROUNDING = 7, 1e-3
@@ -274,8 +274,8 @@ same with a model of yours on your graph.
 - **fan-outs**: with 2 of the neighbours the mean of one layer's rows over 2,000 draws is that with all (`unbiased`:
   within five standard errors), or off by this share of the largest value. In brackets: what makes it unbiased; `gcn`
   and the like with `unbiased=True`.
-- **predict**: what [`atta.predict`](inference.md#a-model-of-your-own) does with the layer. `exact`: it gives the rows
-  of the graph. `no`: it refuses the layer, with the cause.
+- **predict**: what [`atta.predict`](../guide/inference.md#a-model-of-your-own) does with the layer. `exact`: it gives
+  the rows of the graph. `no`: it refuses the layer, with the cause.
 
 ## Check your own model
 

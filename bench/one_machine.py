@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError
-from atta.observe.machine.groups import words
+from atta.observe.machine.processor import words
 from atta.observe.settings import SIZES, amount_of
 from atta_bench.record import ROOT, commit_of, document, head, parser_of, rows_of, write
 from atta_bench.record import command as typed_command

@@ -1,6 +1,5 @@
 #!/bin/sh
 # Measures all that bench/results records, on this machine: `make bench`. RUNS=5 rounds; DistDGL as a peer needs root.
-# BEFORE: an earlier checkout with its own .venv, or a commit, for the figures that need one.
 # The machine must be quiet: rounds pair the systems, but nothing corrects for other programs that take the cores.
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,8 +22,8 @@ bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1
 $bench --work data/peers --json "$results/loader.json" --plot "$results/loader.png"
 python -m bench.record "$results/loader.json" --command "$bench"
 if [ "$(id -u)" -eq 0 ]; then
-  say "loader over links of 1 Gbit/s, with the default cache and with a small one"
-  for cache in "" 10; do
+  say "loader over links of 1 Gbit/s, with the default cache"
+  for cache in ""; do
     name=$results/loader-1gbit${cache:+-$cache}
     bench="atta bench loader --data $graph-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --link 1gbit"
     bench="$bench${cache:+ --cache-share $cache} --runs $runs"
@@ -48,15 +47,6 @@ fi
 if [ "$(id -u)" -eq 0 ]; then
   say "the busiest resource under every policy (long: 12 settings, 5 systems each)"
   python -m bench.scheduling.roofline --data "$graph-2p" --depths 2,4,8 --vs dgl --work data/peers
-  say "fixed depths beside the launch score, in several rounds"
-  depths() { # name, options
-    bench="atta bench scheduler --data $graph-2p --policies two-level,prefetch --depths 2,4,8 --seconds 6 $2 --runs $runs"
-    $bench --json "$results/$1.json"
-    python -m bench.record "$results/$1.json" --command "$bench"
-  }
-  depths depths-1024 "--batch-size 1024 --warm-up 16"
-  depths depths-1024-1gbit "--batch-size 1024 --warm-up 16 --link 1gbit"
-  depths depths-128-1gbit "--batch-size 128 --warm-up 6 --link 1gbit"
   if [ ! -e "$graph-4p/manifest.json" ]; then
     atta partition "$graph" "$graph-4p" --parts 4 --method metis
   fi
@@ -66,8 +56,6 @@ if [ "$(id -u)" -eq 0 ]; then
   say "the simulator beside real daemons"
   python -m bench.scheduling.simulated --data "$graph-2p" --data4 "$graph-4p" --data8 "$graph-8p"
 fi
-say "branches of a DAG at once"
-python -m bench.scheduling.branches --data "$graph-2p" --rounds "$runs"
 say "a consumer that changes its speed"
 python -m bench.scheduling.step --data "$graph-2p"
 say "processor time of scheduling"
@@ -101,7 +89,7 @@ if [ ! -e "$products-1p/manifest.json" ]; then
   atta generate powerlaw "$products" --nodes 2450000 --edges 123000000 --features 4 --classes 47 --seed 0
   atta partition "$products" "$products-1p" --parts 1 --method random
 fi
-for fan_outs in 15,10,5 10,10; do
+for fan_outs in 15,10,5; do
   say "sampling: fan-out $fan_outs, one and two threads, DGL beside it"
   name=$results/sampling-$(echo "$fan_outs" | tr , -)
   bench="atta bench sampling --dataset $products-1p --num-neighbors $fan_outs --batches 120 --vs dgl --runs $runs"
@@ -122,39 +110,19 @@ python -m bench.record "$results/partition-245k.json" --command "$bench"
 bench="atta bench partition --graph $products --parts 4 --methods $methods --runs 1"
 $bench --json "$results/partition-2m.json"
 python -m bench.record "$results/partition-2m.json" --command "$bench"
-say "an edge list of 100 million lines, Arrow's reader of CSV beside it"
-python -m bench.partitioning.import_edges --rounds "$runs"
 say "table rows: gathered, pulled, pushed"
 link=
 [ "$(id -u)" -ne 0 ] || link=" --link 1gbit"
 bench="atta bench kv --vs dgl$link --runs $runs"
 $bench --work data/kv --json "$results/kv.json" --plot "$results/kv.png"
 python -m bench.record "$results/kv.json" --command "$bench"
-say "ways to move table rows"
-python -m bench.transport.bulk --rounds "$runs"
 say "hit rate of the cache of remote rows"
 atta bench cache --data "$graph-2p" --json "$results/cache.json" --plot "$results/cache.png"
-say "predicted beside counted remote rows"
-python -m bench.partitioning.prediction --data "$graph-2p"
-say "a client beside one that stalls"
-python -m bench.transport.stalled --data "$graph-2p" --rounds "$runs"
 say "training without barriers: a straggler, slow workers"
 if [ "$(id -u)" -eq 0 ]; then
     python -m bench.training.asynchronous --straggler --seeds 5 --keep data/asynchronous
     python -m bench.training.asynchronous --dorylus --keep data/asynchronous
-    python -m bench.training.asynchronous --restart
 fi
 say "trainers that are killed, and all start again"
 python -m bench.training.killed
-say "quality of the examples beside plain PyG"
-[ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.quality --data-root "$DATA_ROOT"
-
-say "embeddings learnt without labels beside plain PyG"
-[ ! -d "${DATA_ROOT:-}" ] || python -m bench.training.unlabelled --data-root "$DATA_ROOT"
-say "balance of METIS partitions"
-[ ! -d "${DATA_ROOT:-}" ] || python -m bench.partitioning.balance --data-root "$DATA_ROOT"
-if [ -n "${BEFORE:-}" ]; then
-  say "a cluster rolled from the build of $BEFORE to this one and back"
-  python -m bench.upgrade "$BEFORE"
-fi
 say "see $results"

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 project = "Atta"
 author = "The Atta developers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
 exclude_patterns = ["_build"]
+viewcode_line_numbers = True
 nitpicky = True
 
 html_theme = "furo"
@@ -36,19 +45,6 @@ napoleon_custom_sections = [("Attributes", "params_style")]  # a plain list, as 
 _LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)\s]+)\)")
 _SECTION = re.compile(r"[A-Z]\w+:$")
 _STAR = re.compile(r"``.*?``|(?<![*\w])\*(?=\w)")
-_PAGE = re.compile(r"^\| \[[^\]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
-
-
-def contents(index: str) -> str:
-    """A hidden table of contents: the pages that the table of ``index.md`` names, in its order."""
-    pages = _PAGE.findall(index)
-    return "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
-
-
-def of_folder(folder: str) -> str:
-    """A hidden table of contents: the pages of a folder."""
-    pages = sorted(path.stem for path in (HERE / folder).glob("*.md") if path.stem != "index")
-    return "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
 
 
 def local_links(text: str, page: str) -> str:
@@ -90,10 +86,12 @@ def _docstring(*event: Any) -> None:
 
 def _read(app: Any, page: str, source: list[str]) -> None:
     text = local_links(source[0], page)
-    if page == "index":
-        text += contents(text)
-    elif page.endswith("/index"):
-        text += of_folder(page.removesuffix("/index"))
+    if page == "reference/commands":
+        from commands import reference
+
+        from atta.cli.main import cli
+
+        text += reference(cli)
     source[0] = text
 
 

@@ -1,6 +1,6 @@
 """A copy of the package with a guide's diff applied: the state that a newcomer has after following the guide.
 
-The tests of ``docs/contributing`` run the copy in separate processes, so the code under test stays as it is.
+The tests of ``docs/internals/adding.md`` run the copy in separate processes, so the code under test stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atta import _native
 __all__ = ["GUIDES", "applied"]
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ROOT / "docs/contributing"
+GUIDES = ROOT / "docs/internals/adding"
 SOURCES = {"platform/atta": "", "samplers": "samplers", "partition": "partition", "protos": "protos"}
 """Folders of the repository with Python sources, and their places inside the package ``atta``."""
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "native")

@@ -14,8 +14,6 @@ from atta.errors import ConfigError
 if TYPE_CHECKING:
     from atta_bench.strategies import Variant
 
-__all__ = ["SHARE", "VARIANT"]
-
 _OF_THE_COMMAND = frozenset({"config", "json_file", "quiet", "nnodes", "node_rank", "rdzv_endpoint"})
 """Options of ``atta train`` that are not settings of a run."""
 

@@ -28,8 +28,7 @@ import numpy as np
 
 from atta.client.control import Connection
 from atta.daemon.engine.slots import SlotPool
-from atta.daemon.peers.chunks import PULL_BYTES, moved_at_once
-from atta.daemon.peers.peers import Peer
+from atta.daemon.peers.peers import PULL_BYTES, Peer, moved_at_once
 from atta.errors import AttaError
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
@@ -167,15 +166,17 @@ class _RowReceiver:
         self.item = FeatureItem(NODE, (TABLE,), rows, np.arange(self._batch))
 
     async def pull(self, peer: Peer) -> None:
-        """Pull a batch as a daemon does: chunks are put into place while others arrive."""
-        loop, copies = asyncio.get_running_loop(), []
-        async for _, first, count, data in peer.pull([self.item]):
-            positions = self.item.positions[first : first + count]
-            if len(data) <= self._at_once:
-                self._place(positions, data)
-            else:
-                copies.append(loop.run_in_executor(self._pool, self._place, positions, data))
-        await asyncio.gather(*copies)
+        """Pull a batch as a daemon does: messages are put into place while others arrive."""
+        step = max(1, PULL_BYTES // self._row_bytes)
+        await asyncio.gather(*(self._pull(peer, slice(at, at + step)) for at in range(0, len(self.item.rows), step)))
+
+    async def _pull(self, peer: Peer, at: slice) -> None:
+        positions = self.item.positions[at]
+        data = await peer.pull(FeatureItem(NODE, (TABLE,), self.item.rows[at], positions))
+        if len(data) <= self._at_once:
+            self._place(positions, data)
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._pool, self._place, positions, data)
 
     def _place(self, positions: np.ndarray, data: memoryview) -> None:
         block = np.frombuffer(data, dtype=np.uint8).reshape(len(positions), self._row_bytes)

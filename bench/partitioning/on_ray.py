@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ import psutil
 
 from atta.partition.generate import GenerateOptions, generate
 from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
-from atta_bench.training.on_ray import ray_nodes
 
 MIB, NODES, LOOK_S = 1 << 20, 3, 0.1
 KINDS = ("anonymous", "resident")
@@ -80,6 +80,24 @@ def _memory(pid: int) -> tuple[int, int]:
     values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     found = [int(values.get(name, "0 kB").split()[0]) << 10 for name in ("VmRSS", "RssAnon")]
     return found[0], found[1]
+
+
+@contextmanager
+def ray_nodes(count: int, cpus: int) -> Iterator[Any]:
+    """Ray as on ``count`` machines with so many cores each. Yields its ``Cluster``."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, "include_dashboard": False})
+    try:
+        for _ in range(count - 1):
+            cluster.add_node(num_cpus=cpus)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, namespace="atta", log_to_driver=False, logging_level="error")
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def words_of(source: Path, target: Path, given: Namespace, *more: str) -> list[str]:

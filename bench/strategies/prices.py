@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from atta.train.planning.value import PriceList, value_of
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 from atta_bench.strategies.figures import Figures
 
 __all__ = ["read_prices", "values"]

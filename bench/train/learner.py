@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from atta.observe.machine.heap import keep_freed
+from atta.observe.machine.memory import keep_freed
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
 from atta.train.steps.step import timed_step
 from atta.train.steps.timing import Stopwatch

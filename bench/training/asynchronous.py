@@ -2,13 +2,11 @@
 
     python -m bench.training.asynchronous --straggler --seeds 5 --keep DIR     # async-straggler
     python -m bench.training.asynchronous --dorylus --seeds 3 --keep DIR       # async-dorylus, async-value
-    python -m bench.training.asynchronous --restart                            # async-restart
 
 Every figure comes from ``atta bench strategies``: hosts are network namespaces (root), each with a daemon, a launcher
 and a trainer. ``--straggler`` compares digest and digest-async on 4 hosts while one trainer is stopped for 8 to 10 times
 the time of an epoch in each of its epochs. ``--dorylus`` compares its modes on 2 hosts whose workers have links of 20
-Mbit/s and messages that take 5 to 50 ms more. ``--restart`` measures the time until a trainer of digest-async that was
-killed trains again. With ``--keep`` a comparison goes on where it was cut off.
+Mbit/s and messages that take 5 to 50 ms more. With ``--keep`` a comparison goes on where it was cut off.
 """
 
 from __future__ import annotations
@@ -16,21 +14,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import atta
 from atta.partition.generate import GenerateOptions
 from atta_bench.commands.variants import VARIANT
 from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
 from atta_bench.strategies import StopPattern, StrategiesBench
-from atta_bench.train.straggler import trainer_process
 from atta_bench.training.dorylus import measure_dorylus
 from atta_bench.training.graphs import SPLITS, partitioned
 from atta_bench.training.rounds import Round, measured, median, quotients, verdict, verdict_rows
@@ -58,9 +50,6 @@ TUNING_SEED = 100
 SIDES = ("digest", "digest-async")
 MOST_TIME, MOST_SLOWER, MOST_POINTS = 0.6, 1.1, 1.0
 
-# -- a killed trainer --------------------------------------------------------------------------------------------------
-KILLS, DELAY, MOST_S = 6, 2, 120.0
-
 
 def main() -> None:
     """Measure what is asked for, and write its records."""
@@ -69,7 +58,6 @@ def main() -> None:
     parser.add_argument(
         "--dorylus", action="store_true", help="the modes of dorylus with slow workers, and their value"
     )
-    parser.add_argument("--restart", action="store_true", help="a trainer of digest-async that is killed, 5 times")
     parser.add_argument("--only-tune", action="store_true", help="end when learning rates are chosen")
     parser.add_argument(
         "--random",
@@ -89,17 +77,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="graphs are kept here")
     parser.add_argument("--keep", type=Path, help="keep rounds here, and make only those that are missing")
     arguments = parser.parse_args()
-    if [arguments.straggler, arguments.dorylus, arguments.restart].count(True) != 1:
-        parser.error("give --straggler, --dorylus or --restart")
+    if arguments.straggler == arguments.dorylus:
+        parser.error("give --straggler or --dorylus")
     if arguments.random and arguments.skewed:
         parser.error("give --random or --skewed: random parts have all classes")
     arguments.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         kept = arguments.keep or Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
-        if arguments.restart:
-            measure_restart(arguments, command(parser, arguments))
-        elif arguments.straggler:
+        if arguments.straggler:
             measure_straggler(arguments, kept, command(parser, arguments))
         else:
             measure_dorylus(arguments, kept, command(parser, arguments))
@@ -229,60 +215,6 @@ def measure_straggler(arguments: argparse.Namespace, kept: Path, typed: str) -> 
         ),
     ]
     write(arguments.out / f"{name}.json", found, lines)
-
-
-# -- a killed trainer --------------------------------------------------------------------------------------------------
-
-
-def measure_restart(arguments: argparse.Namespace, typed: str) -> None:
-    """Kill a trainer again and again, and write how long it takes until its gradients count again."""
-    data = partitioned("sbm", SBM, None, arguments.work, 2)
-    options = f"--strategy digest-async:max-delay={DELAY},max-updates=1000000000,restarts={2 * KILLS} " \
-        f"--trainers 2 --trainers-per-server 1 --model gcn --layers {LAYERS} --hidden {HIDDEN} --device cpu --threads 1 " \
-        "--quiet"  # fmt: skip
-    with atta.local(data, threads=1) as cluster:
-        words = [sys.executable, "-m", "atta.cli.main", "train", "--cluster", str(cluster.cluster_file)]
-        job = subprocess.Popen([*words, *options.split()])
-
-        def gradients() -> int:
-            return int(cluster.stats()[0]["weights_gradients"])
-
-        def until(wanted: int) -> None:
-            end = time.monotonic() + MOST_S
-            while gradients() < wanted:
-                if time.monotonic() > end or job.poll() is not None:
-                    raise SystemExit(f"{gradients()} gradients, not {wanted}: the job has stopped")
-                time.sleep(0.01)
-
-        try:
-            seconds = []
-            for kill in range(1 + KILLS):
-                until(gradients() + 50)
-                if kill == KILLS:
-                    break
-                trainer = trainer_process([job.pid], (kill + 1) % 2)
-                assert trainer is not None, "its gradients count"
-                trainer.kill()
-                killed, before = time.monotonic(), gradients()
-                until(before + 3 * DELAY + 3)  # the other trainer alone makes fewer
-                seconds.append(time.monotonic() - killed)
-                print(f"kill {kill}: {seconds[-1]:.2f} s", flush=True)
-        finally:
-            job.send_signal(signal.SIGINT)
-            job.wait(60)
-    found = document("async-restart", command=typed, seconds=seconds)
-    lines = [
-        *head("Time until a killed trainer trains again", found),
-        f"digest-async, GCN on an SBM of {SBM.nodes:,} vertices, 2 trainers and 2 daemons on one machine, `max-delay={DELAY}`. The",
-        f"second and the first trainer are killed in turn (SIGKILL), {KILLS} times in all. The clock runs from the kill until the",
-        "daemon has more gradients than the other trainer may make alone.",
-        "",
-        *rows_of(
-            ("kills", "seconds: median", "least", "most"),
-            (KILLS, *(f"{of(seconds):.2f}" for of in (statistics.median, min, max))),
-        ),
-    ]
-    write(arguments.out / "async-restart.json", found, lines)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from atta.partition import partition_graph
-from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 
-__all__ = ["COLUMNS", "SPLITS", "halo_rows", "partitioned", "projected"]
+__all__ = ["COLUMNS", "SPLITS", "partitioned", "projected"]
 
 COLUMNS = 128
 """Columns that wide features of real graphs are projected to."""
@@ -101,11 +100,3 @@ def _features(source: Path) -> Array:
     dense: Array = x.toarray()
     normalized: Array = dense / np.maximum(np.abs(dense).sum(1, keepdims=True), 1e-12)
     return normalized
-
-
-def halo_rows(dataset: Path) -> tuple[int, int]:
-    """Number of vertices, and of HALO rows of all partitions, which are the rows that readers need of others."""
-    opened = Dataset.open(dataset, verify=False)
-    node_type = opened.schema.node_types[0]
-    parts = [opened.part(part) for part in range(opened.num_parts)]
-    return sum(part.num_core(node_type) for part in parts), sum(len(part.halo(node_type)) for part in parts)

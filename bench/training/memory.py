@@ -97,7 +97,7 @@ def trainer(task: dict[str, Any], rank: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from atta.observe.machine.heap import keep_freed
+    from atta.observe.machine.memory import keep_freed
     from atta.train import TrainConfig
     from atta.train.steps.timing import peak_memory
     from atta.train.strategies import STRATEGIES

@@ -38,7 +38,7 @@ class TrainerPool:
     def __init__(self, count: int) -> None:
         import torch_geometric  # noqa: F401 - trainers inherit what is imported here
 
-        import atta.train.cooperative.across.trainer  # noqa: F401
+        import atta.train.exchange.trainer  # noqa: F401
 
         self.count = count
         self._folder = tempfile.TemporaryDirectory(prefix="atta-pool-")
@@ -90,7 +90,7 @@ def _serve(rank: int, count: int, end: Connection) -> None:
     """A trainer: trains what arrives, until the pool ends."""
     import torch
 
-    from atta.observe.machine.heap import keep_freed
+    from atta.observe.machine.memory import keep_freed
 
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     keep_freed()

@@ -4,9 +4,8 @@
 
 8 trainers, a server each, live as long as the comparison, and the daemons as long as their graph. Every run is what
 ``atta train`` does, with a GCN of width 64 and Adam at 0.01. ``--only`` names variants: those of the gates by default,
-``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--bytes`` measures instead what
-trainers send, against closed formulas; ``--sat`` how good predicted rows are. Writes stale-accuracy, stale-bytes or
-stale-sat, .json and .md.
+``all`` for all of them. With ``--keep`` a comparison goes on where it was cut off. ``--sat`` measures
+instead how good predicted rows are. Writes stale-accuracy or stale-sat, .json and .md.
 """
 
 from __future__ import annotations
@@ -29,16 +28,12 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
 from atta_bench.record import ROOT, command, document, head, parser_of, rows_of, write
-from atta_bench.training.graphs import SPLITS, halo_rows, partitioned
-from atta_bench.training.payload import Shape, expected_bytes
+from atta_bench.training.graphs import SPLITS, partitioned
 from atta_bench.training.pool import TrainerPool
 
 PARTS, HIDDEN, EVAL_EVERY = 8, 64, 10
 REAL_GRAPHS = ("amazon_computers", "coauthor_cs")
 SBM = GenerateOptions(nodes=10_000, edges=200_000, features=32, classes=20, inter=0.45, signal=0.6, **SPLITS)
-# 602-256-41 is the shape of Reddit in the papers, on a graph that is small enough for 8 copies of all its rows.
-WIDE_SBM = GenerateOptions(nodes=2_000, edges=20_000, features=602, classes=41, inter=0.6, signal=0.5, **SPLITS)
-WIDE_HIDDEN, WIDE_LAYERS, WIDE_EPOCHS, WIDE_WARMUP = 256, 2, 24, 6
 
 Settings = Mapping[str, Any]
 SLOW = 0.003
@@ -67,18 +62,6 @@ PREDICTING = ("digest-10", "sat", "sat-linear")
 SETTLED = 15
 """Synchronisations after which predictions are judged."""
 MOST_RATIO = 0.9
-
-WIDE_VARIANTS: dict[str, Settings] = {
-    "CAGNET": {"strategy": "exchange", "rows": "all", "send_features": True},
-    "CAGNET, features kept": {"strategy": "exchange", "rows": "all"},
-    "HALO rows": {"strategy": "exchange"},
-    "SANCUS E1": {"strategy": "sancus", "eps": 1.0, "rows": "all", "warmup": WIDE_WARMUP},
-    "SANCUS E3": {"strategy": "sancus", "eps": 3.0, "rows": "all", "warmup": WIDE_WARMUP},
-    "SANCUS E1, HALO rows": {"strategy": "sancus", "eps": 1.0, "warmup": WIDE_WARMUP},
-    "PipeGCN": {"strategy": "pipegcn"},
-    "DIGEST N=10": {"strategy": "digest", "sync_every": 10},
-    "dropped edges": {"strategy": "full", "eas": (0, 1), "eval": "exact"},
-}
 
 
 @dataclass(frozen=True)
@@ -115,7 +98,6 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(GATED), help="variants, or all")
     parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
     parser.add_argument("--kept-only", action="store_true", help="measure nothing: record what is in --keep")
-    parser.add_argument("--bytes", action="store_true", help="measure payload instead")
     parser.add_argument("--sat", action="store_true", help="compare predicted and stale rows instead")
     arguments = parser.parse_args()
     if arguments.kept_only:
@@ -127,9 +109,6 @@ def main() -> None:
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
-        if arguments.bytes:
-            record_bytes(measured_bytes(pool, arguments.work), command(parser, arguments), arguments.out)
-            return
         if arguments.sat:
             arguments.only = ",".join(PREDICTING)
         cells = measured(pool, arguments, arguments.keep or Path(folder))
@@ -372,54 +351,6 @@ def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out
         *rows_of(("graph", "layers", "variant", "test in percent", "less digest", "ms per epoch"), *tests),
     ]
     write(out / "stale-sat.json", document_, lines)
-
-
-# -- payload -----------------------------------------------------------------------------------------------------------
-
-
-def measured_bytes(pool: TrainerPool, work: Path) -> list[dict[str, Any]]:
-    """Payload of each variant beside its formula."""
-    import atta
-
-    data = partitioned("sbm", WIDE_SBM, None, work, PARTS)
-    vertices, halo = halo_rows(data)
-    widths = (WIDE_SBM.features, *[WIDE_HIDDEN] * (WIDE_LAYERS - 1))
-    shape = Shape(vertices, halo, PARTS, widths, WIDE_EPOCHS)
-    found = []
-    with atta.local(data, threads=1, log_level="error") as cluster:
-        for name, settings in available(WIDE_VARIANTS).items():
-            config = config_of(settings, layers=WIDE_LAYERS, hidden=WIDE_HIDDEN, epochs=WIDE_EPOCHS, seed=0)
-            sent = summary(pool.fit(config, cluster.addresses))["payload_bytes"]
-            expected = expected_bytes(shape, settings)
-            found.append({"variant": name, "sent": sent, "expected": expected, "shape": dataclasses.asdict(shape)})
-            print(f"{name}: {sent:,.0f} bytes, expected {expected:,}", flush=True)
-    return found
-
-
-def record_bytes(found: list[dict[str, Any]], typed: str, out: Path) -> None:
-    """Write stale-bytes.json and stale-bytes.md."""
-    shape = Shape(**found[0]["shape"])
-    written = document("stale-bytes", command=typed, results=found)
-    reads = shape.vertices * (shape.parts - 1)
-    lines = [
-        *head("Payload with stale rows", written),
-        f"Bytes of rows and gradients that {shape.parts} trainers, each a server, sent in {shape.epochs} epochs. GCN",
-        f"{WIDE_SBM.features}-{WIDE_HIDDEN}-{WIDE_SBM.classes}, {shape.vertices:,} vertices, {shape.halo:,} HALO rows,",
-        f"warm-up of {WIDE_WARMUP} epochs. Floats: per vertex, epoch and other trainer.",
-        "",
-        *rows_of(
-            ("variant", "bytes sent", "formula", "equal to the byte", "floats"),
-            *(
-                (
-                    *(row["variant"], f"{row['sent']:,.0f}", f"{row['expected']:,}"),
-                    "yes" if row["sent"] == row["expected"] else "**no**",
-                    f"{row['sent'] / reads / shape.epochs / 4:,.1f}",
-                )
-                for row in found
-            ),
-        ),
-    ]
-    write(out / "stale-bytes.json", written, lines)
 
 
 if __name__ == "__main__":

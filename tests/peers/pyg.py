@@ -1,6 +1,6 @@
 """Stands in for PyG's loaders while PyG's own tests run: each gives the batches of Atta's loader over the same graph.
 
-What a loader is given is passed on. ``docs/from-pyg.md`` names all that has another name or another form.
+What a loader is given is passed on. ``docs/guide/from-pyg.md`` names all that has another name or another form.
 """
 
 from __future__ import annotations

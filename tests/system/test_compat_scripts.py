@@ -1,4 +1,4 @@
-"""The script of docs/from-distdgl.md on Atta and, with its import line changed, on DGL; the example with two trainers."""
+"""The script of docs/guide/from-distdgl.md on Atta and, with its import line changed, on DGL; the example with two trainers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(cwd: Path, *command: str, **environment: str) -> str:
 @pytest.mark.slow
 def test_one_script_runs_on_both_and_learns_as_well(tmp_path: Path) -> None:
     config = plain(tmp_path / "toy", parts=1).config
-    text = (ROOT / "docs/from-distdgl.md").read_text()
+    text = (ROOT / "docs/guide/from-distdgl.md").read_text()
     script = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
     script = script.replace('"ip_config.txt"', "None", 1)  # both without daemons of their own
     assert len(IMPORT.findall(script)) == 1

@@ -1,4 +1,4 @@
-"""The guides of ``docs/contributing``: each diff applies to the sources, and what it adds works."""
+"""The sections of ``docs/internals/adding.md``: each diff applies to the sources, and what it adds works."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ import atta
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
-from atta_bench.durable import durable
 from tests.addresses import held_addresses
+from tests.durable import durable
 from tests.system.conftest import SmallGraph
 from tests.system.running import Running, daemons
 

@@ -13,7 +13,7 @@ import atta
 from atta.client.tables import lending, pulls
 from atta.kvstore.initial import Normal
 from atta.kvstore.spec import MutableSpec
-from atta_bench.durable import durable
+from tests.durable import durable
 from tests.system.conftest import SmallGraph
 
 ROWS, COLUMNS = 2000, 50

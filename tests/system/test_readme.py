@@ -1,4 +1,4 @@
-"""The commands of the README that take minutes, or files and machines of one's own: ``test_documents`` leaves them out.
+"""Commands of README and quick start that take minutes, or files and machines of one's own.
 
 They run as they stand, with smaller figures where it says so, on stand-ins for the files that they name.
 """
@@ -25,7 +25,12 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-FRAGMENTS = [block.text for block in command_blocks(ROOT / "README.md") if block.mark == "fragment"]
+FRAGMENTS = [
+    block.text
+    for page in ("README.md", "docs/guide/quickstart.md")
+    for block in command_blocks(ROOT / page)
+    if block.mark == "fragment"
+]
 SMALLER = {
     "train": "--epochs 1 --hidden 8 --device cpu",
     "plan": "--probe 1s",
@@ -73,7 +78,7 @@ def test_make_commands(tree: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """An own data set in ``cora``, and a dataset of two partitions under the name that the README uses."""
+    """An own data set in ``cora``, and a dataset of two partitions under the name that the quick start uses."""
     rng = np.random.default_rng(3)
     (tmp_path / "cora").mkdir()
     np.savez(tmp_path / "cora/graph.npz", edge_index=rng.integers(0, 300, (2, 1000)))
@@ -104,7 +109,7 @@ def test_commands_with_files_and_machines_of_ones_own(home: Path, machine: tuple
     (home / "cluster.toml").write_text("\n".join(entries))
     said, daemons = {}, []
     try:
-        for line in FRAGMENTS[1].splitlines():
+        for line in FRAGMENTS[-1].splitlines():
             words = shlex.split(line, comments=True)
             name = words[1]
             words += shlex.split(SMALLER.get(name, ""))

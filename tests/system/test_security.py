@@ -210,8 +210,8 @@ def test_a_caller_without_the_role_stops_nothing_and_reads_one_line(guarded: Gua
 
 
 def commands_by_role() -> dict[str, set[str]]:
-    """The table in docs/security.md: the roles of which a command needs one."""
-    text = (Path(__file__).parents[2] / "docs/security.md").read_text()
+    """The table in docs/guide/security.md: the roles of which a command needs one."""
+    text = (Path(__file__).parents[2] / "docs/guide/security.md").read_text()
     rows = re.findall(r"^\| (`atta .*?`) \| (`.*?`) \|$", text, re.MULTILINE)
     return {name: set(re.findall(r"`(.+?)`", roles)) for names, roles in rows for name in re.findall(r"`(.+?)`", names)}
 

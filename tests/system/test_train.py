@@ -187,7 +187,7 @@ def test_a_graph_without_training_vertices(config: TrainConfig, tmp_path: Path) 
 def test_the_documented_script_runs_as_it_stands(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    document = (Path(__file__).parents[2] / "docs/guide/training.md").read_text()
     script = document.split("## Your own script")[1].split("```python\n")[1].split("```")[0]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "demo-2p").symlink_to(dataset)

@@ -67,3 +67,16 @@ def test_what_counts(size: Any, tmp_path: Path) -> None:
     assert (found.files, found.folders) == (2, 2)
     assert (found.median_function, found.long_function) == (4, 7)
     assert (found.largest_lines, found.largest_file) == (19, "platform/atta/a.py")
+
+
+GENERATED = {"exact-layers.md"}
+"""Pages of the documents that a program writes. They count as pages, and not by their words."""
+
+
+def test_the_documents_stay_short() -> None:
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    written = [page for page in (ROOT / "README.md", *pages) if page.name not in GENERATED]
+    words = {page.name: len(page.read_text().split()) for page in written}
+    assert len(pages) <= 45
+    assert sum(words.values()) <= 50_000, f"the longest: {max(words, key=words.__getitem__)}"
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError
 
-__all__ = ["SchedulerConfig", "link_threads"]
-
-_MOST_LINK_THREADS = 8
+__all__ = ["SchedulerConfig"]
+MOST_THREADS = 8
 """Most threads that serve links. One moves about as many bytes as a fast network."""
 
 
@@ -98,4 +97,4 @@ class SchedulerConfig:
 
 def link_threads(threads: int) -> int:
     """Number of native threads that serve the links of a daemon with so many worker threads."""
-    return min(_MOST_LINK_THREADS, max(1, threads // 2))
+    return min(MOST_THREADS, max(1, threads // 2))

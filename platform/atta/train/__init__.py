@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from atta.train.config import TrainConfig
     from atta.train.launching.launch import fit
     from atta.train.launching.nodes import Nodes
-    from atta.train.reports.epochs import EpochReport
-    from atta.train.reports.run import TrainReport
+    from atta.train.reports.epochs import EpochReport, TrainReport
 
 __all__ = ["EpochReport", "Nodes", "TrainConfig", "TrainReport", "fit"]
 
@@ -29,7 +28,7 @@ _HOMES = {
     "EpochReport": "atta.train.reports.epochs",
     "Nodes": "atta.train.launching.nodes",
     "TrainConfig": "atta.train.config",
-    "TrainReport": "atta.train.reports.run",
+    "TrainReport": "atta.train.reports.epochs",
     "fit": "atta.train.launching.launch",
 }
 

@@ -1,4 +1,4 @@
-"""docs/exact-layers.md says what bench/exact_layers.py finds now, and names every layer."""
+"""docs/reference/exact-layers.md says what bench/exact_layers.py finds now, and names every layer."""
 
 from __future__ import annotations
 

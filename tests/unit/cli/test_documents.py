@@ -21,7 +21,6 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 WRAPPED = [*DOCUMENTS, ROOT / "bench/README.md"]
 SOURCE_ROOTS = (ROOT, ROOT / "platform", ROOT / "platform/atta")
 """The folders from which documents give the paths of sources."""
-EARLIER = {"001-one-wheel-four-folders.md"}  # it names files that are not there
 
 NO_MODULES = ("atta.v1", "atta.operators", "atta._native")
 """Services of gRPC, a group of entry points, and modules built from C++: they have no Python file."""
@@ -93,10 +92,10 @@ def test_lines_have_at_most_120_characters(path: Path) -> None:
     assert [line for line in path.read_text().splitlines() if len(line) > 120] == []
 
 
-@pytest.mark.parametrize("path", [p for p in WRAPPED if p.name not in EARLIER], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", WRAPPED, ids=lambda p: p.name)
 def test_files_that_documents_name_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|proto|sh))\b", path.read_text()))
-    diffs = [diff.read_text() for diff in path.parent.glob("*.diff")]
+    diffs = [diff.read_text() for diff in path.with_suffix("").glob("*.diff")]
     named -= {name for diff in diffs for name in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)}  # added by guides
     missing = [
         name for name in sorted(named) if not any((root / name).exists() for root in (*SOURCE_ROOTS, path.parent))
@@ -105,13 +104,13 @@ def test_files_that_documents_name_exist(path: Path) -> None:
 
 
 def test_the_table_of_layers_is_that_of_the_test() -> None:
-    rows = re.findall(r"^\| (\d+) \| (.+?) \|", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|", (ROOT / "docs/internals/architecture.md").read_text(), re.MULTILINE)
     assert [(int(number), *re.findall(r"`(.+?)`", packages)) for number, packages in rows] == [
         (number, *packages) for number, packages in enumerate(LAYERS)
     ]
 
 
-@pytest.mark.parametrize("path", [p for p in WRAPPED if p.name not in EARLIER], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", WRAPPED, ids=lambda p: p.name)
 def test_modules_that_documents_name_exist(path: Path) -> None:
     named = set(re.findall(r"`(?:python -m )?(atta(?:\.\w+)+)", path.read_text()))
     unknown = [name for name in sorted(named) if not name.startswith(NO_MODULES) and not _exists(name)]

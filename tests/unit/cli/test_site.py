@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import atta
+from atta.cli.main import cli
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -27,22 +28,24 @@ def conf() -> Any:
 
 
 def test_every_public_name_has_one_entry_in_the_reference() -> None:
-    assert sorted(ENTRY.findall((DOCS / "api.md").read_text())) == sorted(atta.__all__)
+    assert sorted(ENTRY.findall((DOCS / "reference/api.md").read_text())) == sorted(atta.__all__)
 
 
-def test_every_page_is_in_a_table_of_contents(conf: Any) -> None:
-    reached = set(re.findall(r"^[\w/-]+$", conf.contents((DOCS / "index.md").read_text()), re.MULTILINE))
-    for folder in ("decisions", "contributing"):
-        assert f"{folder}/index" in reached
-        pages = re.findall(r"^[\w-]+$", conf.of_folder(folder), re.MULTILINE)
-        reached |= {f"{folder}/{page}" for page in pages}
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = re.findall(r"^(?:guide|reference|internals)/[\w/-]+$", (DOCS / "index.md").read_text(), re.MULTILINE)
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
-    assert reached == pages - {"index"}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages - {"index"}
 
 
-def test_the_list_of_decisions_has_all_of_them() -> None:
-    listed = re.findall(r"\]\(([\w.-]+)\)", (DOCS / "decisions/index.md").read_text())
-    assert listed == sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
+def test_the_options_of_every_command_are_in_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    text = importlib.import_module("commands").reference(cli)
+    headings = re.findall(r"^## (atta .+)$", text, re.MULTILINE)
+    assert {"atta train", "atta serve", "atta tables save", "atta bench loader"} <= set(headings)
+    train = text.split("## atta train\n")[1].split("\n## ")[0]
+    assert "- `--trainers" in train
+    assert "\n```text\natta train --data data/demo-2p" in train
 
 
 def test_docstrings_become_restructured_text(conf: Any) -> None:
@@ -57,9 +60,9 @@ def test_docstrings_become_restructured_text(conf: Any) -> None:
     ("page", "text", "expected"),
     [
         ("index", "see [bench](../bench/README.md#a).", "see bench (`bench/README.md`)."),
-        ("contributing/index", "[x](../../CONTRIBUTING.md)", "x (`CONTRIBUTING.md`)"),
-        ("contributing/index", "[x](../glossary.md)", "[x](../glossary.md)"),
-        ("index", "[x](glossary.md#a), [y](https://a/../b)", "[x](glossary.md#a), [y](https://a/../b)"),
+        ("internals/adding", "[x](../../CONTRIBUTING.md)", "x (`CONTRIBUTING.md`)"),
+        ("internals/adding", "[x](../reference/api.md)", "[x](../reference/api.md)"),
+        ("index", "[x](guide/ray.md#a), [y](https://a/../b)", "[x](guide/ray.md#a), [y](https://a/../b)"),
     ],
 )
 def test_links_that_leave_the_site_become_names(conf: Any, page: str, text: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Every cell of the table in ``docs/importing.md``: imported parts are found again, and the rest is refused by name."""
+"""Every cell of the table in ``docs/guide/importing.md``: imported parts are found again, and the rest is refused by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atta.partition.importers import IMPORTERS, import_graph
 from tests.unit.partition import carried as c
 
 ETYPE = "node__to__node"
-PAGE = Path(__file__).parents[3] / "docs/importing.md"
+PAGE = Path(__file__).parents[3] / "docs/guide/importing.md"
 
 
 def document() -> tuple[list[str], dict[str, list[str]]]:

@@ -1,16 +1,17 @@
-"""Figures of an epoch, the phases of its time, and the best epoch."""
+"""Figures of epochs and of a whole run: what trainers report, and what ``fit`` returns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from atta.errors import NonFiniteError
-from atta.train.reports.rows import RowReport
-
-__all__ = ["ACCURACY", "PHASES", "SERVER_PHASES", "EpochReport", "Watched", "best_epoch", "stalled"]
+from atta.observe.versions import machine, versions
+from atta.train.config import TrainConfig
+from atta.train.reports.loggers import RowReport
+from atta.train.tasks.watching import watched_by
 
 PHASES = ("sample", "fetch", "wait", "copy", "compute", "sync")
 """Phases of strategies with mini-batches, in seconds per epoch, mean over trainers.
@@ -154,3 +155,62 @@ def stalled(epochs: Iterable[EpochReport], patience: int, watched: Watched = ACC
     evaluated = [e for e in epochs if e.metric(watched.metric) is not None]
     best = best_epoch(evaluated, watched)
     return best is not None and len(evaluated) - 1 - evaluated.index(best) >= patience
+
+
+@dataclass
+class TrainReport:
+    """A whole run.
+
+    Attributes:
+        config: its settings.
+        epochs: figures of each one.
+        restarts: how often trainers were started again, all together or one alone.
+        restarts_by_rank: how often each was started again alone; empty: all start together.
+    """
+
+    config: TrainConfig
+    epochs: list[EpochReport] = field(default_factory=list)
+    restarts: int = 0
+    restarts_by_rank: list[int] = field(default_factory=list)
+
+    @property
+    def best(self) -> EpochReport:
+        """The epoch with the best figure of validation; the last epoch if none was validated."""
+        return best_epoch(self.epochs, self.watched) or self.epochs[-1]
+
+    @property
+    def watched(self) -> Watched:
+        """The figure that decides which epoch is the best."""
+        return watched_by(self.config)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as ``atta train --json`` writes it; None for figures that are not finite, which JSON lacks."""
+        best = self.best
+        return {
+            "schema": 1,
+            "strategy": self.config.strategy,
+            "model": self.config.model,
+            "task": self.config.task,
+            "evaluation": self.config.evaluation,
+            "restarts": self.restarts,
+            "restarts_by_rank": self.restarts_by_rank,
+            "epochs": [_finite(asdict(e)) for e in self.epochs],
+            "best": {
+                "epoch": best.epoch,
+                "val_accuracy": best.val_accuracy,
+                "test_accuracy": best.test_accuracy,
+                "metrics": _finite(best.metrics),
+            },
+            "config": self.config.to_dict(),
+            "machine": machine(),
+            "versions": versions(),
+        }
+
+
+def _finite(value: Any) -> Any:
+    """The value, with None for each infinity and NaN in it."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,1 +1,0 @@
-"""Ways to move rows, and clients that stall."""
