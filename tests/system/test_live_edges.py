@@ -210,8 +210,8 @@ def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.Monkey
     live.cluster.stats()  # the sessions' ends have come before it
     for number in live.served:
         daemon = getattr(live, f"daemon{number}")
-        live.running.run(daemon._versions._look())
-        sources = {(name, kind): source for name, kind, source in daemon._versions._live}
+        live.running.run(daemon.graph.versions._look())
+        sources = {(name, kind): source for name, kind, source in daemon.graph.versions._live}
         assert sources == {("node", "x"): 2, ("node__to__node", "edges"): 3}, "version 1 is let go of"
 
 

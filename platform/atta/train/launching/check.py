@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from atta.train.models.forms import SmallGraph
     from atta.train.reports.exactness import ExactnessReport
 
-__all__ = ["check", "imported_model", "part_to_check"]
-
 FAN_OUTS = (8, 4, 2)
 """Of the vertices that are fetched, hop by hop around each of ``SEEDS``: at most 105 for each."""
 SEEDS = 4

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
 
-__all__ = ["PredictJob", "predict", "predicted_types"]
-
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
 MOST_TARGETS = 1 << 16
