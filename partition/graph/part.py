@@ -5,7 +5,7 @@ edges of a type there are at each vertex of the whole graph, of which a batch se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -363,9 +363,8 @@ class GraphDegrees:
 
     def ordered(self, sources: Array, targets: Array) -> GraphDegrees:
         """The same in another order: the vertex at place i is the one that has been at ``sources[i]`` (``targets[i]``)."""
-        held = {name: getattr(self, name) for name in ("into", *_MAYBE)}
-        found: dict[str, Any] = {name: None if array is None else array[targets] for name, array in held.items()}
-        return replace(self, out=self.out[sources], **found)
+        found = {name: None if (held := getattr(self, name)) is None else held[targets] for name in _MAYBE}
+        return GraphDegrees(self.into[targets], self.out[sources], **found)
 
     @cached_property
     def into_roots(self) -> Array:

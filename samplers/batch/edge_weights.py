@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atta.samplers import kernels
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
-from atta.samplers.dag.plan import EdgeUse
+from atta.samplers.dag.plan import EdgeNorm, EdgeUse, EdgeWeights
 from atta.samplers.methods.base import DrawnEdges
 from atta.samplers.shard import TIMELY, Answer
 
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
 
     from atta.partition.dataset import Dataset
     from atta.partition.graph.part import GraphDegrees
-    from atta.samplers.batch.new_vertices import NewVertices
-    from atta.samplers.batch.vertices import Vertices
+    from atta.samplers.batch.vertices import NewVertices, Vertices
     from atta.samplers.dag.plan import Plan, PlanOp
-
-__all__ = ["FACTOR", "WeighedEdges"]
 
 FACTOR = ""
 """The table of an answer that says what each drawn edge stands for. No table of a user has this name."""

@@ -23,7 +23,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.edge_weights import FACTOR, WeighedEdges
-from atta.samplers.batch.growths import Growths
+from atta.samplers.batch.growths import Growths, Votes, among, rows_of_edges
 from atta.samplers.batch.items import (
     EDGES,
     TIME,
@@ -36,9 +36,7 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.new_vertices import Degree, KeptEdges, KeptRows, NewVertices, TaskRows
-from atta.samplers.batch.uses import Votes, among, rows_of_edges
-from atta.samplers.batch.vertices import CompactorPool
+from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from atta.samplers.batch.layout import BatchArrays
     from atta.samplers.dag.spec import Plan, PlanOp
     from atta.samplers.requests import Program
-
-__all__ = ["NO_SOURCES", "BatchState"]
 
 NO_SOURCES: Mapping[tuple[str, str], int] = {}
 """All rows and edges are the dataset's own."""

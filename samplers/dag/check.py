@@ -12,11 +12,18 @@ from collections.abc import Mapping
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
-from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.plan import (
+    DEFAULT_LIMITS,
+    EdgeNorm,
+    EdgeUse,
+    EdgeWeights,
+    Kind,
+    Plan,
+    PlanOp,
+    SchemaLike,
+    SpecLimits,
+)
 from atta.samplers.dag.resolve import resolve
-
-__all__ = ["SPEC_VERSION", "check_spec"]
 
 SPEC_VERSION = 1
 """The version of specifications that every daemon understands, and the one that may use all fields."""

@@ -21,8 +21,8 @@ from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, layout_of
 from atta.samplers.batch.state import BatchState
 from atta.samplers.batch.vertices import CompactorPool
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
 from atta.samplers.dag.instance import DagInstance
+from atta.samplers.dag.plan import EdgeNorm, EdgeWeights
 from atta.samplers.dag.spec import Hops, Plan, check_spec, neighbor_spec
 from atta.samplers.methods import Method
 from tests.unit.placement.harness import Placed, Typed

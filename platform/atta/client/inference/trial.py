@@ -22,8 +22,6 @@ from atta.client.inference.block import Floats, Layer, LayerBlock, in_degrees, w
 from atta.errors import ConfigError
 from atta.partition.schema import TableSpec
 
-__all__ = ["CANNOT", "LayerFault", "LayerVerdict", "largest_difference", "layer_widths", "tried"]
-
 CANNOT = (
     RuntimeError,
     ValueError,

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from atta.samplers.arguments import did_you_mean
 
-__all__ = ["ignore_torch_options", "level_outside"]
-
 _WHY = {
     "num_workers": "the daemons sample ahead, there are no worker processes",
     "persistent_workers": "there are no worker processes",

@@ -21,8 +21,6 @@ from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.spec import link_spec
 
-__all__ = ["LinkNeighborLoader", "NegativeSampling", "reverse_type_of"]
-
 _MODES = ("binary", "triplet")
 
 

@@ -20,25 +20,16 @@ from atta.client.loaders.seeds import (
     node_seeds,
     numbered,
     tables_by_type,
+    typed,
     typed_seeds,
 )
 from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import flag, integers, names
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
-from atta.samplers.dag.spec import Hops, neighbor_spec
+from atta.samplers.dag.plan import EdgeNorm, EdgeWeights
+from atta.samplers.dag.spec import Hops, budget_spec, neighbor_spec
 from atta.samplers.methods import Method
-
-__all__ = [
-    "NeighborLoader",
-    "edge_tables_by_type",
-    "edge_weights_of",
-    "hops_of",
-    "subgraph_of",
-    "vertex_ids",
-    "vertices_alone",
-]
 
 _TOGETHER = 1 << 14
 """Vertices per batch where they come without edges."""
@@ -289,3 +280,42 @@ def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
     for batch in vertices_alone(cluster, node_type, None) if len(out) else ():
         out[batch.input_id] = batch.n_id(node_type)
     return out
+
+
+class HGTLoader(DagLoader):
+    """Batches by HGT's budgets (Hu et al., WWW 2020), with the arguments and the rule of PyG's ``HGTLoader``.
+
+    Every vertex that joins shares a vote among its in-neighbours of each edge type, 50 of them at most. In each hop some
+    vertices of every type join, drawn by the squares of their votes. A batch has the edges among its vertices, at most 50
+    per vertex and edge type.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        num_samples: Sequence[int] | Mapping[str, Sequence[int]],
+        input_nodes: InputNodes = "train",
+        *,
+        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
+        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
+        **options: Any,
+    ) -> None:
+        """Describe the batches; nothing is sent before the first iteration, unless string ids are looked up.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            num_samples: vertices that join in each hop: for every node type, or by node type. Fewer join if there are no
+                more neighbours.
+            input_nodes, tables, edge_tables: as for ``NeighborLoader``.
+            **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
+
+        Raises:
+            ConfigError: an argument is out of range; UnknownNameError: a type, table or split does not exist.
+        """
+        schema = cluster.schema
+        seed_type = typed(schema, input_nodes).node_type
+        wanted = tables_by_type(tables, [seed_type])
+        rows = edge_tables_by_type(schema, edge_tables)
+        dag = budget_spec(schema, num_samples, seed_type=seed_type, tables=wanted, edge_tables=rows)
+        super().__init__(cluster, dag, input_nodes=node_seeds(schema, numbered(cluster.ids, input_nodes)), **options)
+        self._origin = dataclasses.replace(self._origin, tables=wanted)

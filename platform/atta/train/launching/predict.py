@@ -16,12 +16,19 @@ from numpy.typing import ArrayLike
 
 import atta
 from atta.client.inference.files import FORMATS, FileSink, described
-from atta.client.inference.plan import share_count
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
 from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
-from atta.client.inference.task import INNER_PRODUCTS, InferenceTask, PairScore, TopTargets, feature_width, target_count
+from atta.client.inference.task import (
+    INNER_PRODUCTS,
+    InferenceTask,
+    PairScore,
+    TopTargets,
+    feature_width,
+    share_count,
+    target_count,
+)
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError

@@ -27,8 +27,6 @@ from atta.train.models.forms import (
 from atta.train.models.remedies import BIAS_REMEDIES, Remedy, remedies_for, unbiased, weighted
 from atta.train.reports.exactness import FORMS, ExactnessReport, Finding
 
-__all__ = ["check_on"]
-
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """At most this share of the largest value counts as equal."""
 DEEPEST = 24

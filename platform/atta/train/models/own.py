@@ -19,8 +19,6 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
 from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, is_stock_gcn, pair_rows, sums_rows
 
-__all__ = ["own_layers"]
-
 MOST_HOPS = 4
 """How far a layer may read."""
 _FINAL = ("random", "reverse", "order", "others")

@@ -21,8 +21,7 @@ from atta.errors import AttaError, ConfigError, DataError
 from atta.train.checkpoint import PartialEpoch, RunPlace, random_state, set_random_state
 from atta.train.launching.check import part_to_check
 from atta.train.loop import EpochLoop
-from atta.train.models import SampledModel, build_model
-from atta.train.models.compiled import compile_in_place
+from atta.train.models import SampledModel, build_model, compile_in_place
 from atta.train.models.exactness import check_on
 from atta.train.models.remedies import weighted
 from atta.train.reports.epochs import PHASES, EpochReport
