@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def test_a_daemon_says_when_its_own_certificate_ends(
     days: int, told: str, authority: Authority, small_graph: SmallGraph, tmp_path: Path
 ) -> None:
     name = f"own{days}"
-    make_certificate(authority.folder, name, roles=("peer",), hosts=("127.0.0.1",), days=days)
+    begins = datetime.now(UTC) - timedelta(days=2)
+    make_certificate(authority.folder, name, roles=("peer",), hosts=("127.0.0.1",), days=days + 2, begins=begins)
     own = authority.certificate(name)
     with daemon(small_graph.dataset(1, "random"), own, tmp_path / "log") as address:
         eventually(lambda: told in (tmp_path / "log").read_text())
