@@ -226,8 +226,7 @@ def timelines() -> list[Timeline]:
             if decisions.publishes(epoch, "forward", 0, last):
                 published.append(epoch)
             rule = decisions.reads(epoch, "forward")
-            there = [0, *(version for version in published if not rule.committed or version < epoch or epoch == 1)]
-            versions.append(max(version for version in there if version <= rule.newest))
+            versions.append(max(version for version in (0, *published) if version <= rule.newest))
         found.append(Timeline(name, tuple(published), tuple(versions)))
     return found
 
