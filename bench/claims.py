@@ -28,7 +28,7 @@ from atta.observe.versions import machine, versions
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
-from atta.train.stale.codecs.polyline import polyline_bytes
+from atta.train.exchange.history import polyline_bytes
 from atta_bench.record import rows_of
 
 __all__ = ["CLAIMS", "Claim", "Shown", "shown"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atta.partition.dataset import CSC, Dataset, Part
 from atta.partition.graph import Graph, GraphWriter
-from atta.partition.parts.book import PartitionBook
+from atta.partition.graph.part import PartitionBook
 from atta.partition.schema import Schema, TableSpec
 
 if TYPE_CHECKING:

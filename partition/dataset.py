@@ -1,9 +1,5 @@
 """The partitioned dataset, opened read-only: the schema, the partition book, ids and the parts of one machine.
-
-``docs/architecture.md`` describes the layout on disk, and ``writer.py`` writes it. A machine needs ``manifest.json``,
-``shared/`` and the ``part-NNNN`` folders of the partitions that it serves. Of other partitions it needs the node tables
-``time``: whether a vertex exists at a time is asked wherever one of its edges goes.
-"""
+``docs/architecture.md`` describes the layout on disk, and which files a machine needs."""
 
 from __future__ import annotations
 
@@ -26,12 +22,19 @@ from atta.partition.disk.staging import recover
 from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
 from atta.partition.graph import check_layout, read_records
+from atta.partition.graph.part import (
+    CSC,
+    GraphDegrees,
+    JoinedPart,
+    Part,
+    PartitionBook,
+    Parts,
+    VertexTimes,
+    degree_folder,
+    joined_book,
+    part_folder,
+)
 from atta.partition.names import edge_folder, node_folder, shared_folder
-from atta.partition.parts.book import PartitionBook
-from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
-from atta.partition.parts.joined import JoinedPart, Parts, joined_book
-from atta.partition.parts.part import CSC, Part, part_folder
-from atta.partition.parts.times import VertexTimes
 from atta.partition.schema import Schema, TableSpec
 
 __all__ = [
@@ -74,12 +77,8 @@ class _OpenedFolder:
         return cls(path, _identity(path / MANIFEST))
 
     def map(self, path: Path) -> Array:
-        """Memory-map one of the files read-only.
-
-        Raises:
-            DataError: the file is missing or damaged, or another dataset lies in the folder now. Rows of two datasets
-                must not be mixed.
-        """
+        """Memory-map one of the files read-only. Raises DataError: the file is missing or damaged, or another dataset
+        lies in the folder now. Rows of two datasets must not be mixed."""
         array = map_array(path)
         # Check after the file was opened: if the manifest is still the same, the file belongs to this dataset.
         if _identity(self.path / MANIFEST) != self.manifest:
@@ -131,24 +130,18 @@ class Dataset:
 
     @classmethod
     def open(cls, path: str | Path, *, parts: Sequence[int] | None = None, verify: bool = True) -> Dataset:
-        """Open a dataset. At least ``parts`` (None: all partitions) must lie on this machine.
-
-        Sizes and array headers of the shared files and of ``parts`` are always checked, checksums with ``verify``.
-
-        Raises:
-            DataError: something is missing, truncated, altered or of another format; the message names the file.
-            ConfigError: a part of ``parts`` does not exist.
-        """
+        """Open a dataset. At least ``parts`` (None: all partitions) must lie on this machine. Sizes and array headers
+        of the shared files and of ``parts`` are always checked, checksums with ``verify``. Raises DataError: something
+        is missing, truncated, altered or of another format; the message names the file; ConfigError: a part of
+        ``parts`` does not exist."""
         dataset = cls.described(path)
         dataset._check_files(range(dataset.num_parts) if parts is None else parts, verify)
         return dataset
 
     @classmethod
     def described(cls, path: str | Path) -> Dataset:
-        """The dataset as its manifest describes it, which alone must lie on this machine.
-
-        Raises DataError as ``open`` does.
-        """
+        """The dataset as its manifest describes it, which alone must lie on this machine. Raises DataError as ``open``
+        does."""
         path = path_here(path, "Dataset.open")
         where = path / MANIFEST
         if not where.exists() and (path / GRAPH_MANIFEST).is_file():
@@ -222,14 +215,9 @@ class Dataset:
         return (record.shape[0] if record and record.shape else 0,)
 
     def joined(self, groups: Sequence[range]) -> Dataset:
-        """The same dataset with ``groups`` of consecutive partitions as its parts.
-
-        ``book``, ``num_parts`` and ``part`` are then about the groups, in their order: a group is one part that owns
-        what its partitions own.
-
-        Raises:
-            ConfigError: the groups are not all partitions, each once and in order.
-        """
+        """The same dataset with ``groups`` of consecutive partitions as its parts. ``book``, ``num_parts`` and ``part``
+        are then about the groups, in their order: a group is one part that owns what its partitions own. Raises
+        ConfigError: the groups are not all partitions, each once and in order."""
         book = joined_book(self.partitions, groups)
         found = copy.copy(self)
         found.book, found.groups, found._parts = book, tuple(groups), {}
@@ -273,13 +261,9 @@ class Dataset:
         return self.place.map(self.path / shared_folder(node_type) / f"split_{name}.npy")
 
     def times(self, node_type: str) -> VertexTimes | None:
-        """When the vertices of a type begin to exist, those of all partitions; None: the type has no times.
-
-        They are read at the first use, and take 8 bytes per vertex if there are several partitions.
-
-        Raises:
-            DataError: a partition's file is missing or altered; the message names it.
-        """
+        """When the vertices of a type begin to exist, those of all partitions; None: the type has no times. They are
+        read at the first use, and take 8 bytes per vertex if there are several partitions. Raises DataError: a
+        partition's file is missing or altered; the message names it."""
         if not self.schema.timed(node_type):
             return None
         if node_type in self._later_times:
@@ -307,31 +291,15 @@ class Dataset:
         return found
 
     def degrees(self, edge_type: str) -> GraphDegrees:
-        """How many edges of a type each vertex of the whole graph has, memory-mapped. A dataset of an earlier release does
-        not say it: then the edges are counted, at the first use.
-
-        Raises:
-            ConfigError: they would have to be counted, and not all partitions lie on this machine.
-        """
+        """How many edges of a type each vertex of the whole graph has, memory-mapped."""
         if edge_type in self._later_degrees:
             return self._later_degrees[edge_type]()
         if edge_type not in self._degrees:
             folder = degree_folder(self.schema.check_edge_type(edge_type))
             found = GraphDegrees.read(folder, self.files, lambda name: self.place.map(self.path / name))
-            self._degrees[edge_type] = self._counted(edge_type) if found is None else found
+            assert found is not None, "the manifest lists the files"
+            self._degrees[edge_type] = found
         return self._degrees[edge_type]
-
-    def _counted(self, edge_type: str) -> GraphDegrees:
-        parts = map(self._partition, range(self.partitions.num_parts))
-        try:
-            return GraphDegrees.counted(
-                edges_of_parts(parts, self.partitions, self.schema, edge_type), self.schema, edge_type
-            )
-        except DataError as error:
-            raise ConfigError(
-                f"degrees of {edge_type}: the dataset is of an earlier release and does not have them, and they cannot be "
-                f"counted here: {error}; partition the graph again"
-            ) from error
 
     def with_degrees(self, degrees: Mapping[str, Callable[[], GraphDegrees]]) -> Dataset:
         """The same dataset with other degrees of some edge types, which are asked for when they are needed."""

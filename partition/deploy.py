@@ -1,22 +1,30 @@
-"""Copies what one daemon needs from a partitioned dataset: the manifest, ``shared/``, its own parts, and the times of
-all vertices. Verifies each file."""
+"""Brings datasets and graph folders to where they are needed: copies what a daemon needs, fetches it from object storage into a
+cache on this machine, and sends folders there.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.observe.progress import Progress, Silent
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
-from atta.partition.disk.files import FileRecord, check_file
+from atta.partition.disk.files import FileRecord, check_file, read_sealed
+from atta.partition.disk.mirror import cache_folder, fetch_files, send_files
 from atta.partition.disk.staging import Staging
-from atta.partition.disk.store import path_here
-
-__all__ = ["deploy"]
+from atta.partition.disk.store import RemoteFolder, is_url, path_here
+from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
+from atta.partition.graph import GraphWriter, read_records
+from atta.partition.graph.reading import FORMAT, VERSION
 
 _BLOCK = 16 << 20
 
@@ -30,14 +38,9 @@ def deploy(
     progress: Progress | None = None,
 ) -> int:
     """Copy what the daemons of ``parts`` need from the dataset ``src`` to the folder ``dst``; returns the bytes copied.
-
-    ``dst`` appears when it is complete, forced to disk, and has the checksums of the manifest.
-
-    Raises:
-        DataError: a file of ``src`` is missing, truncated or altered, or its copy differs.
-        ConfigError: no such partition, a place is a URL, or ``dst`` may not be written.
-        QuotaExceededError: ``dst`` has not enough room.
-    """
+    ``dst`` appears when it is complete and has the checksums of the manifest. Raises DataError: a file of ``src`` is
+    missing, truncated or altered, or its copy differs; ConfigError: no such partition, a place is a URL, or ``dst`` may
+    not be written; QuotaExceededError: ``dst`` has not enough room."""
     if not parts:
         raise ConfigError("--part: name at least one partition")
     src, dst = path_here(src, "deploy"), path_here(dst, "deploy")
@@ -83,3 +86,119 @@ def _copy(source: Path, target: Path, record: FileRecord, progress: Progress) ->
         raise DataError(source, "the file is missing") from None
     if digest.hexdigest() != record.xxh3:
         raise DataError(source, "altered: its checksum differs from the manifest's")
+
+
+_GRAPH = "graph-"
+
+
+def local_dataset(
+    data: str | Path,
+    parts: Sequence[int] | None,
+    *,
+    cache: str | Path = "",
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of a partitioned dataset on this machine. One on object storage is fetched into ``cache`` (default:
+    ``~/.cache/atta/data``) as far as ``parts`` need it (None: all; []: only the manifest), and what is there is not
+    fetched again. Each version has a folder of its own, and one process fetches at a time. Raises DataError: an object
+    is missing, truncated or altered, or storage breaks off again and again; ConfigError: no such partition, or what the
+    kind of storage needs is not installed; QuotaExceededError: the cache has not enough room."""
+    if not is_url(data):
+        return Path(data)
+    store, base = RemoteFolder(str(data)), _made(cache)
+    content = store.read(MANIFEST)
+    with _written(base, MANIFEST, content) as folder:
+        dataset = Dataset.described(folder)
+        wanted = range(dataset.num_parts) if parts is None else parts
+        for part in wanted:
+            if not 0 <= part < dataset.num_parts:
+                raise ConfigError(f"{data}: partition {part} does not exist: there are {dataset.num_parts}")
+        records = needed(dataset, wanted) if wanted else {}
+    return _fetched(store, base / dataset.dataset_id, content, records, progress)
+
+
+def local_graph(src: str | Path, *, cache: str | Path = "", progress: Progress | None = None) -> Path:
+    """The same for a graph folder, as a whole."""
+    if not is_url(src):
+        return Path(src)
+    store, base = RemoteFolder(str(src)), _made(cache)
+    content = store.read(GRAPH_MANIFEST)
+    with _written(base, GRAPH_MANIFEST, content) as folder:
+        path = folder / GRAPH_MANIFEST
+        records = read_records(path, read_sealed(path, "a graph folder", FORMAT, VERSION).get("files"))
+    name = f"{_GRAPH}{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+    return _fetched(store, base / name, content, records, progress)
+
+
+@contextlib.contextmanager
+def sent(dst: str, marker: str, *, overwrite: bool = False, progress: Progress | None = None) -> Iterator[Path]:
+    """A path to write a folder to, which then goes to ``dst`` on object storage; ``marker`` goes last. Raises
+    ConfigError: something is there already, and ``overwrite`` does not allow that; DataError: storage does not take
+    it."""
+    store = RemoteFolder(dst)
+    there = store.names()
+    if marker in there and not overwrite:
+        raise ConfigError(f"{dst} exists already; --overwrite replaces it")
+    if marker not in there and not all(name.endswith(".npy") for name in there):  # those are of a broken attempt
+        raise ConfigError(f"{dst}: holds other objects; choose another place")
+    with tempfile.TemporaryDirectory(prefix="send-", dir=_made("")) as folder:
+        made = Path(folder) / "whole"
+        yield made
+        store.remove(marker)  # nobody begins to read what is half replaced
+        send_files(store, made, marker, progress or Silent())
+        for name in there:
+            if name != marker and not (made / name).exists():
+                store.remove(name)
+
+
+@contextlib.contextmanager
+def written_graph(
+    dst: str | Path,
+    *,
+    overwrite: bool = False,
+    provenance: dict[str, Any] | None = None,
+    rename: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[GraphWriter]:
+    """A writer of the graph folder ``dst``, which may be a URL of object storage: it is then sent when it is complete.
+    Raises ConfigError: ``dst`` may not be written. DataError: storage does not take it."""
+    if not is_url(dst):
+        with GraphWriter(dst, overwrite=overwrite, provenance=provenance, rename=rename) as out:
+            yield out
+        return
+    with (
+        sent(str(dst), GRAPH_MANIFEST, overwrite=overwrite, progress=progress) as made,
+        GraphWriter(made, provenance=provenance, rename=rename) as out,
+    ):
+        yield out
+
+
+def _made(cache: str | Path) -> Path:
+    base = Path(cache) if cache else cache_folder("data")
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{base}: cannot be made: {error.strerror}") from None
+    return base
+
+
+@contextlib.contextmanager
+def _written(base: Path, name: str, content: bytes) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="manifest-", dir=base) as folder:
+        (Path(folder) / name).write_bytes(content)
+        yield Path(folder)
+
+
+def _fetched(
+    store: RemoteFolder, folder: Path, content: bytes, records: dict[str, FileRecord], progress: Progress | None
+) -> Path:
+    marker = GRAPH_MANIFEST if folder.name.startswith(_GRAPH) else MANIFEST
+    folder.mkdir(exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fetch_files(store, records, folder, progress or Silent())
+        if not (folder / marker).exists():
+            partial = folder / f"{marker}.partial"
+            partial.write_bytes(content)
+            partial.rename(folder / marker)
+    return folder

@@ -12,7 +12,7 @@ import numpy as np
 from atta.errors import DataError
 from atta.partition import dataset as dataset_files
 from atta.partition import graph as graph_files
-from atta.partition.cutting.quality import Counts, summarise
+from atta.partition.cutting.balance import Counts, summarise
 from atta.partition.dataset import Dataset
 from atta.partition.disk.files import FileRecord, chunks
 from atta.partition.disk.store import path_here
@@ -20,26 +20,14 @@ from atta.partition.graph import Graph
 from atta.partition.importers import refuse_unimported
 from atta.partition.schema import Schema
 
-__all__ = ["describe", "measure"]
-
 _CHUNK_EDGES = 16 << 20
 
 
 def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, Any]:
-    """Verify all checksums of a folder and describe it.
-
-    Args:
-        path: a graph folder or a dataset.
-        parts: the partitions that lie on this machine (None: all); for datasets only.
-
-    Returns:
-        ``kind`` ("graph" or "dataset"), sizes, tables and splits. Datasets also have ``quality`` and ``parts``.
-        ``quality`` is measured anew if all partitions are here, otherwise it is the recorded one. ``parts`` has
-        ``disk_bytes`` and ``memory_bytes`` of each partition, without caches.
-
-    Raises:
-        DataError: something is missing or altered; the message names the file. ConfigError: ``path`` is a URL.
-    """
+    """Verify all checksums of a graph folder or a dataset, of which ``parts`` (None: all) lie on this machine, and
+    describe it: ``kind`` ("graph" or "dataset"), sizes, tables and splits. Datasets also have ``quality``, which is
+    measured anew if all partitions are here, and ``parts`` with ``disk_bytes`` and ``memory_bytes`` of each, without
+    caches. Raises DataError: something is missing or altered; ConfigError: ``path`` is a URL."""
     path = path_here(path, "inspect")
     if (path / dataset_files.MANIFEST).exists():
         return _describe_dataset(Dataset.open(path, parts=parts), parts)
@@ -53,7 +41,7 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
 def _describe_dataset(dataset: Dataset, parts: Sequence[int] | None) -> dict[str, Any]:
     quality = dataset.quality
     if parts is None:
-        quality = summarise(measure(dataset), dataset.quality.get("bounds"))
+        quality = summarise(measure(dataset), dataset.quality.get("bounds") or {})
         if quality != dataset.quality:
             raise DataError(dataset.path / dataset_files.MANIFEST, "altered: its quality figures do not fit its files")
     return {

@@ -1,15 +1,9 @@
 """Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files.
 
-``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model): most edges stay inside a
-community, and every community belongs to one class. Features show the class so weakly that a model needs a vertex's
-neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004). Its edges do not depend on
-classes. The label of a vertex is the commonest hidden topic among its in-neighbours, and features show the topics.
-
-The table ``y`` holds the classes or, with other ``targets``, what follows from them: for each class a set of labels, or a
-number with a little noise.
-
-Every edge is stored in both directions. Vertex numbers are shuffled: neighbouring numbers say nothing.
-Memory: a few arrays per vertex plus a chunk of edges or features per thread.
+``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model), each of one class. Features show the
+class so weakly that a model needs a vertex's neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et
+al., 2004): the label of a vertex is the commonest hidden topic among its in-neighbours, and features show the topics. Every
+edge is stored in both directions. Vertex numbers are shuffled.
 """
 
 from __future__ import annotations
@@ -28,11 +22,9 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.observe.machine.threads import in_order
 from atta.observe.progress import Progress, Silent
+from atta.partition.deploy import written_graph
 from atta.partition.disk.files import chunks
 from atta.partition.graph import NODE_TYPE, GraphWriter
-from atta.partition.parts.remote import written_graph
-
-__all__ = ["KINDS", "TARGETS", "GenerateOptions", "generate"]
 
 KINDS = ("sbm", "rmat", "powerlaw")
 TARGETS = ("classes", "labels", "regression")
@@ -149,7 +141,6 @@ def _rng(options: GenerateOptions, *stream: int) -> np.random.Generator:
 def _write_edges(
     out: GraphWriter, edges: Iterator[Edges], options: GenerateOptions, progress: Progress
 ) -> Iterator[Edges]:
-    """Store edges chunk by chunk and yield them."""
     progress.stage("edges", options.edges)
     appender = out.open_edges()
     for src, dst in edges:
@@ -184,11 +175,9 @@ class _Communities:
         return np.repeat(np.arange(len(self.bounds) - 1) % options.classes, np.diff(self.bounds))
 
     def jobs(self, options: GenerateOptions, row_of: Ints) -> Iterator[Callable[[], Edges]]:
-        """Yield functions that draw the edges of one chunk each: first inside communities, then anywhere.
-
-        All pairs of a community are in one chunk, so none of them is drawn twice. A pair is a hash of the seed, its
-        community and its number there, so it depends neither on threads nor on the size of chunks.
-        """
+        """Yield functions that draw the edges of one chunk each: first inside communities, then anywhere. All pairs of
+        a community are in one chunk, so none of them is drawn twice. A pair is a hash of the seed, its community and
+        its number there, so it depends neither on threads nor on the size of chunks."""
         wheel, undirected = _native.Wheel(self.weights), options.edges // 2
         inside = round(undirected * (1 - options.inter))
         mass = np.concatenate([[0], np.cumsum(self.weights)])[self.bounds]

@@ -1,8 +1,5 @@
-"""Names of types, relations and tables: which are admitted, and how types become part of edge types and of file names.
-
-A node type and a relation are called as the user calls them, in any script and with any punctuation. Two encodings, both
-with "%" and hexadecimal digits, let them pass where some characters have a meaning. Plain names are their own encodings.
-"""
+"""Names of types, relations and tables: which are admitted, and how types become part of edge types and of file names. Two
+encodings, both with "%" and hexadecimal digits, let any name pass where some characters have a meaning."""
 
 from __future__ import annotations
 
@@ -12,23 +9,6 @@ from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from atta.errors import ConfigError
-
-__all__ = [
-    "RESERVED",
-    "check_name",
-    "check_type_name",
-    "edge_folder",
-    "file_name",
-    "is_table_name",
-    "join_edge_type",
-    "module_name",
-    "name_of_file",
-    "node_folder",
-    "reverse_relation",
-    "shared_folder",
-    "split_edge_type",
-    "table_word",
-]
 
 RESERVED = {"ids", "halo", "indptr", "indices", "edge_ids", "src", "dst", "sorted_ids", "sorted_internal"}
 """Names that no table has: they are files of Atta's own."""
@@ -47,11 +27,9 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_type_name(what: str, name: str) -> str:
-    """Return ``name`` if a node type or a relation can be called so, otherwise raise ConfigError.
-
-    It has 1 to 100 characters, none of which is a control character, and no blank at its ends. It is kept as it is: two
-    names that Unicode calls equivalent are two names.
-    """
+    """Return ``name`` if a node type or a relation can be called so, otherwise raise ConfigError. It has 1 to 100
+    characters, none of which is a control character, and no blank at its ends. It is kept as it is: two names that
+    Unicode calls equivalent are two names."""
     if not isinstance(name, str) or not name or len(name) > _LONGEST or not name.isprintable() or name != name.strip():
         shown = name if not isinstance(name, str) or len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
         raise ConfigError(
@@ -71,10 +49,8 @@ def _is_plain(name: object) -> bool:
 
 
 def join_edge_type(*names: str) -> str:
-    """``"src__rel__dst"`` of the source type, the relation and the destination type; raises ConfigError.
-
-    Within a name "%" is written ``%25``, and "_" is ``%5F`` at its ends and beside another one.
-    """
+    """``"src__rel__dst"`` of the source type, the relation and the destination type; raises ConfigError. Within a name
+    "%" is written ``%25``, and "_" is ``%5F`` at its ends and beside another one."""
     if len(names) != 3:
         raise ConfigError(f"edge type {names!r}: expected a source type, a relation and a destination type")
     for what, name in zip(("source type", "relation", "destination type"), names, strict=True):
@@ -103,11 +79,9 @@ def reverse_relation(edge_type: str) -> str:
 
 
 def file_name(name: str, suffix: str = "", *, prefix: str = "") -> str:
-    """A file name with a node type or an edge type between ``prefix`` and ``suffix``. Different names get different ones.
-
-    Bytes of UTF-8 other than ASCII's letters, digits, ".", "-", "_" and "~" are written ``%XX``, and so is "." at the
-    beginning. A name that would be too long for a file system ends with "%%" and its SHA-256 instead.
-    """
+    """A file name with a node type or an edge type between ``prefix`` and ``suffix``. Different names get different
+    ones. Bytes of UTF-8 other than ASCII's letters, digits, ".", "-", "_" and "~" are written ``%XX``, and so is "." at
+    the beginning. A name that would be too long for a file system ends with "%%" and its SHA-256 instead."""
     coded = re.sub(r"^\.", "%2E", quote(name, safe=""))
     if (room := _LONGEST_FILE - len(prefix) - len(suffix)) < len(coded):
         digest = "%%" + hashlib.sha256(name.encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -135,7 +135,6 @@ class Schema:
                 raise ConfigError(f"edge type {edge_type!r}: {name!r} must have one number per edge")
 
     def _check_classes(self) -> None:
-        """Check that classes have names, and belong to tables."""
         for type_, tables in self.classes.items():
             known = self.node_tables.get(type_, {}).keys() | self.edge_tables.get(type_, {}).keys()
             for name, names in tables.items():
@@ -167,11 +166,9 @@ class Schema:
         return edge_type
 
     def find_edge_type(self, given: str | Sequence[str]) -> str:
-        """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which "__"
-        and "%" within a name may stand as they are if that is the name of one edge type only.
-
-        Raises UnknownNameError, or ConfigError if several edge types are written so.
-        """
+        """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which
+        "__" and "%" within a name may stand as they are if that is the name of one edge type only. Raises
+        UnknownNameError, or ConfigError if several edge types are written so."""
         if not isinstance(given, str):
             return self.check_edge_type(join_edge_type(*given))
         found = [e for e in self.edge_types if given == "__".join(split_edge_type(e))]
@@ -211,10 +208,8 @@ class Schema:
         return name
 
     def split_size(self, node_type: str, name: str) -> int:
-        """Return the number of vertices of a split, at least 1.
-
-        Raises UnknownNameError if there is no such split, ConfigError if it has no vertices.
-        """
+        """Return the number of vertices of a split, at least 1. Raises UnknownNameError if there is no such split,
+        ConfigError if it has no vertices."""
         size = self.splits[node_type][self.check_split(node_type, name)]
         if not size:
             sizes = ", ".join(f"{split} {count:,}" for split, count in self.splits[node_type].items())
@@ -227,7 +222,7 @@ class Schema:
             "node_types": {
                 t: {
                     "count": self.node_counts[t],
-                    "tables": {name: _table_to_json(s) for name, s in self.node_tables[t].items()},
+                    "tables": {name: asdict(spec) for name, spec in self.node_tables[t].items()},
                     "splits": dict(self.splits[t]),
                 }
                 for t in self.node_types
@@ -235,7 +230,7 @@ class Schema:
             "edge_types": {
                 e: {
                     "count": self.edge_counts[e],
-                    "tables": {name: _table_to_json(s) for name, s in self.edge_tables[e].items()},
+                    "tables": {name: asdict(spec) for name, spec in self.edge_tables[e].items()},
                 }
                 for e in self.edge_types
             },
@@ -262,10 +257,6 @@ class Schema:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _table_to_json(spec: TableSpec) -> dict[str, Any]:
-    return {"dtype": spec.dtype, "row_shape": list(spec.row_shape)}
 
 
 def _mapping(value: Any, where: str, key: str) -> Mapping[str, Any]:

@@ -38,7 +38,7 @@ class TrainerPool:
     def __init__(self, count: int) -> None:
         import torch_geometric  # noqa: F401 - trainers inherit what is imported here
 
-        import atta.train.cooperative.across.trainer  # noqa: F401
+        import atta.train.exchange.trainer  # noqa: F401
 
         self.count = count
         self._folder = tempfile.TemporaryDirectory(prefix="atta-pool-")

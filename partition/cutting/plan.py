@@ -1,10 +1,5 @@
-"""Estimates the memory, disk and time to partition a graph of given size. The formulas were fitted to measurements.
-
-Memory is what all processes hold at once, pages of mapped files included. The system can take these pages back, so a
-run fits into somewhat less. Time was measured on graphs of 10 to 120 million edges on one machine
-(bench/results/partition-*.md). Other machines differ by a factor. ``tests/unit/partition/test_plan.py`` compares the
-formulas with the recorded figures.
-"""
+"""Estimates the memory, disk and time to partition a graph of given size, by formulas that were fitted to measurements
+(bench/results/partition-*.md). Memory is what all processes hold at once, pages of mapped files included."""
 
 from __future__ import annotations
 
@@ -13,10 +8,7 @@ from dataclasses import dataclass
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph import index_dtype
-from atta.partition.methods.metis import TAME_FROM
-from atta.partition.methods.metis_process import metis_bytes
-
-__all__ = ["METHODS", "Estimate", "GraphSize", "estimate"]
+from atta.partition.methods.metis import TAME_FROM, metis_bytes
 
 METHODS = ("metis", "metis:tame=yes", "metis:tame=no", "block", "ldg", "fennel", "random")
 _PROCESS = 64 << 20  # Python and its libraries
@@ -89,11 +81,8 @@ class Estimate:
 
 
 def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
-    """Estimate what it takes to partition ``size`` into ``parts`` by ``method`` (one of ``METHODS``).
-
-    Raises:
-        UnknownNameError: no such method; ConfigError: fewer than one partition.
-    """
+    """Estimate what it takes to partition ``size`` into ``parts`` by ``method`` (one of ``METHODS``). Raises
+    UnknownNameError: no such method; ConfigError: fewer than one partition."""
     if method not in METHODS:
         raise UnknownNameError.of("method", method, METHODS)
     if parts < 1:

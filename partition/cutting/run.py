@@ -8,17 +8,15 @@ from typing import Any
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
-from atta.partition.cutting.quality import missed_lines
+from atta.partition.cutting.balance import missed_lines
 from atta.partition.cutting.writer import MAX_PARTS, write_dataset
 from atta.partition.dataset import MANIFEST
+from atta.partition.deploy import local_graph, sent
 from atta.partition.disk.staging import check_replaceable
 from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
 from atta.partition.importers import refuse_unimported
 from atta.partition.methods import bounds_of, check_balance, make_method
-from atta.partition.parts.remote import local_graph, sent
-
-__all__ = ["check_parts", "check_seed", "how_made", "partition_graph"]
 
 
 def partition_graph(

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy.typing as npt
 from atta import _native
 from atta.partition.graph import Graph
 
-__all__ = ["Union", "weighted_rows"]
-
 Longs = npt.NDArray[np.int64]
+Owners = npt.NDArray[np.int32]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,25 @@ class Union:
         """Number of vertices of all types."""
         return len(self.indptr) - 1
 
-    def by_type(self, owners: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.int32]]:
+    def by_type(self, owners: Owners) -> dict[str, Owners]:
         """Divide an array over all vertices by node type."""
         starts = np.cumsum([0, *self.counts.values()])
         return {t: owners[lo:hi] for t, lo, hi in zip(self.counts, starts[:-1], starts[1:], strict=True)}
 
-    def sparse(self, cap: int, seed: int) -> tuple[Longs, Longs, Longs]:
-        """As ``weighted_rows``, but each vertex keeps only the edges to its ``cap`` neighbours of lowest degree.
+    def settle(  # noqa: PLR0917 - what the kernels take
+        self, owners: Owners, parts: int, weights: Longs, room: Doubles, passes: int, advance: Callable[[int], None]
+    ) -> None:
+        """Move vertices out of partitions that hold too much, then in ``passes`` to those with most of their neighbours."""
+        given = self.indptr, self.indices, owners, parts, weights.reshape(-1), room
+        _native.even_owners(*given)
+        for _ in range(passes):
+            advance(1)
+            if not _native.refine_owners(*given):
+                break
 
-        An edge that both of its ends keep has twice the weight.
-        """
+    def sparse(self, cap: int, seed: int) -> tuple[Longs, Longs, Longs]:
+        """As ``weighted_rows``, but each vertex keeps only the edges to its ``cap`` neighbours of lowest degree. An
+        edge that both of its ends keep has twice the weight."""
         kept = _native.sparsify(self.indptr, self.indices, cap, seed % 2**64)
         return _native.merge_rows(*_native.union_rows([(*kept, 0, 0)], self.num_nodes, True))
 

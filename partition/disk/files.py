@@ -1,18 +1,19 @@
-"""Plain ``.npy`` files, written in a stream. A record has the size, checksum, dtype and shape of a file; a file that
-differs from its record is refused.
-
-Nothing is ever pickled or unpickled. Object arrays are refused when writing and when reading.
+"""Plain ``.npy`` files, written in a stream and memory-mapped, and manifests with a record of each: its size, checksum, dtype and
+shape. A file that differs from its record is refused, and so are object arrays. Nothing is ever pickled or unpickled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import math
+import mmap
 import os
 import resource
 import stat
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,25 +24,65 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from atta import _native
 from atta.errors import DataError, QuotaExceededError
-from atta.partition.disk.mapping import map_bytes
 from atta.partition.disk.staging import recover
 
-__all__ = [
-    "FileRecord",
-    "NpyAppender",
-    "check_file",
-    "check_regular",
-    "check_tree",
-    "chunks",
-    "describe_file",
-    "map_array",
-    "open_regular",
-    "read_sealed",
-    "write_array",
-    "write_json",
-    "write_sealed",
-]
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_ssize_t
+)  # fmt: skip
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_FAILED = ctypes.c_void_p(-1).value
+_mapped: dict[int, tuple[str, int]] = {}
+"""Path and number of bytes of the files that are mapped, by address."""
+_advised: set[int] = set()
+"""What the system is told of each."""
+
+
+def map_bytes(file: BinaryIO, size: int) -> memoryview:
+    """Map the first ``size`` bytes of a file, at least one, read-only. The map goes when nothing refers to its bytes.
+    Raises OSError: the system refuses."""
+    address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    if address == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    assert address is not None
+    held = (ctypes.c_char * size).from_address(address)
+    _mapped[address] = str(file.name), size
+    _advise(address, size)
+    _native.note_map(address, size)
+    # Not at exit: threads may still read then, and the map goes with the process.
+    weakref.finalize(held, _unmap, address, size).atexit = False
+    return memoryview(held).toreadonly().cast("B")
+
+
+def _unmap(address: int, size: int) -> None:
+    _native.forget_map(address)
+    _mapped.pop(address, None)
+    _LIBC.munmap(address, size)
+
+
+def read_page_by_page() -> None:
+    """Have the system read no more than the page that is asked for, from every file that is mapped now or later. Random
+    reads of files that do not stay in memory are slow otherwise: around each row the system reads up to hundreds of
+    KiB, which push out what others need."""
+    _advised.add(mmap.MADV_RANDOM)
+    for address, (_, size) in list(_mapped.items()):
+        _advise(address, size)
+
+
+def _advise(address: int, size: int) -> None:
+    for advice in _advised:  # a system that does not take it reads as before
+        _LIBC.madvise(address, size, advice)
+
+
+def torn_files() -> list[str]:
+    """Mapped files that were found too short, or unreadable, when they were read: the reader got zeros instead. Only in
+    a process that has called ``_native.outlive_torn_maps``. Others are killed by SIGBUS."""
+    return [_mapped[address][0] for address in _native.torn_maps() if address in _mapped]
+
 
 Array = npt.NDArray[Any]
 
@@ -62,14 +103,8 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What a manifest says about one ``.npy`` file.
-
-    Attributes:
-        size: bytes of the whole file, header included.
-        xxh3: xxh3_64 of all bytes as 16 hex digits.
-        dtype: numpy dtype string such as ``"<f4"``.
-        shape: of the array.
-    """
+    """What a manifest says about one ``.npy`` file: bytes of the whole file, xxh3_64 of them as 16 hex digits, numpy's
+    dtype string, and shape."""
 
     size: int
     xxh3: str
@@ -168,9 +203,7 @@ class NpyAppender:
 
 def check_regular(path: Path) -> None:
     """Refuse anything but a regular file or a link to one. Opening a pipe would wait for ever, and a device may react.
-
-    Raises DataError naming the file, also if it is missing.
-    """
+    Raises DataError naming the file, also if it is missing."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:
@@ -192,12 +225,8 @@ def check_tree(source: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read.
-
-    Raises:
-        DataError: it is not a regular file or may not be read.
-        QuotaExceededError: as many files are open as may be.
-    """
+    """Open a file to read. Raises DataError: it is not a regular file or may not be read; QuotaExceededError: as many
+    files are open as may be."""
     check_regular(path)
     try:
         return path.open("rb")
@@ -218,28 +247,25 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write readable JSON and force it to disk."""
-    with path.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    _write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
     """Write a manifest as readable JSON that begins with a checksum of the whole file, and force it to disk."""
     text = json.dumps({_SEAL: _NO_SEAL, **value}, indent=1) + "\n"
-    sealed = text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1)
+    _write_text(path, text.replace(_NO_SEAL, xxhash.xxh3_64(text.encode()).hexdigest(), 1))
+
+
+def _write_text(path: Path, text: str) -> None:
     with path.open("w") as file:
-        file.write(sealed)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
 def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote; raises DataError naming the file if any byte differs.
-
-    First finish or undo a replacement of the folder that was cut short.
-    """
+    """Read what ``write_sealed`` wrote; raises DataError naming the file if any byte differs. First finish or undo a
+    replacement of the folder that was cut short."""
     recover(path.parent)
     if not path.parent.is_dir():
         raise DataError(path.parent, f"no such folder; not {what}")
@@ -257,7 +283,6 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
 
 
 def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:
-    """Check the format name and version of a manifest."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -278,10 +303,8 @@ def describe_file(path: Path) -> FileRecord:
 
 
 def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
-    """Compare a file with its record.
-
-    Size and array header are always compared, the checksum only with ``verify``. Raises DataError naming the file.
-    """
+    """Compare a file with its record. Size and array header are always compared, the checksum only with ``verify``.
+    Raises DataError naming the file."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,9 +1,8 @@
 """Folders and files that appear complete or not at all: written as ``DST.partial``, forced to disk, then renamed.
 
-A replaced folder changes places with the new one in a single step. If the file system cannot do that, the old folder
-is first renamed to ``.DST.replaced``. If the writer dies before the new folder has the name, the next writer or reader
-puts the old one back. A writer holds a lock on the folders that it works on. The kernel frees the lock when the writer
-dies, so a leftover has a free lock. The next writer, or the next reader (``recover``), removes it.
+A replaced folder changes places with the new one in a single step. If the file system cannot do that, the old folder is first
+renamed to ``.DST.replaced``. A writer holds a lock on the folders that it works on, which the kernel frees when it dies. So a
+leftover has a free lock, and the next writer or reader (``recover``) removes it or puts the old folder back.
 """
 
 from __future__ import annotations
@@ -11,20 +10,76 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from atta.errors import AttaError, ConfigError, DataError, DiskFullError
-from atta.partition.disk.locks import check_unread, lock, locked_soon
 from atta.partition.disk.store import path_here
 
-__all__ = ["StagedFile", "Staging", "check_replaceable", "disk_full", "recover", "remove_partial_file"]
+_ATTEMPTS, _PAUSE_S = 10, 0.01
+
+
+def locked_soon(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock ``fd`` unless a writer holds it. A reader that removes leftovers holds it for a moment only, so retry."""
+    for _ in range(_ATTEMPTS):
+        if lock(fd, kind) is not False:
+            return True
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def lock(fd: int, kind: int = fcntl.LOCK_EX) -> bool | None:
+    """Lock an open file or folder until it is closed or this process dies. False: another process holds the lock. None:
+    this file system has no locks (NFS has none for folders)."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno == errno.EWOULDBLOCK else None
+    return True
+
+
+class Reading:
+    """Says that this process reads a folder, until it is collected or the process ends. No ``Staging`` replaces the
+    folder meanwhile, where the file system has locks."""
+
+    def __init__(self, marker: Path) -> None:
+        """``marker``: the file of Atta's folders that ``Staging`` was given."""
+        fd = os.open(marker, os.O_RDONLY)
+        weakref.finalize(self, os.close, fd)
+        locked_soon(fd, fcntl.LOCK_SH)
+
+
+def check_unread(folder: Path, marker: str) -> None:
+    """Raise ConfigError if a process has said that it reads the folder."""
+    fd = os.open(folder / marker, os.O_RDONLY)
+    try:
+        if lock(fd) is False:
+            raise ConfigError(
+                f"{folder}: is served by a daemon{_holders(fd)}, so it is not overwritten; stop the daemon first, or choose "
+                "another folder"
+            )
+    finally:
+        os.close(fd)
+
+
+def _holders(fd: int) -> str:
+    """The processes that have locked an open file, as the kernel lists them; empty: it does not tell."""
+    inode = f":{os.fstat(fd).st_ino}"
+    try:
+        listed = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return ""
+    found = sorted({int(line[4]) for line in listed if line[1] == "FLOCK" and line[5].endswith(inode)} - {0})
+    return f" (process {', '.join(map(str, found))})" if found else ""
+
 
 _FULL = {
     errno.ENOSPC: "no space left on the disk",
@@ -32,7 +87,6 @@ _FULL = {
     errno.EFBIG: "no space left: larger than a file may be here",
 }
 _PROBE = 1 << 16
-_PAUSE_S = 0.01
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 # Manifests of Atta's folders. Readers remove no other folder, whatever its name is.
@@ -72,25 +126,35 @@ def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
     return disk_full(dst, error)
 
 
-def _unwritten(path: Path, error: OSError) -> DataError:
-    return disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror}")
+class _Staged:
+    """What is under construction at ``path`` and gets the name ``dst`` if the block ends without an exception."""
+
+    dst: Path
+    path: Path
+
+    def _commit(self) -> None:
+        raise NotImplementedError
+
+    def _clean(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._commit()
+            elif full := _no_room(self.dst, error):
+                raise full from error
+        except OSError as failed:
+            raise disk_full(self.dst, failed) or DataError(self.dst, f"cannot be written: {failed.strerror}") from None
+        finally:
+            self._clean()
 
 
-class Staging:
-    """A folder under construction. Leaving the block gives it its name; an exception removes it.
-
-    Args:
-        dst: final path. It must not exist, or be an empty folder, or (with ``overwrite``) a folder holding ``marker``.
-        marker: a file of Atta's folders. An existing folder may be replaced only if it has this file.
-        overwrite: replace an existing folder.
-
-    Attributes:
-        path: the folder to write to inside the block.
-
-    Raises:
-        ConfigError: ``dst`` exists and may not be replaced, is a URL, or another process is writing or serving it.
-        DiskFullError: there is no space left. What was there before is untouched.
-    """
+class Staging(_Staged):
+    """A folder under construction: write to ``path``. Leaving the block gives it the name ``dst``; an exception removes
+    it. With ``overwrite``, an existing folder is replaced if it holds the file ``marker``. Raises ConfigError: ``dst``
+    exists and may not be replaced, is a URL, or another process is writing or serving it; DiskFullError: there is no
+    space left, and what was there is untouched."""
 
     def __init__(self, dst: str | Path, marker: str, *, overwrite: bool = False) -> None:
         self.dst = _place(path_here(dst, "writing"))
@@ -108,19 +172,7 @@ class Staging:
     def __enter__(self) -> Staging:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._commit()
-            elif full := _no_room(self.dst, error):
-                raise full from error
-        except OSError as failed:
-            raise _unwritten(self.dst, failed) from None
-        finally:
-            self._clean()
-
     def _commit(self) -> None:
-        """Force everything to disk and give it its name."""
         for folder, _, names in os.walk(self.path, topdown=False):
             for name in names:
                 _sync(Path(folder, name))
@@ -142,7 +194,6 @@ class Staging:
             self.path.rename(self.dst)
 
     def _clean(self) -> None:
-        """Remove the old folder, or the new one if it was not completed."""
         try:
             for left in (_replaced(self.dst), self.path):
                 if any(_same(left, lock) for lock in self._locks):  # else it is another writer's
@@ -152,18 +203,9 @@ class Staging:
                 os.close(lock)
 
 
-class StagedFile:
-    """A single file under construction. Entering the block yields the path to write to. Leaving it without an
-    exception gives the file its name.
-
-    Args:
-        dst: final path. It must not exist, or (with ``overwrite``) be a file.
-        overwrite: replace an existing file.
-
-    Raises:
-        ConfigError: ``dst`` exists and may not be replaced, cannot be written, or another process is writing it.
-        DiskFullError: there is no space left. What was there before is untouched.
-    """
+class StagedFile(_Staged):
+    """A single file under construction. Entering the block yields the path to write to; leaving it without an exception
+    gives the file the name ``dst``. Errors as ``Staging``."""
 
     def __init__(self, dst: str | Path, *, overwrite: bool = False) -> None:
         self.dst = _place(path_here(dst, "writing"))
@@ -177,7 +219,7 @@ class StagedFile:
         try:
             self._check_free(overwrite=overwrite)  # another writer may just have ended
         except ConfigError:
-            self._release()
+            self._clean()
             raise
 
     def _check_free(self, *, overwrite: bool) -> None:
@@ -187,20 +229,12 @@ class StagedFile:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                _sync(self.path)
-                self.path.replace(self.dst)
-                _sync(self.dst.parent)
-            elif full := _no_room(self.dst, error):
-                raise full from error
-        except OSError as failed:
-            raise _unwritten(self.dst, failed) from None
-        finally:
-            self._release()
+    def _commit(self) -> None:
+        _sync(self.path)
+        self.path.replace(self.dst)
+        _sync(self.dst.parent)
 
-    def _release(self) -> None:
+    def _clean(self) -> None:
         if _same(self.path, self._lock):  # otherwise it may be the next writer's
             os.ftruncate(self._lock, 0)  # a library may keep the file open, which keeps its space taken
             self.path.unlink()
@@ -208,11 +242,9 @@ class StagedFile:
 
 
 def recover(dst: str | Path) -> None:
-    """Finish or undo the work of a writer of the folder ``dst`` that died.
-
-    Readers call it before they open ``dst``. It leaves alone the folders of a living writer, folders that do not look
-    like Atta's, and places where this process may not write.
-    """
+    """Finish or undo the work of a writer of the folder ``dst`` that died. Readers call it before they open ``dst``. It
+    leaves alone the folders of a living writer, folders that do not look like Atta's, and places where this process may
+    not write."""
     dst = _place(dst)
     if not dst.name:
         return

@@ -13,8 +13,6 @@ from typing import Any
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 
-__all__ = ["BrokenTransferError", "RemoteFolder", "is_url", "path_here"]
-
 _LOCAL = ("file", "local")
 
 
@@ -28,28 +26,20 @@ def is_url(place: object) -> bool:
 
 
 def path_here(place: str | Path, what: str) -> Path:
-    """The path of a place that ``what`` reads or writes on this machine.
-
-    Raises:
-        ConfigError: it is a URL. A path made of it would name a folder ``s3:`` of the working directory.
-    """
+    """The path of a place that ``what`` reads or writes on this machine. Raises ConfigError: it is a URL. A path made
+    of it would name a folder ``s3:`` of the working directory."""
     if is_url(place):
         raise ConfigError(f"{place}: a URL; {what} needs a path of this machine")
     return Path(place)
 
 
 class RemoteFolder:
-    """A folder on object storage. Names are relative to it, with ``/`` between folders.
-
-    All methods raise DataError naming the object: it is missing or may not be accessed; and BrokenTransferError.
-    """
+    """A folder on object storage. Names are relative to it, with ``/`` between folders. All methods raise DataError
+    naming the object: it is missing or may not be accessed; and BrokenTransferError."""
 
     def __init__(self, url: str) -> None:
-        """``url``: of the folder.
-
-        Raises:
-            ConfigError: fsspec is not installed, or what it needs for this kind of storage; or there is no such kind.
-        """
+        """``url``: of the folder. Raises ConfigError: fsspec is not installed, or what it needs for this kind of
+        storage; or there is no such kind."""
         self.url = url.rstrip("/")
         load(url, "fsspec")
         from fsspec.core import url_to_fs

@@ -8,11 +8,8 @@ from pathlib import Path
 
 from atta import _native
 from atta.errors import ChangedFileError, DataError
-from atta.partition.disk.files import FileRecord, check_file
-from atta.partition.disk.locks import Reading
-from atta.partition.disk.mapping import torn_files
-
-__all__ = ["WatchedFiles"]
+from atta.partition.disk.files import FileRecord, check_file, torn_files
+from atta.partition.disk.staging import Reading
 
 _State = tuple[int, ...]
 _REMAPPED = "split_"
@@ -20,12 +17,10 @@ _REMAPPED = "split_"
 
 
 class WatchedFiles:
-    """Files of a dataset that a process has mapped, or will.
-
-    ``look`` compares what the system says of each file with what it said before. Only a file of which it says something
-    else is read: its bytes may still be the same. The time of the last change of a file cannot be set back, so no write
-    goes unnoticed, except one that goes around the file system.
-    """
+    """Files of a dataset that a process has mapped, or will. ``look`` compares what the system says of each file with
+    what it said before. Only a file of which it says something else is read: its bytes may still be the same. The time
+    of the last change of a file cannot be set back, so no write goes unnoticed, except one that goes around the file
+    system."""
 
     def __init__(self, folder: Path, marker: str, records: Mapping[str, FileRecord]) -> None:
         """``records``: of the files in ``folder``, by name; ``marker``: see ``Reading``. Make it before the files are

@@ -1,12 +1,10 @@
-"""Exporters: one file per format, found by name; each writes what the importer of the same name reads.
-
-User ids are kept: vertex ids are written beside the vertices, and edges keep their order, which is their edge id.
-"""
+"""Exporters: one file per format, found by name; each writes what the importer of the same name reads. User ids are kept, and
+edges keep their order, which is their edge id."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Progress, Silent
@@ -21,11 +19,7 @@ __all__ = ["EXPORTERS", "PARTITIONED", "Exporter", "export_graph"]
 
 
 class Exporter(Protocol):
-    """Writes one format.
-
-    Attributes:
-        MARKER: a file that every folder of this format has; None if the format is a single file.
-    """
+    """Writes one format. ``MARKER``: a file that every folder of this format has; None: the format is a single file."""
 
     MARKER: str | None
 
@@ -36,15 +30,7 @@ class Exporter(Protocol):
         """Write ``graph`` into the empty folder (or as the file) ``dst``."""
 
 
-EXPORTERS: dict[str, Exporter] = {
-    "dgl": dgl,
-    "npz": npz,
-    "ogb": ogb,
-    "pyg": pyg,
-    "table": table,
-}
-
-
+EXPORTERS: dict[str, Exporter] = {"dgl": dgl, "npz": npz, "ogb": ogb, "pyg": pyg, "table": table}
 PARTITIONED = {"pyg-parts": pyg_parts}
 """Formats that are made from a partitioned dataset."""
 
@@ -67,15 +53,14 @@ def export_graph(
         DataError: ``src`` is missing or damaged; the message names the file.
     """
     source, dst = path_here(src, "export"), path_here(dst, "export")
-    if fmt in PARTITIONED:
-        _export_parts(fmt, source, dst, overwrite=overwrite, progress=progress or Silent())
-        return
-    if fmt not in EXPORTERS:
+    if fmt not in EXPORTERS and fmt not in PARTITIONED:
         raise UnknownNameError.of("format", fmt, [*EXPORTERS, *PARTITIONED])
-    exporter = EXPORTERS[fmt]
-    if (source / dataset.MANIFEST).is_file() and not (source / MANIFEST).is_file():
+    is_graph, exporter = (source / MANIFEST).is_file(), EXPORTERS.get(fmt) or PARTITIONED[fmt]
+    if fmt in PARTITIONED and is_graph:
+        raise ConfigError(f"{source}: a graph folder; {fmt!r} is made from a partitioned dataset (atta partition)")
+    if fmt in EXPORTERS and not is_graph and (source / dataset.MANIFEST).is_file():
         raise ConfigError(f"{source}: a partitioned dataset; export the graph folder that it was made from")
-    graph = Graph.open(source)
+    graph: Any = Dataset.open(source) if fmt in PARTITIONED else Graph.open(source)
     if lost := exporter.lost(graph):
         raise ConfigError(f"{source}: the format {fmt!r} cannot hold {', '.join(lost)}")
     if exporter.MARKER is None:
@@ -84,13 +69,3 @@ def export_graph(
     else:
         with Staging(dst, exporter.MARKER, overwrite=overwrite) as staging:
             exporter.write(graph, staging.path, progress or Silent())
-
-
-def _export_parts(fmt: str, source: Path, dst: Path, *, overwrite: bool, progress: Progress) -> None:
-    if (source / MANIFEST).is_file():
-        raise ConfigError(f"{source}: a graph folder; {fmt!r} is made from a partitioned dataset (atta partition)")
-    parts, exporter = Dataset.open(source), PARTITIONED[fmt]
-    if lost := exporter.lost(parts):
-        raise ConfigError(f"{source}: the format {fmt!r} cannot hold {', '.join(lost)}")
-    with Staging(dst, exporter.MARKER, overwrite=overwrite) as staging:
-        exporter.write(parts, staging.path, progress)

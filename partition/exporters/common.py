@@ -13,16 +13,6 @@ from atta.partition.disk.files import chunks
 from atta.partition.graph import Graph
 from atta.partition.schema import Schema, TableSpec
 
-__all__ = [
-    "edge_index",
-    "is_homogeneous",
-    "lost_classes",
-    "lost_edge_types",
-    "lost_tables",
-    "row_chunks",
-    "split_mask",
-]
-
 Array = npt.NDArray[Any]
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 18

@@ -1,9 +1,5 @@
 """A file of one graph, written by ``dgl.save_graphs``: features ``feat``, labels ``label``, masks of splits, user ids
-``_ID``.
-
-torch and DGL are imported only here, when such a file is written. Tensors share the memory-mapped arrays of the graph
-folder.
-"""
+``_ID``. Tensors share the memory-mapped arrays of the graph folder."""
 
 from __future__ import annotations
 
@@ -19,10 +15,8 @@ from atta.observe.progress import Progress
 from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
 from atta.partition.exporters.pyg import tensor_of
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
-from atta.partition.importers.dgl.tensors import require_dgl, table_names
+from atta.partition.importers.reading.dgl_tensors import require_dgl, table_names
 from atta.partition.schema import TableSpec, split_edge_type
-
-__all__ = ["MARKER", "lost", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = None

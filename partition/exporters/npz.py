@@ -1,7 +1,4 @@
-"""The neutral npz layout: a folder of plain numpy files, as ``importers/npz.py`` describes it.
-
-User ids that differ from the row numbers are in ``ids.npy`` or ``ids__TYPE.npy``.
-"""
+"""The neutral npz layout: a folder of plain numpy files, as ``importers/npz.py`` describes it."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ from atta.partition.graph import NODE_TYPE, Graph
 from atta.partition.importers.npz import edge_array
 from atta.partition.names import file_name, node_folder
 from atta.partition.schema import Schema
-
-__all__ = ["MARKER", "lost", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = "graph.npz"

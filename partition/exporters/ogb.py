@@ -1,9 +1,4 @@
-"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb/text.py`` describes
-it.
-
-User ids that differ from the row numbers are in ``mapping/nodeidx2id.csv.gz``: a heading, then a vertex and its id per
-line.
-"""
+"""The raw layout of the Open Graph Benchmark's node property graphs (homogeneous), as ``importers/ogb.py`` describes it."""
 
 from __future__ import annotations
 
@@ -20,8 +15,6 @@ from atta.partition.disk.files import chunks
 from atta.partition.exporters.common import is_homogeneous, lost_classes, lost_tables, row_chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.schema import TableSpec
-
-__all__ = ["MARKER", "lost", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = "raw/num-node-list.csv.gz"

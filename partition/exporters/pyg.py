@@ -1,8 +1,5 @@
-"""A file with a PyG ``Data`` or ``HeteroData`` object, written by ``torch.save``; user ids are the tensor ``n_id``.
-
-Tensors share the memory-mapped arrays of the graph folder, so memory holds only edge indices and masks.
-torch and PyG are imported only here, when such a file is written.
-"""
+"""A file with a PyG ``Data`` or ``HeteroData`` object, written by ``torch.save``; user ids are the tensor ``n_id``. Tensors
+share the memory-mapped arrays of the graph folder, so memory holds only edge indices and masks."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from atta.partition.exporters.common import edge_index, is_homogeneous, lost_edg
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.pyg import edge_table, node_table
 from atta.partition.schema import Schema, TableSpec, split_edge_type
-
-__all__ = ["MARKER", "lost", "tensor_of", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = None
@@ -47,15 +42,11 @@ def lost(graph: Graph) -> list[str]:
         + lost_edge_types(graph.schema)
         + lost_tables(
             graph.schema,
-            lambda _, name, spec: held(spec) and of_nodes(name) and not _flattened(name, spec),
+            # The importer reads a column of labels [n, 1] as labels [n].
+            lambda _, name, spec: held(spec) and of_nodes(name) and not (name == "y" and spec.row_shape == (1,)),
             lambda _, name, spec: held(spec) and edge_table(_edge_key(name, shared), shared=shared) == name,
         )
     )
-
-
-def _flattened(table: str, spec: TableSpec) -> bool:
-    """Whether the importer would read a column of labels [n, 1] as labels [n]. Data sets of PyG have such columns."""
-    return table == "y" and spec.row_shape == (1,)
 
 
 def _taken_for_edges(schema: Schema, name: str) -> bool:

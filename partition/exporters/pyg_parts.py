@@ -1,12 +1,6 @@
-"""A folder as PyG's ``Partitioner`` writes it, from a partitioned dataset. With it ``torch_geometric.distributed``
-runs on Atta's partitions.
-
-    META.json, node_map.pt, edge_map.pt          or node_map/TYPE.pt, edge_map/SRC__REL__DST.pt
-    part_P/graph.pt, node_feats.pt, edge_feats.pt
-
-Vertices keep the users' ids, which must be 0 to n-1 because PyG looks them up in arrays; edges keep theirs. Labels and
-masks of splits are features ``y`` and ``NAME_mask`` beside ``x``. One part is in memory at a time.
-"""
+"""A folder as PyG's ``Partitioner`` writes it, from a partitioned dataset, for ``torch_geometric.distributed``. Vertices keep
+the users' ids, which must be 0 to n-1 because PyG looks them up in arrays; edges keep theirs. Labels and masks of splits are
+features ``y`` and ``NAME_mask`` beside ``x``. One part is in memory at a time."""
 
 from __future__ import annotations
 
@@ -25,8 +19,6 @@ from atta.partition.exporters.common import is_homogeneous
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.importers.pyg_parts import map_file
 from atta.partition.schema import split_edge_type
-
-__all__ = ["MARKER", "lost", "write"]
 
 Array = npt.NDArray[Any]
 MARKER = "META.json"

@@ -1,8 +1,5 @@
-"""Tables: a Parquet file for every node and edge type and the ``schema.json`` that ``importers/table`` describes.
-
-The users' ids identify the vertices. If the table ``name`` was made from string ids, the names do. Edges refer to
-them.
-"""
+"""Tables: a Parquet file for every node and edge type, and the ``schema.json`` that ``importers/table`` describes. User ids
+identify the vertices, or the names if they were made from string ids."""
 
 from __future__ import annotations
 
@@ -20,10 +17,9 @@ from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
 from atta.partition.graph import Graph
 from atta.partition.graph.strings import NAME
+from atta.partition.importers.reading.source import pa, parquet, pc
 from atta.partition.names import file_name
 from atta.partition.schema import TableSpec
-
-__all__ = ["MARKER", "lost", "write"]
 
 Array = npt.NDArray[Any]
 MARKER: str | None = "schema.json"
@@ -32,12 +28,7 @@ _ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of a Parquet file.
-
-    Attributes:
-        name: of the column.
-        rows: returns the values from row ``lo`` to ``hi`` as an Arrow array.
-    """
+    """A column of a Parquet file; ``rows`` returns the values from row ``lo`` to ``hi`` as an Arrow array."""
 
     name: str
     rows: Callable[[int, int], Any]
@@ -50,7 +41,7 @@ def lost(graph: Graph) -> list[str]:
         shape = spec.row_shape
         return len(shape) <= 1 and 0 not in shape and np.dtype(spec.dtype).itemsize <= 8
 
-    _arrow()
+    load("exporting tables", "pyarrow", "pyarrow.parquet")
     return lost_tables(graph.schema, held, held)
 
 
@@ -117,11 +108,10 @@ class _Ids:
         """The ids of the rows from ``lo`` to ``hi`` as an Arrow array."""
         if self.names is not None:
             return self.names.slice(lo, hi - lo)
-        return _arrow().array(np.arange(lo, hi, dtype=np.int64) if self._user is None else self._user[lo:hi])
+        return pa.array(np.arange(lo, hi, dtype=np.int64) if self._user is None else self._user[lo:hi])
 
     def of(self, rows: Array) -> Any:
         """The ids of ``rows`` as an Arrow array."""
-        pa = _arrow()
         if self.names is not None:
             return self.names.take(pa.array(rows))
         return pa.array(rows.astype(np.int64) if self._user is None else self._user[rows])
@@ -130,9 +120,6 @@ class _Ids:
 def _strings(rows: Array) -> Any:
     """Return the strings of a table ``name``. None unless the importer would make the same table from distinct string
     ids."""
-    import pyarrow.compute as pc
-
-    pa = _arrow()
     if rows.dtype != np.uint8 or rows.ndim != 2:
         return None
     n, width = rows.shape
@@ -158,7 +145,6 @@ def _strings(rows: Array) -> Any:
 
 def _table(name: str, table: Array) -> _Column:
     """A column of numbers, or of lists for a table [n, k]."""
-    pa = _arrow()
 
     def rows(lo: int, hi: int) -> Any:
         values = pa.array(np.ascontiguousarray(table[lo:hi]).reshape(-1))
@@ -168,21 +154,14 @@ def _table(name: str, table: Array) -> _Column:
 
 
 def _split(name: str, chosen: Array) -> _Column:
-    return _Column(name, lambda lo, hi: _arrow().array(split_mask(chosen, lo, hi)))
+    return _Column(name, lambda lo, hi: pa.array(split_mask(chosen, lo, hi)))
 
 
 def _write(path: Path, columns: list[_Column], count: int, sized: list[Array], progress: Progress) -> None:
     """Write ``count`` rows in groups. The row size of the tables ``sized`` bounds the length of a group."""
-    from pyarrow import parquet
-
-    pa = _arrow()
     path.parent.mkdir(exist_ok=True)
     fields = pa.schema([(column.name, column.rows(0, 0).type) for column in columns])
     with parquet.ParquetWriter(path, fields) as out:
         for lo, hi in row_chunks(count, *sized):
             out.write_batch(pa.record_batch([column.rows(lo, hi) for column in columns], schema=fields))
             progress.advance(hi - lo)
-
-
-def _arrow() -> Any:
-    return load("exporting tables", "pyarrow", "pyarrow.parquet")

@@ -13,9 +13,7 @@ A homogeneous graph has the node type ``node`` and the edge type ``node__to__nod
 from __future__ import annotations
 
 from atta.partition.graph.reading import (
-    EDGE_TYPE,
     MANIFEST,
-    NODE_TYPE,
     Edges,
     Graph,
     check_layout,
@@ -23,6 +21,7 @@ from atta.partition.graph.reading import (
     read_records,
 )
 from atta.partition.graph.writing import EdgeAppender, GraphWriter
+from atta.partition.schema import EDGE_TYPE, NODE_TYPE
 
 __all__ = [
     "EDGE_TYPE",

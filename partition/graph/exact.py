@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError
 
-__all__ = ["as_float32", "inexact"]
-
 Array = npt.NDArray[Any]
 
 
@@ -31,9 +29,7 @@ def as_float32(what: str, values: Array) -> npt.NDArray[np.float32]:
 
 def inexact(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
     """Mark the numbers that ``dtype`` cannot hold: whole ones that it rounds, and for an integer ``dtype`` fractions.
-
-    Fractions may be rounded to another float. Doubles from 2**53 on count as fractions: they have no more digits.
-    """
+    Fractions may be rounded to another float. Doubles from 2**53 on count as fractions: they have no more digits."""
     if dtype.kind in "iu" and not np.can_cast(values.dtype, dtype):
         return _outside(values, np.iinfo(dtype))
     if dtype.kind == "f" and values.dtype.kind in "iu":
@@ -63,7 +59,6 @@ def _rounded_floats(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_
 
 
 def _rounded_integers(values: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Mark the integers that a float dtype rounds."""
     exact, limits = _largest_exact(dtype), np.iinfo(values.dtype)
     if not values.size or (-exact <= int(values.min()) and int(values.max()) <= exact):
         return np.zeros(values.shape, np.bool_)

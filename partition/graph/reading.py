@@ -19,20 +19,7 @@ from atta.partition.disk.files import (
 )
 from atta.partition.disk.store import path_here
 from atta.partition.names import edge_folder, node_folder
-from atta.partition.schema import EDGE_TYPE, NODE_TYPE, Schema
-
-__all__ = [
-    "EDGE_TYPE",
-    "FORMAT",
-    "MANIFEST",
-    "NODE_TYPE",
-    "VERSION",
-    "Edges",
-    "Graph",
-    "check_layout",
-    "index_dtype",
-    "read_records",
-]
+from atta.partition.schema import Schema
 
 MANIFEST = "graph.json"
 FORMAT, VERSION = "atta-graph", 1
@@ -74,10 +61,8 @@ class Graph:
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> Graph:
-        """Open and check a graph folder.
-
-        Sizes and array headers are always checked, checksums with ``verify``. Raises DataError naming the file.
-        """
+        """Open and check a graph folder. Sizes and array headers are always checked, checksums with ``verify``. Raises
+        DataError naming the file."""
         path = path_here(path, "Graph.open")
         manifest = path / MANIFEST
         value = read_sealed(manifest, "a graph folder", FORMAT, VERSION)

@@ -1,7 +1,4 @@
-"""The users' string ids of vertices as rows of bytes: the table ``name`` of a node type, UTF-8 padded with zeros.
-
-Importers write it where ids are strings. The vertices are then numbered from 0, in the order of the input.
-"""
+"""The users' string ids of vertices as rows of bytes: the table ``name`` of a node type, UTF-8 padded with zeros."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ import numpy.typing as npt
 from atta.errors import ConfigError
 from atta.partition.schema import Schema
 
-__all__ = ["NAME", "as_strings", "string_width", "to_rows", "to_strings"]
-
 NAME = "name"
 """The node table that holds string ids."""
 _ASCII = 128
@@ -24,11 +19,8 @@ Strings = npt.NDArray[np.str_]
 
 
 def string_width(schema: Schema, node_type: str) -> int | None:
-    """Bytes of the longest string id of a node type; None if its vertices have no string ids.
-
-    Raises:
-        UnknownNameError: there is no such node type.
-    """
+    """Bytes of the longest string id of a node type; None if its vertices have no string ids. Raises UnknownNameError:
+    there is no such node type."""
     spec = schema.node_tables[schema.check_node_type(node_type)].get(NAME)
     if spec is None or spec.dtype != "|u1" or len(spec.row_shape) != 1:
         return None
@@ -36,13 +28,9 @@ def string_width(schema: Schema, node_type: str) -> int | None:
 
 
 def as_strings(what: str, given: Any) -> Strings | None:
-    """``given`` as an array of strings of the same shape; None if it does not hold strings.
-
-    ``given``: a list, or an array of numpy, pandas or Arrow. Bytes are read as UTF-8. ``what``: for messages.
-
-    Raises:
-        ConfigError: some are strings and some are not, or bytes are not UTF-8.
-    """
+    """``given`` as an array of strings of the same shape; None if it does not hold strings. ``given``: a list, or an
+    array of numpy, pandas or Arrow. Bytes are read as UTF-8. ``what``: for messages. Raises ConfigError: some are
+    strings and some are not, or bytes are not UTF-8."""
     if given is None or isinstance(given, str | bytes):
         return None
     try:
@@ -65,11 +53,8 @@ def as_strings(what: str, given: Any) -> Strings | None:
 
 
 def to_rows(strings: Strings) -> Rows:
-    """uint8 [n, w]: each of ``strings`` [n] in UTF-8, padded with zeros; w is that of the longest, at least 1.
-
-    Raises:
-        ConfigError: a string has half a character, which UTF-8 cannot express.
-    """
+    """uint8 [n, w]: each of ``strings`` [n] in UTF-8, padded with zeros; w is that of the longest, at least 1. Raises
+    ConfigError: a string has half a character, which UTF-8 cannot express."""
     letters = strings.dtype.itemsize // 4
     if not letters or not len(strings):
         return np.zeros((len(strings), 1), np.uint8)
@@ -84,11 +69,7 @@ def to_rows(strings: Strings) -> Rows:
 
 
 def to_strings(rows: Rows) -> Strings:
-    """The strings [n] that ``rows`` uint8 [n, w] hold.
-
-    Raises:
-        ConfigError: a row is not UTF-8.
-    """
+    """The strings [n] that ``rows`` uint8 [n, w] hold. Raises ConfigError: a row is not UTF-8."""
     if not rows.size:
         return np.zeros(len(rows), np.str_)
     if rows.max() < _ASCII:

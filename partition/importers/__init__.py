@@ -1,8 +1,8 @@
 """Importers: one module per format, found by name or by what a file or folder looks like.
 
 An importer has a function ``read(source, out, options)`` that fills an open ``GraphWriter``, and a function
-``recognises(path, head)`` that says whether a file or folder is of its format. One that knows more of these has
-a function ``called(path)``, which says for people what a file or folder is, or None.
+``recognises(path, head)`` that says whether a file or folder is of its format. ``called(path)``, if it has one, says for
+people what a file or folder is, or None.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.progress import Progress, Silent
+from atta.partition.deploy import written_graph
 from atta.partition.disk.files import check_tree
 from atta.partition.disk.store import path_here
 from atta.partition.graph import MANIFEST as GRAPH_MANIFEST
@@ -33,10 +34,8 @@ from atta.partition.importers import (
     table,
     tgb,
 )
-from atta.partition.importers.reading.head import head_of
-from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.source import ImportOptions, head_of
 from atta.partition.importers.table.files import kind_of
-from atta.partition.parts.remote import written_graph
 from atta.partition.schema import Schema
 
 __all__ = [
@@ -64,13 +63,8 @@ class Importer(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A format that can be imported.
-
-    Attributes:
-        name: what the command line calls it.
-        importer: the module that reads it.
-        sign: by what it is recognised, for people.
-    """
+    """A format that can be imported: its name on the command line, the module that reads it, and by what it is
+    recognised, for people."""
 
     name: str
     importer: Importer
@@ -96,11 +90,8 @@ IMPORTERS = {fmt.name: fmt for fmt in FORMATS}
 
 
 def guess(path: str | Path) -> str:
-    """The name of the format of a file or folder, by what it holds.
-
-    Raises:
-        DataError: it does not exist, cannot be read, or is of no format that Atta knows.
-    """
+    """The name of the format of a file or folder, by what it holds. Raises DataError: it does not exist, cannot be
+    read, or is of no format that Atta knows."""
     source = _source(path)
     head = head_of(source)
     for fmt in FORMATS:

@@ -19,12 +19,8 @@ import numpy.typing as npt
 from atta.errors import DataError
 from atta.partition.disk.files import chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.common import add_features
-from atta.partition.importers.reading.edges import EdgeStream
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import state_classes
-
-__all__ = ["read", "recognises"]
+from atta.partition.importers.reading.filling import EdgeStream, add_features
+from atta.partition.importers.reading.source import ImportOptions, state_classes
 
 Array = npt.NDArray[Any]
 _HEADER = np.dtype([("vertex_bytes", "<i4"), ("vertices", "<u4"), ("edges", "<u8")])
@@ -36,9 +32,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.bsnap``)."""
     path = source if source.is_file() else source / "graph.bsnap"
     vertices, edges = _edges(path)
-    for other in sorted(path.parent.glob("*.bsnap")):
-        if other.name not in ("graph.bsnap", "features.bsnap", "labels.bsnap"):
-            options.refuse(path.parent, other.name, "the layout has no such file")
+    options.refuse_others(path.parent, "*.bsnap", ("graph.bsnap", "features.bsnap", "labels.bsnap"))
     out.add_nodes(NODE_TYPE, vertices)
     _add_tables(path.parent, out, options, vertices)
     with EdgeStream(out, EDGE_TYPE, options, total=len(edges)) as stream:
@@ -57,7 +51,6 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _edges(path: Path) -> tuple[int, Array]:
-    """The number of vertices and the edges [E, 2], memory-mapped."""
     header = _map(path, _HEADER, 0, 1)[0]
     if header["vertex_bytes"] != 4:
         raise DataError(path, f"vertex numbers of {header['vertex_bytes']} bytes; only 4 are read")

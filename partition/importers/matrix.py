@@ -1,21 +1,17 @@
-"""Adjacency matrices as text, compressed with gzip or not: MatrixMarket and METIS.
+"""Adjacency matrices as text, compressed with gzip or not, read in pieces: MatrixMarket and METIS.
 
-**MatrixMarket** (``*.mtx``), ``coordinate``: the entry ``i j`` is the edge from vertex i to vertex j. The values of
-``real`` (float64) and ``integer`` (int64) matrices are the edge table ``weight``. ``symmetric`` and ``skew-symmetric``
-matrices hold one triangle: the entries of the other follow all given ones, in their order, those of a skew-symmetric
-matrix with the opposite sign. The rows and columns of a matrix that is not square are the node types ``left`` and
-``right``. Dense and complex matrices are refused.
+**MatrixMarket** (``*.mtx``), ``coordinate``: the entry ``i j`` is the edge from vertex i to vertex j. Values are the edge
+table ``weight``. ``symmetric`` and ``skew-symmetric`` matrices hold one triangle: the entries of the other follow all given
+ones, in their order, those of a skew-symmetric matrix with the opposite sign.
 
-**METIS** (``*.graph``): line i after the first lists the neighbours of vertex i. Each edge is in the lists of both its
-ends, and is stored in both directions. Weights of edges are the edge table ``weight``, weights and sizes of vertices
-the node tables ``weight`` ([n], or [n, k] if there are k for each vertex) and ``size``; all int64.
-
-Both count from 1, and these numbers are the user ids. The file is read in pieces.
+**METIS** (``*.graph``): line i after the first lists the neighbours of vertex i. Each edge is in the lists of both its ends,
+and is stored in both directions. Both formats count from 1, and these numbers are the user ids.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,15 +23,113 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.edges import EdgeStream
-from atta.partition.importers.reading.head import open_content
-from atta.partition.importers.reading.numbers import NumberLines, check_count, number_lines, quoted
-from atta.partition.importers.reading.options import ImportOptions
+from atta.partition.importers.reading.filling import EdgeStream
+from atta.partition.importers.reading.source import ImportOptions, open_content
 from atta.partition.schema import TableSpec
 
-__all__ = ["read", "recognises"]
-
 Array = npt.NDArray[Any]
+_BLOCK_BYTES = 16 << 20
+_BLANK = np.isin(np.arange(256), list(b" \t\n\r\v\f"))  # what separates numbers, by byte
+_NEWLINE = 10
+_SHOWN = 40
+_MOST_VERTICES, _MOST_PER_BYTE = 1 << 22, 64
+_LARGEST = 2**63 - 1
+_NAMES: dict[type, str] = {np.int64: "whole number below 2**63", np.float64: "number"}
+
+
+@dataclass(frozen=True)
+class NumberLines:
+    """Some lines of a file: ``values`` int64 or float64 [numbers], ``counts`` int64 [lines], how many of them each line
+    holds, and ``places`` int64 [lines], the number of each line in the file, from 1."""
+
+    values: Array
+    counts: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+
+
+def number_lines(file: BinaryIO, where: Path, kind: type, *, line: int) -> Iterator[NumberLines]:
+    """The lines from the current place of ``file`` on, which is the beginning of line ``line``. Lines that begin with
+    ``%`` are left out. ``kind``: np.int64 or np.float64. Raises DataError naming the line and the text that is no such
+    number."""
+    for block in _blocks(file):
+        ends = block.count(b"\n")
+        places = np.arange(line, line + ends)
+        text = block
+        if b"%" in block:
+            lines = block.split(b"\n")[:-1]
+            kept = [place for place, entry in enumerate(lines) if not entry.lstrip().startswith(b"%")]
+            text, places = b"".join(lines[place] + b"\n" for place in kept), places[kept]
+        yield _parsed(text, places, where, kind)
+        line += ends
+
+
+def check_count(where: Path, count: int) -> None:
+    """Refuse a number of vertices that a header states and a file of this size cannot mean; raises DataError."""
+    if count > max(_MOST_VERTICES, _MOST_PER_BYTE * where.stat().st_size):
+        raise DataError(where, f"states {count} vertices, which a file of this size does not describe")
+
+
+def quoted(text: bytes) -> str:
+    """``text`` of a file for a message: one line of printable characters, not long."""
+    shown = text.decode("utf-8", "replace")
+    return repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...")
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Pieces of whole lines; each ends in a newline, whether the file has one at its end or not."""
+    rest: list[bytes] = []
+    while piece := file.read(_BLOCK_BYTES):
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*rest, piece[:cut]])
+            rest = []
+        rest.append(piece[cut:])
+    if any(rest):
+        yield b"".join([*rest, b"\n"])
+
+
+def _parsed(text: bytes, places: npt.NDArray[np.int64], where: Path, kind: type) -> NumberLines:
+    raw = np.frombuffer(text, np.uint8)
+    filled = ~_BLANK[raw]
+    begins = np.flatnonzero(filled & np.concatenate([[True], ~filled[:-1]])) if len(raw) else np.zeros(0, np.int64)
+    so_far = np.searchsorted(begins, np.flatnonzero(raw == _NEWLINE))  # numbers up to the end of each line
+    total = len(begins)
+    values = _numbers(text, kind) if total else np.zeros(0, kind)
+    if len(values) < total or _may_be_cut(values):
+        for token, word in enumerate(re.finditer(rb"\S+", text)):
+            if not _is_number(word[0], kind):
+                place = int(places[np.searchsorted(so_far, token, "right")])
+                raise DataError(where, f"line {place}: {quoted(word[0])} is no {_NAMES[kind]}")
+    return NumberLines(values, np.diff(so_far, prepend=0), places)
+
+
+def _numbers(text: bytes, kind: type) -> Array:
+    """The numbers in ``text``; none, or those before the first fault, where something is no number."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what older releases of numpy say instead of an error
+            return np.fromstring(text, kind, sep=" ")
+    except ValueError:
+        return np.zeros(0, kind)
+
+
+def _may_be_cut(values: Array) -> bool:
+    """Whether a number may have been too large for int64. Such numbers are read as the largest."""
+    limits = np.iinfo(np.int64)
+    return (
+        values.dtype.kind == "i"
+        and len(values) > 0
+        and bool(np.isin((values.min(), values.max()), (limits.min, limits.max)).any())
+    )
+
+
+def _is_number(word: bytes, kind: type) -> bool:
+    if kind is np.int64:
+        digits = re.fullmatch(rb"[+-]?0*([0-9]{1,19})", word)
+        return digits is not None and int(digits[1]) < _LARGEST
+    return len(_numbers(word, kind)) == 1
+
+
 _BANNER = re.compile(rb"%%?MatrixMarket\b", re.IGNORECASE)
 _KINDS = {"pattern": np.int64, "integer": np.int64, "real": np.float64}
 _MIRRORED = {"general": (), "symmetric": (1,), "skew-symmetric": (-1,)}  # the factors of the entries that follow
@@ -60,7 +154,6 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _add_numbered(out: GraphWriter, where: Path, node_type: str, count: int) -> None:
-    """Declare vertices whose ids count from 1."""
     check_count(where, count)
     out.add_nodes(node_type, count, ids=np.arange(1, count + 1))
 

@@ -1,18 +1,8 @@
 """Graphs of networkx: objects in memory (``atta.from_networkx``), and files that become one: GraphML (``*.graphml``,
 ``*.xml``), GML (``*.gml``), Pajek (``*.net``) and node-link JSON (``*.json``), compressed with gzip or not.
 
-Integer labels of vertices become the users' ids. If all labels are strings, vertices are numbered in their order, and
-the labels become the table ``name`` (UTF-8 bytes, padded with zeros). Other labels are refused. GraphML has only
-strings: if all of them are decimal numbers, they are read as integers. The labels of GML and Pajek are the attribute
-``label``, or ``name``, where each vertex has one of its own; otherwise they are the numbers of the vertices. So are
-those of GraphML of igraph and graph-tool, whose own labels ``n0``, ``n1``, ... only count: there it is ``name``.
-
-Attributes become tables: ``x`` features, ``y`` labels, ``NAME_mask`` splits, ``weight`` and ``time`` of edges with
-their meanings. Every vertex (edge) needs a value of each attribute: a number, a truth value, or a fixed number of them.
-An edge without direction is stored in both directions. Edges keep their order, and their reverses follow in the same
-order. A self-loop is stored once.
-
-networkx is imported only here, when such a graph is read.
+Labels of vertices become the users' ids or the table ``name``, attributes tables, as ``docs/importing.md`` says. Edges keep
+their order. Reverses of edges without direction follow in the same order, but for self-loops.
 """
 
 from __future__ import annotations
@@ -29,22 +19,16 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.progress import Progress, Silent
+from atta.partition.deploy import written_graph
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME
-from atta.partition.importers.reading.common import add_features, name_bytes
-from atta.partition.importers.reading.edges import add_edges
-from atta.partition.importers.reading.gml import read_gml
-from atta.partition.importers.reading.graphml import read_graphml
-from atta.partition.importers.reading.head import open_content
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.pajek import read_pajek
-from atta.partition.importers.reading.stated import as_masks, state_classes
-from atta.partition.parts.remote import written_graph
+from atta.partition.importers.reading.filling import add_edges, add_node_array, name_bytes
+from atta.partition.importers.reading.network_files import read_gml, read_graphml, read_pajek
+from atta.partition.importers.reading.source import ImportOptions, open_content, state_classes
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["from_networkx", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _MISSING = object()
@@ -123,7 +107,6 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _kind(path: Path) -> str | None:
-    """What the name of a file says about its format."""
     return _KINDS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
 
 
@@ -185,23 +168,11 @@ def _write(graph: nx.Graph[Any], where: str | Path, out: GraphWriter, options: I
         out.provenance["name"] = whole.pop("name")
     columns = _Columns(where, options, "vertex", dict(graph.graph.get("node_default") or {}))
     for name, rows in columns.read(labels, [graph.nodes[label] for label in labels]).items():
-        _add_rows(out, where, name, rows, options)
+        add_node_array(out, NODE_TYPE, name, rows, options, where=where)
     state_classes(out, where, whole.pop("num_classes", None))
     for name in whole:
         options.refuse(where, name, "it is an attribute of the whole graph")
     _write_edges(graph, where, out, options, {label: row for row, label in enumerate(labels)})
-
-
-def _add_rows(out: GraphWriter, where: str | Path, name: str, rows: Array, options: ImportOptions) -> None:
-    if name == "x":
-        add_features(out, rows, NODE_TYPE, options)
-    elif name == "y":
-        out.add_labels(rows)
-    elif name.endswith("_mask"):
-        for split, mask in as_masks(where, name, name.removesuffix("_mask"), rows).items():
-            out.add_split(split, mask)
-    else:
-        out.add_table(name, rows)
 
 
 def _write_edges(

@@ -2,48 +2,149 @@
 
 graph.npz                 ``edge_index`` [2, E], sources first; or one ``edge_index__SRC__REL__DST`` per relation;
                           optional: ``time`` [E], ``edge_weight`` [E], ``edge_attr`` [E, ...], ``edge_type`` [E]
-                          (relation numbers, edges are then numbered within their relation)
 edge_index.npy, ...       instead of graph.npz, the same arrays as single files, which may be larger than memory
 ids.npy                   int64 user ids of the vertices; ``ids__TYPE.npy`` with several node types
 x.npy or x_sparse.npz     features; ``x__TYPE.npy`` / ``x_sparse__TYPE.npz`` with several node types
 y.npy                     labels of the target type
-train_mask.npy, split.npz splits of the target type: masks or vertex numbers; masks with several columns in single
-                          files, one per row in ``split.npz``, become ``NAME_0``, ``NAME_1``, ...
-meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``; other entries
-                          only describe the data
+train_mask.npy, split.npz splits of the target type: masks or vertex numbers
+meta.json                 ``num_nodes``, ``node_types``, ``target_type``, ``relations``, ``num_classes``
 
-Other arrays are refused by name. ``reading/csr.py`` describes the other layout: one ``.npz`` with CSR matrices.
+Or one ``.npz`` with a graph as CSR matrices: ``adj_data``, ``adj_indices``, ``adj_indptr``, ``adj_shape`` (or ``data``, ... of
+``scipy.sparse.save_npz``) are the edges, ``attr_*`` the features, then ``labels``, ``node_names`` and ``NAME_mask``.
 """
 
 from __future__ import annotations
 
-import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from atta.errors import DataError
+from atta.partition.disk.files import open_regular
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.reading.common import add_features, as_csr, load_array, load_npz
-from atta.partition.importers.reading.csr import holds_csr, read_csr
-from atta.partition.importers.reading.edges import add_edges
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import (
+from atta.partition.graph.strings import NAME, as_strings
+from atta.partition.importers.reading.filling import add_edges, add_features, add_node_array, name_bytes
+from atta.partition.importers.reading.rows import as_csr, load_array, load_npz
+from atta.partition.importers.reading.source import (
+    ImportOptions,
     as_ids,
     as_mask,
     as_masks,
+    check_edge_index,
     check_numbers,
     distinct_ids,
+    first_line,
+    read_description,
     state_classes,
 )
 from atta.partition.names import file_name, name_of_file
 from atta.partition.schema import join_edge_type, split_edge_type
 
-__all__ = ["edge_array", "read", "recognises"]
-
 Array = npt.NDArray[Any]
+_PARTS = ("data", "indices", "indptr", "shape")
+_OF_SCIPY = ("format", "_is_array")  # what its save_npz adds
+_EDGES = ("adj_", "adj_matrix.", "")
+_FEATURES = ("attr_", "attr_matrix.")
+_DESCRIBING = ("node_names", "attr_names", "class_names", "idx_to_node", "idx_to_attr", "idx_to_class", "metadata")
+
+
+def holds_csr(path: Path) -> bool:
+    """Whether a file is an archive with the edges as a CSR matrix."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+    except Exception:  # zipfile raises half a dozen unrelated types for what is no archive
+        return False
+    return any({prefix + part for part in _PARTS} <= names for prefix in _EDGES)
+
+
+def read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the archive ``source``."""
+    arrays, objects = _load(source)
+    edges = _take_matrix(source, arrays, _EDGES)
+    if edges is None:
+        raise DataError(source, "holds no edges as numbers: wanted are adj_data, adj_indices, adj_indptr and adj_shape")
+    if edges.shape[0] != edges.shape[1]:
+        raise DataError(source, f"the edges are a matrix {list(edges.shape)}, wanted is a square one")
+    out.add_nodes(NODE_TYPE, edges.shape[0])
+    _add_features(source, arrays, out, options)
+    _add_stated(source, arrays, out, options)
+    _leave_out(source, arrays, objects, options)
+    weights = {} if (edges.data == 1).all() else {"weight": edges.data}
+    src = np.repeat(np.arange(edges.shape[0]), np.diff(edges.indptr))
+    add_edges(out, EDGE_TYPE, (src, edges.indices), options, weights)
+
+
+def _add_stated(source: Path, arrays: dict[str, Array], out: GraphWriter, options: ImportOptions) -> None:
+    """Take labels, splits and names of the vertices out of ``arrays``."""
+    count = out.count()
+    for name in [name for name in arrays if name == "labels" or name.endswith("_mask")]:
+        rows = _one_each(source, name, arrays.pop(name), count)
+        add_node_array(out, NODE_TYPE, name, rows, options, where=source, table="y" if name == "labels" else name)
+    if (names := as_strings("node_names", arrays.get("node_names"))) is not None:
+        del arrays["node_names"]
+        out.add_table(NAME, name_bytes(source, _one_each(source, "node_names", names, count).tolist()))
+    if "class_names" in arrays:
+        state_classes(out, source, arrays["class_names"].size)
+
+
+def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of an archive, and the names of those that are Python objects."""
+    arrays, objects = {}, []
+    try:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
+            for name in archive.files:
+                try:
+                    arrays[name] = archive[name]
+                except ValueError as error:
+                    if "allow_pickle" not in str(error):
+                        raise
+                    objects.append(name)
+    except Exception as error:  # zipfile, zlib and numpy raise half a dozen unrelated types here
+        raise DataError(path, f"not a readable npz archive: {first_line(error)}") from None
+    return arrays, objects
+
+
+def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]) -> csr_array | None:
+    """Take the first CSR matrix of these names out of ``arrays``; None if there is none."""
+    for prefix in prefixes:
+        if all(prefix + part in arrays for part in _PARTS):
+            taken = {part: arrays.pop(prefix + part) for part in (*_PARTS, *_OF_SCIPY) if prefix + part in arrays}
+            return as_csr(taken, path)
+    return None
+
+
+def _add_features(path: Path, arrays: dict[str, Array], out: GraphWriter, options: ImportOptions) -> None:
+    matrix = _take_matrix(path, arrays, _FEATURES)
+    if matrix is None:
+        matrix = arrays.pop("attr_matrix", None)
+    if matrix is not None:
+        add_features(out, _one_each(path, "features", matrix, out.count()), NODE_TYPE, options)
+
+
+def _one_each(path: Path, what: str, rows: Any, count: int) -> Any:
+    """``rows``, if there is one for each vertex; raises DataError."""
+    if not rows.shape or rows.shape[0] != count:
+        raise DataError(path, f"{what} has the shape {list(rows.shape)}, the graph has {count} vertices")
+    return rows
+
+
+def _leave_out(path: Path, arrays: dict[str, Array], objects: list[str], options: ImportOptions) -> None:
+    """Refuse what is left, but for arrays that only describe the graph."""
+    for name in [*arrays, *objects]:
+        if name not in _DESCRIBING:
+            why = "it holds Python objects, which are never loaded" if name in objects else "nothing says what it is"
+            options.refuse(path, name, why)
+    described = [name for name in [*arrays, *objects] if name in _DESCRIBING]
+    options.dropped.update(options.drop & set(described))
+    if noted := [name for name in described if name not in options.drop]:
+        options.notes.append(f"left out: {', '.join(noted)}")
+
+
 _PREFIX = "edge_index__"
 _EDGE_TABLES = {"time": "time", "edge_weight": "weight", "edge_attr": "edge_attr"}
 _EDGE_ARRAYS = (*_EDGE_TABLES, "edge_type")
@@ -89,9 +190,7 @@ def _refuse_other_files(folder: Path, counts: dict[str, int], options: ImportOpt
         known |= {name for t in counts for name in _files(t, stem, ending)}
     if not (folder / "graph.npz").exists():
         known |= {f.name for f in folder.glob("edge_index*.npy")}
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".npy", ".npz") and path.name not in known:
-            options.refuse(folder, path.name, "the layout has no such file")
+    options.refuse_others(folder, "*.np[yz]", known)
 
 
 def edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, Array]]:
@@ -110,18 +209,7 @@ def edge_arrays(folder: Path, options: ImportOptions) -> tuple[Path, dict[str, A
 def _read_meta(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    try:
-        meta = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise DataError(path, "not valid JSON") from None
-    if not isinstance(meta, dict):
-        raise DataError(path, "not a JSON object")
-    _check_meta(path, meta)
-    return meta
-
-
-def _check_meta(path: Path, meta: dict[str, Any]) -> None:
-    """Check the entries that say which vertices and relations there are; raises DataError."""
+    meta = read_description(path, "a description of a graph")
     types, relations = meta.get("node_types", {}), meta.get("relations", {})
     if not isinstance(types, dict):
         raise DataError(path, f"'node_types' is {types!r}, wanted is an object with the vertices of each type")
@@ -130,6 +218,7 @@ def _check_meta(path: Path, meta: dict[str, Any]) -> None:
     for name, count in (types | {"num_nodes": meta.get("num_nodes", 0)}).items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise DataError(path, f"{name!r} is {count!r}, wanted is a number of vertices")
+    return meta
 
 
 def _relations(
@@ -150,12 +239,7 @@ def _relations(
     if not found:
         raise DataError(path, "holds no edge_index")
     for name, index in found.items():
-        if index.ndim != 2 or len(index) != 2:
-            raise DataError(
-                path, f"edge_index of {name!r} is {index.dtype}{list(index.shape)} instead of integers [2, E]"
-            )
-        for rows, side in zip(index, ("source", "destination"), strict=True):
-            check_numbers(path, f"edge_index of {name!r}, {side}", rows)
+        check_edge_index(path, name, index)
     numbered = "edge_type" in arrays and list(found) == [EDGE_TYPE]
     for name in sorted(n for n in arrays if n != "edge_index" and not n.startswith(_PREFIX)):
         if name not in _EDGE_ARRAYS:

@@ -1,8 +1,5 @@
-"""The Planetoid files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`` (Yang et al., 2016).
-
-They are pickles. ``inert_pickle`` reads them without running the functions that they name. A folder in the neutral npz
-layout is accepted as well. Edges become undirected: both directions, each once, without self-loops.
-"""
+"""The Planetoid files ``ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`` (Yang et al., 2016), or a folder in the neutral
+npz layout. Edges become undirected: both directions, each once, without self-loops."""
 
 from __future__ import annotations
 
@@ -17,12 +14,9 @@ from scipy.sparse import csr_array, vstack
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import npz
-from atta.partition.importers.reading.common import add_features
-from atta.partition.importers.reading.edges import add_edges
-from atta.partition.importers.reading.inert_pickle import load_inert
-from atta.partition.importers.reading.options import ImportOptions
-
-__all__ = ["read", "recognises"]
+from atta.partition.importers.reading.filling import add_edges, add_features
+from atta.partition.importers.reading.pickles import load_inert
+from atta.partition.importers.reading.source import ImportOptions
 
 # The public split: the 500 vertices after the training vertices are for validation.
 _VAL = 500

@@ -1,9 +1,5 @@
-"""A file with a PyG ``Data``, ``HeteroData``, ``TemporalData`` or ``Batch`` object written by ``torch.save``.
-
-PyG itself decides which attributes belong to vertices and which to edges, and how many vertices there are. Values with
-a row for every vertex or edge become tables. ``n_id`` has the user ids if its numbers are distinct. Everything else is
-refused by its name. torch and PyG are imported only here, when such a file is read.
-"""
+"""A file with a PyG ``Data``, ``HeteroData``, ``TemporalData`` or ``Batch`` object written by ``torch.save``. PyG itself
+decides which attributes belong to vertices and which to edges, and how many vertices there are."""
 
 from __future__ import annotations
 
@@ -19,14 +15,17 @@ from scipy.sparse import csr_array
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
-from atta.partition.importers.pyg_objects import as_array, is_matrix, kind_of, load_graph, sparse_ends, whole_number
-from atta.partition.importers.reading.common import add_features
-from atta.partition.importers.reading.edges import add_edges
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_masks, check_numbers, offered_ids, state_classes
+from atta.partition.importers.reading.filling import add_edges, add_node_array
+from atta.partition.importers.reading.pyg_objects import (
+    as_array,
+    is_matrix,
+    kind_of,
+    load_graph,
+    sparse_ends,
+    whole_number,
+)
+from atta.partition.importers.reading.source import ImportOptions, check_edge_index, offered_ids, state_classes
 from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
-
-__all__ = ["edge_table", "node_table", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
@@ -96,12 +95,7 @@ class _Source:
         index: Array | None = as_array(store["edge_index"])
         if index is None:
             raise DataError(self.path, f"edge_index of {edge_type!r} is {kind_of(store['edge_index'])}, no [2, E]")
-        if index.ndim != 2 or len(index) != 2:
-            raise DataError(
-                self.path, f"edge_index of {edge_type!r} has the shape {list(index.shape)} instead of [2, E]"
-            )
-        for rows, side in zip(index, ("source", "destination"), strict=True):
-            check_numbers(self.path, f"edge_index of {edge_type!r}, {side}", rows)
+        check_edge_index(self.path, edge_type, index)
         return index
 
     def add_nodes(self, out: GraphWriter, node_type: str, store: Mapping[str, Any], *, edges: int | None) -> None:
@@ -113,16 +107,10 @@ class _Source:
             node_type, count, ids=offered_ids(self.path, "n_id", found.pop("n_id", None), count, self.options)
         )
         for name, values in found.items():
-            if name == "x":
-                add_features(out, values, node_type, self.options)
-            elif name == "y":
-                out.add_labels(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values, node_type)
-            elif name.endswith("_mask"):
-                self._add_splits(out, node_type, name, values)
-            elif (
-                table := name if name in self.options.rename else node_table(name, shared=edges is not None)
-            ) is not None:
-                out.add_table(table, values, node_type)
+            known = name in self.options.rename or name in ("x", "y") or name.endswith("_mask")
+            if known or node_table(name, shared=edges is not None) is not None:
+                rows = values[:, 0] if name == "y" and values.shape[1:] == (1,) else values
+                add_node_array(out, node_type, name, rows, self.options, where=self.path)
             else:
                 self.options.refuse(self.path, name, _WHY.get(name, "tables cannot have this name"))
 
@@ -158,10 +146,6 @@ class _Source:
                 self.options.refuse(self.path, name, _WHY.get(name) or f"{list(rows.shape)} is not one row for {of}")
             else:
                 yield name, rows
-
-    def _add_splits(self, out: GraphWriter, node_type: str, name: str, values: Array) -> None:
-        for split, mask in as_masks(self.path, name, name.removesuffix("_mask"), values).items():
-            out.add_split(split, mask, node_type)
 
 
 def _says_nothing(name: str, value: Any, store: Mapping[str, Any]) -> bool:

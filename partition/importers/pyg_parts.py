@@ -1,14 +1,11 @@
 """A folder of PyG's ``Partitioner``: ``META.json`` with ``part_*`` beside it.
 
-Vertices and edges keep the numbers they had before PyG partitioned the graph. The partition of each vertex becomes the
-node table ``part``: ``atta partition --method given --option table=part`` makes a dataset with the same partitions.
-PyG's own folders have neither labels nor splits. Folders that ``atta export pyg-parts`` wrote have them as features
-``y`` and ``NAME_mask``.
+Vertices and edges keep the numbers they had before. The partition of each vertex becomes the node table ``part``. Folders
+that ``atta export pyg-parts`` wrote have labels and splits as features ``y`` and ``NAME_mask``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +16,10 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter, index_dtype
-from atta.partition.importers.reading.common import add_features
-from atta.partition.importers.reading.edges import add_edges
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import as_masks
-from atta.partition.importers.reading.torch_files import load_torch
+from atta.partition.importers.reading.filling import add_edges, add_node_array
+from atta.partition.importers.reading.pickles import load_torch
+from atta.partition.importers.reading.source import ImportOptions, read_description
 from atta.partition.schema import join_edge_type
-
-__all__ = ["map_file", "read", "recognises"]
 
 Array = npt.NDArray[Any]
 _LONGEST = 255 - len(".pt")
@@ -65,9 +58,7 @@ def recognises(path: Path, head: bytes) -> bool:
 
 def map_file(kind: str, key: _Key) -> str:
     """Where PyG keeps the partition of each vertex or edge of a type, within the folder: its name is part of the path.
-
-    Raises ConfigError for a name that leads elsewhere.
-    """
+    Raises ConfigError for a name that leads elsewhere."""
     if key is None:
         return f"{kind}.pt"
     name = key if isinstance(key, str) else "__".join(key)
@@ -77,13 +68,10 @@ def map_file(kind: str, key: _Key) -> str:
 
 
 def _meta(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(path, f"not a description of partitions: {error}") from None
-    needed = {"num_parts", "node_types", "edge_types", "is_hetero"}
-    if not isinstance(value, dict) or not needed <= set(value) or not isinstance(value["num_parts"], int):
-        raise DataError(path, f"not a description of PyG's partitions: wanted are {', '.join(sorted(needed))}")
+    what = "a description of PyG's partitions"
+    value = read_description(path, what, "edge_types", "is_hetero", "node_types", "num_parts")
+    if not isinstance(value["num_parts"], int):
+        raise DataError(path, f"not {what}: 'num_parts' is {value['num_parts']!r}")
     return value
 
 
@@ -103,15 +91,10 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
         _refuse_unknown(path, value, {"id", "global_id", "feats", "time"}, options)
     _check_filled(folder, filled, out.count(node_type), f"vertices of {node_type!r}")
     for name, values in whole.items():
-        if name == "x":
-            add_features(out, values, node_type, options)
-        elif name == "y":
-            out.add_labels(values, node_type)
-        elif name.endswith("_mask") and values.dtype == bool:
-            for split, mask in as_masks(folder, name, name.removesuffix("_mask"), values).items():
-                out.add_split(split, mask, node_type)
-        else:
+        if name.endswith("_mask") and values.dtype != bool:
             out.add_table(name, values, node_type)
+        else:
+            add_node_array(out, node_type, name, values, options, where=folder)
 
 
 def _edges(

@@ -1,15 +1,11 @@
 """Interactions with times as CSV: JODIE's files, what TGN and its successors make of them, and TGB's edge lists.
 
-NAME.csv           JODIE's: ``user_id,item_id,timestamp,state_label,comma_separated_list_of_features``; there are more
-                   columns than the heading names. Users and items are numbered apart: the node types ``user`` and
-                   ``item``. Headings with ``source`` or ``src`` are of one node type.
+NAME.csv           JODIE's: ``user_id,item_id,timestamp,state_label,comma_separated_list_of_features``. Users and items are
+                   numbered apart. Headings with ``source`` or ``src`` are of one node type
 ml_NAME.csv        ``,u,i,ts,label,idx`` with the features of edges in ``ml_NAME.npy`` (row ``idx``) and of vertices in
                    ``ml_NAME_node.npy`` (row ``u`` or ``i``) beside it. If all sources have smaller numbers than all
                    destinations, they are users and items
 *_edgelist*.csv    TGB's: read as ``edges`` are; its names of columns are known
-
-Edges keep the order of lines. Times become the edge table ``time``, states ``state_label``, features ``edge_attr``:
-times and states are whole numbers if all are.
 """
 
 from __future__ import annotations
@@ -26,15 +22,11 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import edges
-from atta.partition.importers.edges.dialect import dialect_of, known_role
-from atta.partition.importers.reading.common import add_features, load_array
-from atta.partition.importers.reading.edges import EdgeStream
-from atta.partition.importers.reading.head import head_of
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.rows import FileRows, csv_rows
+from atta.partition.importers.reading.edge_dialect import dialect_of, known_role
+from atta.partition.importers.reading.filling import EdgeStream, add_features
+from atta.partition.importers.reading.rows import FileRows, csv_rows, load_array
+from atta.partition.importers.reading.source import ImportOptions, head_of
 from atta.partition.schema import TableSpec
-
-__all__ = ["read", "recognises"]
 
 Array = npt.NDArray[Any]
 _JODIE = ("user_id", "item_id", "timestamp", "state_label")
@@ -61,7 +53,6 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _heading(head: bytes) -> list[str]:
-    """The names of columns in the first line."""
     return [name.strip() for name in head.split(b"\n", 1)[0].decode("utf-8", "replace").split(",")]
 
 
@@ -92,29 +83,18 @@ def _read_edge_list(source: Path, names: list[str], out: GraphWriter, options: I
         if known_role(name) is not None or name in said.values():
             continue
         role = next((role for role, known in _TGB.items() if role not in roles and name.lower() in known), None)
-        if role is None and all(_is_number(row[place]) for row in rows):
+        if role is None and all(row[place].replace(".", "", 1).lstrip("-").isdecimal() for row in rows):
             role = name
         if role is not None:
             said[role] = name
     edges.read(source, out, dataclasses.replace(options, columns=said))
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).lstrip("-").isdecimal()
-
-
 @dataclass(frozen=True)
 class _Interactions:
-    """Edges with times.
-
-    Attributes:
-        rows: the numbers of the file.
-        places: the columns of source, destination, time and state.
-        one_type: whether all vertices are of one type; None: if the numbers of sources and destinations overlap.
-        width: number of features of an edge.
-        features: those of the edges [k, columns], [k, width].
-        of_vertices: file and features of vertices by their numbers; None: there are none.
-    """
+    """Edges with times. ``places``: the columns of source, destination, time and state. ``one_type``: None: if the
+    numbers of both ends overlap. ``features``: those of the edges [k, columns], [k, width]. ``of_vertices``: file and
+    features of vertices by their numbers."""
 
     rows: FileRows
     places: tuple[int, int, int, int]
@@ -155,7 +135,6 @@ def _processed(source: Path) -> _Interactions:
 
 
 def _rows_at(path: Path, table: Array, numbers: Array) -> Array:
-    """The rows of a table with these numbers; raises DataError if there are no such rows."""
     rows = _integers(path, "rows", numbers)
     if len(rows) and (rows.min() < 0 or rows.max() >= len(table)):
         raise DataError(path, f"has {len(table)} rows, and none for the number {rows.max()}")
@@ -165,7 +144,6 @@ def _rows_at(path: Path, table: Array, numbers: Array) -> Array:
 
 
 def _integers(path: Path, what: str, values: Array) -> npt.NDArray[np.int64]:
-    """Whole numbers as int64; raises DataError naming the first other one."""
     bad = ~((np.abs(values) <= _LARGEST) & (values % 1 == 0))
     if bad.any():
         raise DataError(path, f"{what} are whole numbers up to 2**53, not {values[bad][0]}")

@@ -29,13 +29,11 @@ class PartitionMethod(Protocol):
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """Return the partition of each row per node type, int32 [n].
-
-        Each partition should get an equal share of everything in ``balance`` (``atta.partition.cutting.balance``). None
-        leaves it to the method. A method may balance more. One that cannot balance everything refuses the rest by a
-        function ``check_balance(balance)``, which raises ConfigError. One that promises bounds says them by a function
-        ``bounds(names)``: by how much, as a fraction, a partition may exceed its even share of each thing.
-        """
+        """Return the partition of each row per node type, int32 [n]. Each partition should get an equal share of
+        everything in ``balance`` (``atta.partition.cutting.balance``). None leaves it to the method. A method may
+        balance more. One that cannot balance everything refuses the rest by a function ``check_balance(balance)``,
+        which raises ConfigError. One that promises bounds says them by a function ``bounds(names)``: by how much, as a
+        fraction, a partition may exceed its even share of each thing."""
 
 
 METHODS: dict[str, type] = {
@@ -50,12 +48,8 @@ METHODS: dict[str, type] = {
 
 
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> PartitionMethod:
-    """The method ``name`` with ``options``. Strings are converted to the types of the options.
-
-    Raises:
-        UnknownNameError: no such method or option.
-        ConfigError: a value is of the wrong type, out of range, or missing.
-    """
+    """The method ``name`` with ``options``. Strings are converted to the types of the options. Raises UnknownNameError:
+    no such method or option; ConfigError: a value is of the wrong type, out of range, or missing."""
     if name not in METHODS:
         raise UnknownNameError.of("partitioning method", name, METHODS)
     kind, given = METHODS[name], dict(options or {})

@@ -12,12 +12,10 @@ import numpy.typing as npt
 from atta import _native
 from atta.errors import ConfigError
 from atta.observe.progress import Progress
-from atta.partition.cutting.balance import capacities
+from atta.partition.cutting.balance import capacities, weight_column
 from atta.partition.cutting.union import Union
 from atta.partition.graph import Graph
 from atta.partition.methods.streaming import limits
-
-__all__ = ["Block"]
 
 _LABELS = ("train", "val", "test")
 _LABEL_SLACK = 0.02
@@ -27,7 +25,6 @@ CENTRES = ("labelled", "train")
 @dataclass(frozen=True)
 class Block:
     """Grows blocks around labelled vertices, and assigns them by cross edges and by room for labelled vertices.
-
     Vertices that no block reaches come last. Each goes to the partition with most of its neighbours. A block has
     exactly one labelled vertex. If nearly all vertices are labelled, every vertex is a block: use ``centres="train"``
     or METIS in that case.
@@ -76,8 +73,6 @@ class Block:
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
         """The method itself balances train, val and test vertices."""
-        if balance is not None:
-            self.check_balance(balance)
         progress.stage("union graph", None)
         union = Union.of(graph)
         labels = label_columns(graph)
@@ -92,23 +87,15 @@ class Block:
         )
         weights, room = limits(graph, ["nodes"], parts, self.slack)
         left = np.flatnonzero(owners < 0)
-        _native.stream_vertices(
-            union.indptr, union.indices, left, None, owners, parts, weights.reshape(-1), room, 0.0, 0.0
-        )
+        flat = weights.reshape(-1)
+        _native.stream_vertices(union.indptr, union.indices, left, None, owners, parts, flat, room, 0.0, 0.0)
         columns = np.hstack([weights, labels])
         room = np.append(room, capacities(labels.astype(np.int64), parts, _LABEL_SLACK))
-        for settle in [_native.even_owners, *[_native.refine_owners] * self.passes] if self.passes else []:
-            settle(union.indptr, union.indices, owners, parts, columns.reshape(-1), room)
+        if self.passes:
+            union.settle(owners, parts, columns, room, self.passes, progress.advance)
         return union.by_type(owners)
 
 
 def label_columns(graph: Graph) -> npt.NDArray[np.int8]:
     """Return [N, 3]: whether a vertex of the union graph is in train, val, test."""
-    columns = []
-    for name in _LABELS:
-        per_type = {t: np.zeros(n, np.int8) for t, n in graph.schema.node_counts.items()}
-        for node_type, splits in graph.schema.splits.items():
-            if name in splits:
-                per_type[node_type][graph.split(node_type, name)] = 1
-        columns.append(np.concatenate(list(per_type.values())))
-    return np.ascontiguousarray(np.stack(columns, axis=1))
+    return np.ascontiguousarray(np.stack([weight_column(graph, name) for name in _LABELS], axis=1), np.int8)

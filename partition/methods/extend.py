@@ -17,8 +17,6 @@ from atta.partition.dataset import Dataset
 from atta.partition.graph import Graph
 from atta.partition.methods.streaming import limits
 
-__all__ = ["Extend"]
-
 
 @dataclass(frozen=True)
 class Extend:
@@ -44,11 +42,8 @@ class Extend:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """New vertices are placed in the order of their rows.
-
-        Raises:
-            ConfigError: the earlier dataset has another number of partitions. DataError: it cannot be read.
-        """
+        """New vertices are placed in the order of their rows. Raises ConfigError: the earlier dataset has another
+        number of partitions. DataError: it cannot be read."""
         progress.stage("reading the earlier partitions", None)
         earlier = Dataset.described(self.data)
         if earlier.num_parts != parts:
@@ -59,9 +54,8 @@ class Extend:
         weights, room = limits(graph, names, parts, self.slack)
         progress.stage("placing new vertices", None)
         new = np.flatnonzero(owners < 0)
-        _native.stream_vertices(
-            union.indptr, union.indices, new, None, owners, parts, weights.reshape(-1), room, 0.0, 0.0
-        )
+        flat = weights.reshape(-1)
+        _native.stream_vertices(union.indptr, union.indices, new, None, owners, parts, flat, room, 0.0, 0.0)
         return union.by_type(owners)
 
 

@@ -16,18 +16,11 @@ from atta.partition.disk.files import map_array
 from atta.partition.graph import Graph
 from atta.partition.names import file_name
 
-__all__ = ["Given"]
-
 
 @dataclass(frozen=True)
 class Given:
-    """Reads the partition of each vertex from a file or from the graph itself.
-
-    Attributes:
-        path: an npy file of integers, one per vertex, or a folder with ``TYPE.npy``, or
-            ``file_name`` of TYPE, for every node type.
-        table: instead of a path, the name of a table that every node type has.
-    """
+    """Reads the partition of each vertex from ``path``, an npy file of integers or a folder with one for every node
+    type, or from the ``table`` of this name that every node type has."""
 
     path: str = ""
     table: str = ""
@@ -43,8 +36,6 @@ class Given:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        if balance is not None:
-            self.check_balance(balance)
         progress.stage("reading the assignment", None)
         counts, path = graph.schema.node_counts, Path(self.path)
         if self.table:
@@ -53,11 +44,7 @@ class Given:
         if not path.is_dir() and len(counts) > 1:
             raise ConfigError(f"{path}: with several node types, a folder with TYPE.npy for each is needed")
         files = {t: _file_of(path, t) if path.is_dir() else path for t in counts}
-        return {t: _read(file, counts[t], parts) for t, file in files.items()}
-
-
-def _read(path: Path, count: int, parts: int) -> npt.NDArray[np.int32]:
-    return _checked(path, map_array(path), count, parts)
+        return {t: _checked(file, map_array(file), counts[t], parts) for t, file in files.items()}
 
 
 def _checked(path: Path, values: npt.NDArray[Any], count: int, parts: int) -> npt.NDArray[np.int32]:

@@ -1,30 +1,76 @@
-"""METIS k-way partitioning of the union graph, tamed for power-law graphs.
-
-The constraints are those of DistDGL (section 4.1 of its description): vertices, in-edges and training vertices are
-balanced together.
-
-The tamed form is DistDGL's remedy, built with the options of stock METIS. METIS sees only a few edges of every vertex
-and refines once. Then vertices move to the partition with most of their neighbours, by all edges. The kept edges lead
-to vertices of low degree, because these say most about where a vertex belongs.
+"""METIS k-way partitioning of the union graph, tamed for power-law graphs, in a process of its own: so its memory is returned
+at once, and a crash of the library becomes an error message. The constraints are those of DistDGL (section 4.1 of its
+description). The tamed form is DistDGL's remedy: METIS sees only a few edges of every vertex, those to vertices of low
+degree, and refines once. Then vertices move to the partition with most of their neighbours, by all edges.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from atta import _native
-from atta.errors import ConfigError
+from atta.errors import AttaError, ConfigError, QuotaExceededError
+from atta.observe.machine.memory import available_bytes
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import TYPES, capacities, constraints, known_balance, slacks
 from atta.partition.cutting.union import Union, weighted_rows
 from atta.partition.graph import Graph
-from atta.partition.methods.metis_process import metis_bytes, metis_owners
 
-__all__ = ["TAME_FROM", "Metis"]
+Longs = npt.NDArray[np.int64]
+
+
+def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
+    """About how many bytes METIS takes: for its input graph, and for the coarser graphs that it makes from it. Measured
+    on power-law graphs, which METIS coarsens slowly (docs/partitioning.md)."""
+    return 75 * neighbors + (342 + 16 * things) * vertices
+
+
+def metis_owners(
+    rows: tuple[Longs, Longs, Longs], weights: Longs, *, parts: int, seeds: Sequence[int], iterations: int | None = None
+) -> list[npt.NDArray[np.int32]]:
+    """Partition of each vertex, int32 [n], for each of ``seeds``. METIS runs once per seed, one after another.
+    ``rows``: starts of the rows [n+1], neighbours (both directions stored, no self-loops), weights of the edges.
+    ``weights``: [n, C], one column per constraint. ``iterations``: of refinement at each level; None: METIS' default.
+    Raises QuotaExceededError: METIS would not fit into the memory that is free; AttaError: METIS fails."""
+    indptr, indices, edge_weights = rows
+    needed, free = metis_bytes(len(indptr) - 1, len(indices), weights.shape[1]), available_bytes()
+    if needed > free:
+        raise QuotaExceededError(
+            f"METIS would take about {needed / 2**30:.1f} GiB for {len(indptr) - 1:,} vertices with {len(indices):,} "
+            f"neighbours, and {free / 2**30:.1f} GiB are free: tame it (tame=yes, a smaller cap), or use ldg"
+        )
+    arrays = [indptr, indices, weights]
+    if len(indices) and edge_weights.min() != edge_weights.max():
+        arrays.append(edge_weights)
+    sizes = [len(indptr) - 1, len(indices), weights.shape[1], len(arrays) - 3, parts]
+    command = [sys.executable, "-m", "atta.partition.methods.metis_child", *map(str, sizes)]
+    command += ["" if iterations is None else str(iterations), *map(str, seeds)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        try:
+            _send(child, arrays)
+            out, errors = child.communicate()
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode != 0:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise AttaError(f"METIS failed (exit status {child.returncode}): {lines[-1] if lines else 'no message'}")
+    return list(np.frombuffer(out, np.int32).reshape(len(seeds), -1).copy())
+
+
+def _send(child: subprocess.Popen[bytes], arrays: Sequence[Longs]) -> None:
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):  # the exit status and message of METIS tell more
+        for array in arrays:
+            child.stdin.write(np.ascontiguousarray(array, np.int64).data)
+
 
 TAME = ("auto", "yes", "no")
 TAME_FROM = 20_000_000
@@ -63,13 +109,9 @@ class Metis:
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """Minimise the edge cut.
-
-        Raises:
-            UnknownNameError: ``balance`` (None: nodes, edges and training vertices) names an unknown split.
-            QuotaExceededError: METIS would not fit into the memory that is free.
-            AttaError: METIS fails.
-        """
+        """Minimise the edge cut. Raises UnknownNameError: ``balance`` (None: nodes, edges and training vertices) names
+        an unknown split; QuotaExceededError: METIS would not fit into the memory that is free; AttaError: METIS
+        fails."""
         names = known_balance(graph, balance)
         counts = graph.schema.node_counts
         if parts == 1 or not sum(counts.values()):
@@ -87,9 +129,5 @@ class Metis:
         # METIS gets 3 % for everything, because it fails if a tighter bound is hard to keep.
         progress.stage("refining", self.passes + 1)
         room = capacities(weights, parts, slack)
-        _native.even_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
-        for _ in range(self.passes):
-            progress.advance(1)
-            if not _native.refine_owners(union.indptr, union.indices, owners, parts, weights.reshape(-1), room):
-                break
+        union.settle(owners, parts, weights, room, self.passes, progress.advance)
         return union.by_type(owners)

@@ -20,8 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from pymetis import _internal
 
-__all__ = ["main"]
-
 _OK = 1
 _ERRORS = {-2: "wrong input", -3: "out of memory", -4: "internal error"}
 _NUM_OPTIONS = 40
@@ -51,17 +49,9 @@ def part_graph(
     seed: int,
     iterations: int | None = None,
 ) -> Longs:
-    """Call METIS_PartGraphKway; returns the partition of each vertex, int64 [n].
-
-    Args:
-        xadj: [n+1] starts of the rows.
-        adjncy: neighbours, both directions stored, no self-loops.
-        vwgt: [n, C] vertex weights, one column per constraint.
-        adjwgt: edge weights or None.
-        parts: at least 2.
-        seed: seed of METIS' own generator.
-        iterations: number of refinement iterations at each level; None: METIS' default.
-    """
+    """Call METIS_PartGraphKway; returns the partition of each vertex, int64 [n]. ``xadj``: [n+1] starts of the rows of
+    ``adjncy``: neighbours, both directions stored, no self-loops. ``vwgt``: [n, C], one column per constraint.
+    ``iterations``: of refinement at each level; None: METIS' default."""
     options = np.zeros(_NUM_OPTIONS, np.int64)
     library = _library()
     library.METIS_SetDefaultOptions(_pointer(options))

@@ -16,8 +16,6 @@ from atta.partition.cutting.balance import capacities, constraints, known_balanc
 from atta.partition.cutting.union import Union
 from atta.partition.graph import Graph
 
-__all__ = ["Fennel", "Ldg"]
-
 ORDERS = ("bfs", "given", "random")
 
 
@@ -46,67 +44,50 @@ class Ldg:
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
         return dict.fromkeys(names, self.slack)
 
+    @property
+    def power(self) -> float:
+        """The power of its size that a partition costs; 0: it costs nothing."""
+        return 0.0
+
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=0.0)
+        names = known_balance(graph, balance)
+        progress.stage("union graph", None)
+        union = Union.of(graph)
+        n, gamma = union.num_nodes, self.power
+        weights, room = limits(graph, names, parts, self.slack)
+        # Fennel's alpha makes the cost of even partitions equal to the cost of a random cut (section 3 of its paper).
+        alpha = np.sqrt(parts) * len(union.indices) / 2 / max(1.0, float(n) ** 1.5) if gamma else 0.0
+        order, flat = _order(union, self.order, seed), weights.reshape(-1)
+        owners: npt.NDArray[np.int32] | None = None
+        progress.stage("streaming", self.passes)
+        for _ in range(self.passes):
+            placed = np.full(n, -1, np.int32)
+            _native.stream_vertices(union.indptr, union.indices, order, owners, placed, parts, flat, room, alpha, gamma)
+            owners = placed
+            progress.advance(1)
+        assert owners is not None
+        # The last vertices go where room is left. This may be far from their neighbours, or may unbalance another quantity.
+        union.settle(owners, parts, weights, room, 1, lambda _: None)
+        return union.by_type(owners)
 
 
 @dataclass(frozen=True)
-class Fennel:
+class Fennel(Ldg):
     """Fennel (Tsourakakis et al., WSDM 2014): as ``Ldg``, but a partition costs its size to the power ``gamma``."""
 
-    passes: int = 5
-    order: str = "random"
     slack: float = 0.1
     gamma: float = 1.5
 
     def __post_init__(self) -> None:
-        Ldg(self.passes, self.order, self.slack)
+        super().__post_init__()
         if not 1 < self.gamma <= 10:
             raise ConfigError(f"gamma {self.gamma}: must lie above 1 and be at most 10")
 
-    def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        return dict.fromkeys(names, self.slack)
-
-    def assign(
-        self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
-    ) -> dict[str, npt.NDArray[np.int32]]:
-        return _streamed(self, graph, parts, seed=seed, balance=balance, progress=progress, gamma=self.gamma)
-
-
-def _streamed(
-    method: Ldg | Fennel,
-    graph: Graph,
-    parts: int,
-    *,
-    seed: int,
-    balance: Sequence[str] | None,
-    progress: Progress,
-    gamma: float,
-) -> dict[str, npt.NDArray[np.int32]]:
-    names = known_balance(graph, balance)
-    progress.stage("union graph", None)
-    union = Union.of(graph)
-    n = union.num_nodes
-    weights, room = limits(graph, names, parts, method.slack)
-    # Fennel's alpha makes the cost of even partitions equal to the cost of a random cut (section 3 of its paper).
-    alpha = np.sqrt(parts) * len(union.indices) / 2 / max(1.0, float(n) ** 1.5) if gamma else 0.0
-    order = _order(union, method.order, seed)
-    owners: npt.NDArray[np.int32] | None = None
-    progress.stage("streaming", method.passes)
-    for _ in range(method.passes):
-        placed = np.full(n, -1, np.int32)
-        _native.stream_vertices(
-            union.indptr, union.indices, order, owners, placed, parts, weights.reshape(-1), room, alpha, gamma
-        )
-        owners = placed
-        progress.advance(1)
-    assert owners is not None
-    # The last vertices go where room is left. This may be far from their neighbours, or may unbalance another quantity.
-    for settle in (_native.even_owners, _native.refine_owners):
-        settle(union.indptr, union.indices, owners, parts, weights.reshape(-1), room)
-    return union.by_type(owners)
+    @property
+    def power(self) -> float:
+        return self.gamma
 
 
 def limits(

@@ -19,7 +19,7 @@ from atta.samplers.shard import Answer
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
-    from atta.partition.parts.degrees import GraphDegrees
+    from atta.partition.graph.part import GraphDegrees
     from atta.samplers.batch.new_vertices import NewVertices
     from atta.samplers.dag.plan import PlanOp
 

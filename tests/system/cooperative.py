@@ -35,9 +35,9 @@ from atta.train.cooperative import (
     start_exchange,
     worker_view,
 )
-from atta.train.cooperative.across.meeting import HaloRows, meet
-from atta.train.cooperative.exchange import ExactSource
-from atta.train.cooperative.sharing.shares import first_vertices
+from atta.train.cooperative.halo import HaloRows, meet
+from atta.train.cooperative.shares import first_vertices
+from atta.train.cooperative.source import ExactSource
 
 WORLD = 4
 VERTICES, CHANNELS, CLASSES = 240, 5, 3

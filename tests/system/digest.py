@@ -26,12 +26,12 @@ import atta
 from atta.client.tables.remote import RemoteTable
 from atta.train import EpochReport, TrainConfig
 from atta.train.cooperative import TrainerBatch
-from atta.train.cooperative.across import predictions
-from atta.train.cooperative.across.digest import DigestTrainer
-from atta.train.cooperative.across.trainer import ExchangeTrainer
-from atta.train.cooperative.sharing.shares import TrainerShare
+from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.trainer import ServerTrainer
-from atta.train.stale.prediction.guard import Guard
+from atta.train.exchange import predictions
+from atta.train.exchange.digest import DigestTrainer
+from atta.train.exchange.predictions import Guard
+from atta.train.exchange.trainer import ExchangeTrainer
 from atta.train.steps.timing import Stopwatch
 from atta.train.strategies import STRATEGIES
 
@@ -131,9 +131,9 @@ class Run:
     def updated(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """As the trainer's step, and note what it has done."""
         loss, trainer, found = self.update(batch, count), self.trainer, self.trainer.figures
-        way = trainer.stale.forward
-        layers = getattr(way, "_layers", {})
-        stale = {layer: way._held[layer].values for layer in layers}  # type: ignore[attr-defined]
+        stale_rows = trainer.stale
+        layers = getattr(stale_rows, "_layers", {})
+        stale = {layer: stale_rows._pulled[layer].values for layer in layers}  # type: ignore[attr-defined]
         self.epochs.append(
             {
                 "loss": float(loss),
@@ -143,9 +143,9 @@ class Run:
                 "sent": sum(found.sent.values()),
                 "crossed": sum(found.crossed.values()),
                 "pushed": sum(found.pushed.values()),
-                "gradients_kept": getattr(trainer.stale.backward, "kept_bytes"),  # noqa: B009
+                "gradients_kept": sum(held.nbytes for (_, way), held in stale_rows._held.items() if way == "backward"),
                 "broadcasts": {layer: n for (layer, way), n in found.broadcasts.items() if way == "forward"},
-                "errors": {layer: (e.predicted, e.stale) for (layer, _), e in found.errors.items()},
+                "errors": {layer: tuple(errors) for (layer, _), errors in found.errors.items()},
                 "uses": {layer: of_layer.guard.uses for layer, of_layer in layers.items()},
                 "predicts": {layer: not torch.equal(layers[layer].chosen(r, 1.0), r) for layer, r in stale.items()},
             }

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import atta
 from atta.train import TrainConfig
-from atta.train.steps.asynchronous import AsyncDigestTrainer
+from atta.train.exchange.asynchronous import AsyncDigestTrainer
 from atta.train.strategies import STRATEGIES
 
 WORLD, UPDATES, STOPS_AT = 2, 60, 5

@@ -18,17 +18,16 @@ import torch
 import torch.distributed as dist
 
 from atta.train.cooperative import CooperativeModel, ServerGroups, TrainerBatch, broadcast_weights, count_targets
-from atta.train.cooperative.across.figures import RowFigures
-from atta.train.cooperative.across.messages import message_way
-from atta.train.cooperative.across.packing import packing
-from atta.train.cooperative.across.reads import ReadRows, all_rows, halo_rows, rows_of_trainers
-from atta.train.cooperative.across.source import StaleSource
-from atta.train.cooperative.exchange import RowDropout, Source, UnchangedRows, source_inside
+from atta.train.cooperative.dropout import RowDropout
+from atta.train.cooperative.halo import ReadRows, all_rows, halo_rows, rows_of_trainers
+from atta.train.cooperative.source import Source, UnchangedRows, source_inside
 from atta.train.cooperative.step import own_backward, source_of, sum_gradients
+from atta.train.exchange.codecs import packing
+from atta.train.exchange.figures import RowFigures
+from atta.train.exchange.messages import StaleRows
+from atta.train.exchange.policies import ExactPolicy, PipeGcnPolicy, SancusPolicy
+from atta.train.exchange.policy import RowPolicy
 from atta.train.settings.servers import MESSAGE_CODECS
-from atta.train.stale.decisions.common import Decisions, ExchangeDecisions
-from atta.train.stale.decisions.pipegcn import PipeGcnDecisions
-from atta.train.stale.decisions.sancus import SancusDecisions
 from tests.system.cooperative import WORLD, Case, build, found_rows
 
 WIDTH = 6
@@ -46,7 +45,7 @@ class StaleCase:
 
     Attributes:
         system: exchange, sancus or pipegcn.
-        options: of its decisions.
+        options: of its policy.
         base: model, graph and servers.
         rows, across, codec: as the options of ``atta train``.
         epochs: steps of Adam; with ``frozen`` the weights stay as they are.
@@ -68,9 +67,9 @@ class StaleCase:
         return "-".join(map(str, [*words, self.codec, self.epochs]))
 
     @property
-    def decisions(self) -> Decisions:
-        kinds = {"exchange": ExchangeDecisions, "sancus": SancusDecisions, "pipegcn": PipeGcnDecisions}
-        made: Decisions = kinds[self.system](**self.options)
+    def policy(self) -> RowPolicy:
+        kinds = {"exchange": ExactPolicy, "sancus": SancusPolicy, "pipegcn": PipeGcnPolicy}
+        made: RowPolicy = kinds[self.system](**self.options)
         return made
 
 
@@ -170,13 +169,8 @@ def reads_of(case: StaleCase, groups: ServerGroups) -> tuple[Any, ReadRows]:
     return found, rows_of_trainers(found, groups.place) if trainers else halo_rows(found, groups.place)
 
 
-def source(case: StaleCase, reads: ReadRows, dtype: torch.dtype) -> StaleSource:
-    figures, packed = RowFigures(), [packing(case.codec, dtype) for _ in range(2)]
-    ways = [
-        message_way(direction, case.decisions, reads, packing=pack, figures=figures)  # type: ignore[arg-type]
-        for direction, pack in zip(("forward", "backward"), packed, strict=True)
-    ]
-    return StaleSource(reads, *ways, figures)
+def source(case: StaleCase, reads: ReadRows, dtype: torch.dtype) -> StaleRows:
+    return StaleRows(case.policy, reads, RowFigures(), packing(case.codec, dtype))
 
 
 def train(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
@@ -248,6 +242,7 @@ def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
                 "ages": [found.ages[1, "forward"].least, found.ages[1, "forward"].most, found.ages[1, "forward"].total],
             }
         )
+    kept = stale.kept_bytes
     stale.close()
     return {
         "read": read,
@@ -255,8 +250,8 @@ def drive(case: StaleCase, groups: ServerGroups) -> dict[str, Any]:
         "sends": int(reads.lists.send_counts.sum()),
         "received": reads.received,
         "own": reads.own,
-        "kept": getattr(stale.forward, "kept_bytes"),  # noqa: B009
-        "copied": getattr(stale.forward, "copied_bytes"),  # noqa: B009
+        "kept": kept,
+        "copied": stale.copied_bytes,
     }
 
 

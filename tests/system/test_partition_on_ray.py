@@ -14,7 +14,8 @@ import pytest
 
 from atta.observe.extras import missing
 from atta.partition import partition_graph
-from atta.partition.distributed import TaskSizes, partition_by_tasks
+from atta.partition.cutting.by_tasks import partition_by_tasks
+from atta.partition.cutting.tasks import TaskSizes
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.launching.on_ray.partitioning import RayTasks
 

@@ -22,7 +22,7 @@ from atta.cli.cluster.rendering.slurm import sbatch
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
-from atta.partition.parts.needs import needs_of
+from atta.partition.graph.needs import needs_of
 from tests.addresses import held_port
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 from atta.cli.cluster.rendering.kubernetes import CLUSTER, KubernetesPlan, documents
 from atta.cli.cluster.rendering.plan import DeploymentPlan
 from atta.partition.dataset import Dataset
-from atta.partition.parts.needs import needs_of
+from atta.partition.graph.needs import needs_of
 from atta_bench.lab.netlab import Host, NetLab
 from tests.system.test_rendered import ATTA, TRAIN, by_hand, dataset, losses
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +17,12 @@ import torch
 
 import atta
 from atta.daemon.services.tables import LEASE_LOOK_S
-from atta.train.stale import rules
-from atta.train.stale.daemons import DaemonTable
-from atta.train.stale.replicas import ReplicaTable
-from atta.train.stale.table import Direction, TableShape
+from atta.train.exchange.daemons import DaemonTable
+from atta.train.exchange.policy import Rule, exact, latest
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
-WIDTHS: dict[tuple[int, Direction], int] = {(1, "forward"): 5, (2, "forward"): 3, (1, "backward"): 5}
+WIDTHS = {1: 5, 2: 3}
 
 
 @pytest.fixture(scope="module")
@@ -33,104 +31,104 @@ def cluster(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
         yield cluster
 
 
+def table(cluster: atta.Cluster, job: str, widths: dict[int, int] = WIDTHS, **options: Any) -> DaemonTable:
+    return DaemonTable(cluster.tables, widths, 300, job=job, node_type="node", **options)
+
+
+def fetched(held: DaemonTable, layer: int, rows: torch.Tensor, rule: Rule) -> tuple[torch.Tensor, torch.Tensor]:
+    return held.fetch(layer, rows, rule).result(60)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_two_trainers_read_what_replicas_would_hold(
+def test_two_trainers_read_what_each_synchronisation_has_published(
     small_graph: SmallGraph, cluster: atta.LocalCluster, dtype: torch.dtype
 ) -> None:
-    """Half of the vertices belong to each trainer. Epochs without a synchronisation, and late pulls, change nothing."""
+    """Half of the vertices belong to each trainer. Late pulls get the synchronisation that they were meant for."""
     n, generator = len(small_graph.ids), torch.Generator().manual_seed(3)
-    shape = TableShape(n, WIDTHS, history=2, dtype=dtype)
-    replica = ReplicaTable(shape, torch.zeros(n, dtype=torch.int64))
+    published: dict[tuple[int, int], torch.Tensor] = {}  # (version, layer)
     with ExitStack() as stack:
         clusters = [stack.enter_context(atta.connect(cluster.cluster_file)) for _ in range(2)]
-        trainers = [
-            DaemonTable(one.tables, shape, job=f"twins{dtype.itemsize}", node_type="node", trainer=rank)
-            for rank, one in enumerate(clusters)
-        ]
+        trainers = [table(one, f"twins{dtype.itemsize}", dtype=dtype) for one in clusters]
         stack.callback(trainers[0].close, delete=True)
         stack.callback(trainers[1].close)
         where = trainers[0].locate(small_graph.ids)
         assert sorted(where.tolist()) == list(range(n))
-        halves, synced = [where[: n // 2], where[n // 2 :]], []
-        for epoch in range(9):
-            late = None
-            if epoch in (0, 2, 3, 5, 8):
-                if synced:
-                    late = trainers[1].fetch_later(2, "forward", where, rules.snapshot(synced[-1]))
-                    expected = replica.fetch(2, "forward", where, rules.snapshot(synced[-1]))
-                for key, width in WIDTHS.items():
-                    for trainer, rows in zip(trainers, halves, strict=True):
-                        values = torch.randn(len(rows), width, generator=generator, dtype=dtype)
-                        trainer.publish(*key, rows, values, epoch)
-                        replica.publish(*key, rows, values, epoch)
-                synced.append(epoch)
+        halves, last = [where[: n // 2], where[n // 2 :]], None
+        for epoch in (0, 2, 3, 5, 8):
+            late = None if last is None else trainers[1].fetch(2, where, exact(last))
+            for layer, width in WIDTHS.items():
+                values = published[epoch, layer] = torch.zeros(n, width, dtype=dtype)
+                for trainer, rows in zip(trainers, halves, strict=True):
+                    values[rows] = torch.randn(len(rows), width, generator=generator, dtype=dtype)
+                    trainer.publish(layer, rows, values[rows], epoch)
             for trainer in trainers:
                 trainer.flush()
             if late is not None:
-                assert all(torch.equal(a, b) for a, b in zip(late.result(60), expected, strict=True))
-            if synced[-1] == epoch:  # pushed, but not committed
-                with pytest.raises(atta.StaleRowError, match=f"the reader may use {epoch} to {epoch - 1}"):
-                    trainers[0].fetch(1, "forward", where, rules.snapshot(epoch))
-            for table in (*trainers, replica):
-                table.commit(epoch)
-            for key in WIDTHS:
+                assert torch.equal(late.result(60).values, published[last, 2][where])
+            for layer in WIDTHS:
                 asked = where[torch.randint(0, n, (40,), generator=generator)]
-                for rule in (rules.snapshot(synced[-1]), rules.latest(), rules.window(epoch, 2)):
-                    wanted = replica.fetch(*key, asked, rule)
+                for version in {epoch, epoch if last is None else last}:
                     for trainer in trainers:
-                        got = trainer.fetch(*key, asked, rule)
-                        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
-        assert [v.tolist() for v in trainers[1].fetch(1, "forward", where[:1], rules.window(8, 2)).versions] == [
-            [5],
-            [8],
-        ]
+                        got = fetched(trainer, layer, asked, exact(version))
+                        assert torch.equal(got[0], published[version, layer][asked])
+                        assert got[1].tolist() == [version] * 40
+            last = epoch
 
 
 def test_rows_that_were_not_part_of_a_synchronisation_are_noticed(
     small_graph: SmallGraph, cluster: atta.LocalCluster
 ) -> None:
-    table = DaemonTable(cluster.tables, TableShape(300, WIDTHS), job="partly", node_type="node", trainer=4)
-    rows = table.locate(small_graph.ids)
-    table.publish(1, "forward", rows[:10], torch.ones(10, 5), 7)
-    with pytest.raises(atta.ConfigError, match="rows are under way"):
-        table.commit(7)
-    table.flush()
-    table.commit(7)
-    assert table.fetch(1, "forward", rows[:10], rules.snapshot(7)).values.sum() == 50
+    held = table(cluster, "partly")
+    rows = held.locate(small_graph.ids)
+    held.publish(1, rows[:10], torch.ones(10, 5), 7)
+    held.flush()
+    assert fetched(held, 1, rows[:10], exact(7))[0].sum() == 50
     with pytest.raises(
         atta.StaleRowError, match=f"row {int(rows[10])} was never written with a version; the reader may use 7"
     ):
-        table.fetch(1, "forward", rows[:11], rules.snapshot(7))
-    with pytest.raises(atta.StaleRowError, match="the reader may use 8 to 7"):
-        table.fetch(1, "forward", rows[:10], rules.snapshot(8))
-    with pytest.raises(atta.NonFiniteError, match="trainer 4, epoch 8, layer 1: gradients of rows"):
-        table.publish(1, "backward", rows[:1], torch.full((1, 5), math.nan), 8)
-    table.close(delete=True)
+        fetched(held, 1, rows[:11], exact(7))
+    with pytest.raises(atta.StaleRowError, match="the rows of epoch 8 are not on the daemons"):
+        held.fetch(1, rows[:10], exact(8))
+    for version in (8, 9):
+        held.publish(1, rows[:10], torch.ones(10, 5), version)
+    held.flush()
+    with pytest.raises(atta.StaleRowError, match="the rows of epoch 7 are not on the daemons"):  # 9 has its slot
+        held.fetch(1, rows[:10], exact(7))
+    held.close(delete=True)
     assert not [name for name in cluster.tables.specs() if name.startswith("partly.")]
 
 
+def test_the_newest_rows_replace_older_ones_at_once(small_graph: SmallGraph, cluster: atta.LocalCluster) -> None:
+    held = table(cluster, "newest", slots=1)
+    rows = held.locate(small_graph.ids)
+    for version, some in ((3, rows[:10]), (5, rows[:4]), (4, rows[:6])):  # a row never gets an older version
+        held.publish(1, some, torch.full((len(some), 5), float(version)), version)
+        held.flush()
+    values, versions = fetched(held, 1, rows[:10], latest())
+    assert versions.tolist() == [5] * 4 + [4] * 2 + [3] * 4
+    assert values[:, 0].tolist() == [float(version) for version in versions]
+    with pytest.raises(atta.StaleRowError, match=f"layer 1: row {int(rows[10])} was never published"):
+        fetched(held, 1, rows[:11], latest())
+    held.close(delete=True)
+
+
 def test_rows_in_fewer_bytes(small_graph: SmallGraph, cluster: atta.LocalCluster) -> None:
-    table = DaemonTable(cluster.tables, TableShape(300, WIDTHS), job="bytes", node_type="node", codec="bf16")
-    rows, values = table.locate(small_graph.ids), torch.randn(300, 5)
-    table.publish(1, "forward", rows, values, 0)
-    table.flush()
-    table.commit(0)
-    assert torch.equal(table.fetch(1, "forward", rows, rules.latest()).values, values.bfloat16().float())
-    table.fetch(1, "forward", rows[:7], rules.latest())
-    assert dict(table.pushed) == {(1, "forward"): 300 * 5 * 2}
-    assert dict(table.pulled) == {(1, "forward"): 307 * 5 * 2}
-    table.close(delete=True)
+    held = table(cluster, "bytes", codec="bf16")
+    rows, values = held.locate(small_graph.ids), torch.randn(300, 5)
+    held.publish(1, rows, values, 0)
+    held.flush()
+    assert torch.equal(fetched(held, 1, rows, exact(0))[0], values.bfloat16().float())
+    assert held.row_bytes(1) == 5 * 2
+    held.close(delete=True)
     with pytest.raises(atta.ConfigError, match="float64"):
-        DaemonTable(
-            cluster.tables, TableShape(300, WIDTHS, dtype=torch.float64), job="x", node_type="node", codec="bf16"
-        )
+        table(cluster, "x", codec="bf16", dtype=torch.float64)
 
 
 def test_daemons_without_room_name_the_bytes_and_keep_nothing(cluster: atta.LocalCluster) -> None:
     before = set(cluster.tables.specs())
-    shape = TableShape(300, {(1, "forward"): 2000, (2, "forward"): 8000})
-    with pytest.raises(atta.QuotaExceededError, match=f"stale rows need {shape.nbytes} bytes on the daemons together"):
-        DaemonTable(cluster.tables, shape, job="large", node_type="node")
+    need = 2 * 300 * (2000 * 4 + 8 + 8000 * 4 + 8)
+    with pytest.raises(atta.QuotaExceededError, match=f"stale rows need {need} bytes on the daemons together"):
+        table(cluster, "large", {1: 2000, 2: 8000})
     assert set(cluster.tables.specs()) == before
 
 
@@ -138,14 +136,12 @@ def test_daemons_without_room_name_the_bytes_and_keep_nothing(cluster: atta.Loca
 def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: atta.LocalCluster) -> None:
     """Its tables go when their lease is over. Those of another job, which neither pushes nor pulls meanwhile, stay."""
     began, lease_s = time.monotonic(), 10.0
-    shape = TableShape(300, {(1, "forward"): 5})
-    other = DaemonTable(cluster.tables, shape, job="alive", node_type="node", lease_s=lease_s)
+    other = table(cluster, "alive", {1: 5}, lease_s=lease_s)
     program = textwrap.dedent("""
         import sys, time, atta
-        from atta.train.stale.daemons import DaemonTable
-        from atta.train.stale.table import TableShape
+        from atta.train.exchange.daemons import DaemonTable
         cluster = atta.connect(sys.argv[1])
-        DaemonTable(cluster.tables, TableShape(300, {(1, "forward"): 5}), job="dead", node_type="node", lease_s=2.0)
+        DaemonTable(cluster.tables, {1: 5}, 300, job="dead", node_type="node", lease_s=2.0)
         print("made", flush=True)
         time.sleep(600)
     """)
@@ -153,13 +149,12 @@ def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: a
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "made\n"
-        assert {"dead.1.forward.0", "dead.1.forward.1"} <= set(cluster.tables.specs())
+        assert {"dead.1.0", "dead.1.1"} <= set(cluster.tables.specs())
         job.send_signal(signal.SIGKILL)
     assert eventually(lambda: not [name for name in cluster.tables.specs() if name.startswith("dead.")], seconds=60)
     time.sleep(max(0.0, began + lease_s + 2 * LEASE_LOOK_S - time.monotonic()))
     rows = other.locate(small_graph.ids[:2])
-    other.publish(1, "forward", rows, torch.ones(2, 5), 0)
+    other.publish(1, rows, torch.ones(2, 5), 0)
     other.flush()
-    other.commit(0)
-    assert np.array_equal(other.fetch(1, "forward", rows, rules.latest()).values.numpy(), np.ones((2, 5)))
+    assert np.array_equal(fetched(other, 1, rows, exact(0))[0].numpy(), np.ones((2, 5)))
     other.close(delete=True)

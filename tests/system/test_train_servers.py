@@ -26,8 +26,8 @@ from atta.observe.figures import JobFigures, of_all_layers
 from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit
-from atta.train.cooperative.sharing import subgraphs as servers
-from atta.train.cooperative.sharing.shares import TrainerShare, divide
+from atta.train.cooperative import subgraphs as servers
+from atta.train.cooperative.shares import TrainerShare, divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.disk.files import chunks
-from atta.partition.importers.reading.common import first_line, load_array
-
-__all__ = [
-    "BLOCK_BYTES",
-    "FileRows",
-    "array_rows",
-    "check_index",
-    "csv_rows",
-    "joined",
-    "npy_edges",
-    "npy_rows",
-    "parquet_rows",
-    "torch_rows",
-]
+from atta.partition.importers.reading.source import first_line, open_content, pa, parquet
 
 Array = npt.NDArray[Any]
 BLOCK_BYTES = 16 << 20
@@ -43,15 +30,8 @@ _FRACTION = re.compile(rb"[.eEnN]")
 
 @dataclass(frozen=True)
 class FileRows:
-    """A table in files.
-
-    Attributes:
-        path: a file of it, for messages.
-        dtype: of its values.
-        row_shape: shape of a row.
-        pieces: begins to read; gives arrays [any number, *row_shape], which raise DataError where a file is damaged.
-        count: number of rows; None where only reading tells.
-    """
+    """A table in files: one of its files, for messages; dtype; shape of a row; ``pieces``, which begins to read and
+    gives arrays [any number, *row_shape] or raises DataError; number of rows, None where only reading tells."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -93,9 +73,7 @@ class FileRows:
 
 def joined(parts: Sequence[FileRows]) -> FileRows:
     """One table of the rows of several ones, of which whole numbers become fractions where others have fractions.
-
-    Raises DataError if their rows have different shapes.
-    """
+    Raises DataError if their rows have different shapes."""
     filled = [part for part in parts if part.count != 0] or parts[:1]
     for part in filled:
         if part.row_shape != filled[0].row_shape:
@@ -167,14 +145,12 @@ def csv_rows(
     empty: str | None = None,
 ) -> FileRows:
     """The rows [columns] of a file of numbers without a heading, gzipped if its name says so; raises DataError.
-
     ``dtype``: of the values; by default int64, or float64 if the file has fractions. ``skip``: number of lines before
-    the numbers. ``empty``: what an empty cell means; None: it is an error, and empty lines are none.
-    """
+    the numbers. ``empty``: what an empty cell means; None: it is an error, and empty lines are none."""
     kind = np.dtype(dtype or (np.float64 if _has_fractions(path, skip) else np.int64))
 
     def pieces() -> Iterator[Array]:
-        with _text(path) as text, warnings.catch_warnings():
+        with open_content(path) as raw, io.TextIOWrapper(raw, "ascii") as text, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
             for _ in range(skip):
                 text.readline()
@@ -198,7 +174,7 @@ def _filled(lines: Iterable[str], empty: str) -> Iterator[str]:
 
 def _has_fractions(path: Path, skip: int) -> bool:
     def pieces() -> Iterator[bool]:
-        with _opened(path) as raw:
+        with open_content(path) as raw:
             for _ in range(skip):
                 raw.readline()
             while content := raw.read(BLOCK_BYTES):
@@ -207,36 +183,21 @@ def _has_fractions(path: Path, skip: int) -> bool:
     return any(_checked(path, pieces))
 
 
-def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _text(path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(_opened(path), "ascii")
-
-
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Raise DataError naming the file for what reading it raises."""
-    kind = "csv.gz" if path.suffix == ".gz" else "csv"
     try:
         yield from pieces()
-    except FileNotFoundError:
-        raise DataError(path, "the file is missing") from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(path, f"not a readable {kind} file: {first_line(error)}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(path, f"not a readable {''.join(path.suffixes)[1:]} file: {first_line(error)}") from None
 
 
 def parquet_rows(path: Path) -> FileRows:
-    """The rows of a Parquet file: its columns side by side, in the shape that its metadata state if they do.
-
-    DGL's pipeline states the shape of arrays of more than two dimensions. Raises DataError.
-    """
+    """The rows of a Parquet file: its columns side by side, in the shape that its metadata state if they do. DGL's
+    pipeline states the shape of arrays of more than two dimensions. Raises DataError."""
     load("reading Parquet files", "pyarrow", "pyarrow.parquet")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             schema, count = file.schema_arrow, file.metadata.num_rows
     except FileNotFoundError:
         raise DataError(path, "the file is missing") from None
@@ -250,7 +211,7 @@ def parquet_rows(path: Path) -> FileRows:
     dtype = np.result_type(*(field.type.to_pandas_dtype() for field in schema)) if len(schema) else np.dtype(np.int64)
 
     def pieces() -> Iterator[Array]:
-        with pq.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_LINES):
                 if any(column.null_count for column in batch.columns):
                     raise DataError(path, "has empty cells")
@@ -258,3 +219,133 @@ def parquet_rows(path: Path) -> FileRows:
                 yield np.stack(columns, axis=1).astype(dtype, copy=False).reshape(batch.num_rows, *shape)
 
     return FileRows(path, dtype, shape, lambda: _checked(path, pieces), count)
+
+
+def load_array(path: Path) -> Array:
+    """Memory-map an ``.npy`` file that holds no objects; raises DataError."""
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through, among others
+        raise DataError(path, f"not a readable array: {error}") from None
+    return array
+
+
+def load_npz(path: Path) -> dict[str, Array]:
+    """Read an ``.npz`` file whose arrays hold no objects; raises DataError."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except Exception as error:  # zipfile, zlib and numpy raise half a dozen unrelated types here
+        raise DataError(path, f"not a readable npz archive: {error}") from None
+
+
+def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
+    """Check the arrays of a saved scipy CSR matrix and build it; raises DataError."""
+    try:
+        shape = tuple(int(n) for n in arrays["shape"])
+        kind = arrays["format"].item() if "format" in arrays else b"csr"
+        if kind not in (b"csr", "csr"):
+            raise DataError(path, f"a sparse matrix in the format {kind!r}; only csr is read")
+        matrix = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+        # Compiled code later uses the indices without checking them.
+        matrix.check_format(full_check=True)
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(path, f"not a sparse matrix: {error}") from None
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(path, f"a sparse matrix of {matrix.dtype}, wanted are numbers")
+    return matrix
+
+
+def npz_rows(path: Path) -> dict[str, FileRows]:
+    """The tables of an ``.npz`` archive, read from it block by block; raises DataError. An array that is stored by
+    columns is read as a whole."""
+    found = {}
+    with _archive(path) as archive:
+        for entry in archive.namelist():
+            member = _ArchiveEntry.open(archive, path, entry)
+            found[entry.removesuffix(".npy")] = FileRows(
+                path, member.dtype, member.shape[1:], member.rows, member.shape[0] if member.shape else 1
+            )
+    return found
+
+
+def npz_edges(path: Path, name: str) -> FileRows:
+    """The edges [E, 2] of the edge index [2, E] with this name in an ``.npz`` archive; raises DataError."""
+    with _archive(path) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            raise DataError(path, f"has no array {name!r}")
+        member = _ArchiveEntry.open(archive, path, f"{name}.npy")
+    check_index(path, member.shape)
+    return FileRows(path, member.dtype, (2,), member.pairs, member.shape[1])
+
+
+@dataclass(frozen=True)
+class _ArchiveEntry:
+    """An array in an ``.npz`` archive: ``by_columns``: in Fortran's order; ``start``: its first byte in the entry."""
+
+    path: Path
+    entry: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    by_columns: bool
+    start: int
+
+    @classmethod
+    def open(cls, archive: zipfile.ZipFile, path: Path, entry: str) -> _ArchiveEntry:
+        with archive.open(entry) as file:
+            try:
+                version = np.lib.format.read_magic(file)
+                if version == (1, 0):
+                    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+                else:
+                    shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
+            except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through
+                raise DataError(path, f"{entry}: not a readable array: {first_line(error)}") from None
+            if dtype.hasobject:
+                raise DataError(path, f"{entry}: it holds objects, which are not read")
+            return cls(path, entry, dtype, shape, by_columns and len(shape) > 1, file.tell())
+
+    def rows(self) -> Iterator[Array]:
+        """Read its rows."""
+        if self.by_columns:
+            values = np.concatenate(list(self._values(0, int(np.prod(self.shape, dtype=np.int64)))))
+            yield np.ascontiguousarray(values.reshape(self.shape[::-1]).T)
+            return
+        count, width = self.shape[0] if self.shape else 1, int(np.prod(self.shape[1:], dtype=np.int64))
+        size = max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * width))
+        for values in self._values(0, count * width, size * max(1, width)):
+            yield values.reshape(-1, *self.shape[1:])
+
+    def pairs(self) -> Iterator[Array]:
+        """Read the columns of an array [2, E]."""
+        edges = self.shape[1]
+        if self.by_columns:
+            yield from (values.reshape(-1, 2) for values in self._values(0, 2 * edges))
+        else:
+            ends = zip(self._values(0, edges), self._values(edges, 2 * edges), strict=True)
+            yield from (np.stack(pair, axis=1) for pair in ends)
+
+    def _values(self, lo: int, hi: int, size: int = 0) -> Iterator[Array]:
+        """Read the values from ``lo`` to ``hi`` as they are stored, ``size`` at a time."""
+        step = size or max(2, BLOCK_BYTES // self.dtype.itemsize // 2 * 2)
+        with _archive(self.path) as archive, archive.open(self.entry) as file:
+            try:
+                file.seek(self.start + lo * self.dtype.itemsize)
+                for first, last in chunks(hi - lo, step):
+                    content = file.read((last - first) * self.dtype.itemsize)
+                    if len(content) < (last - first) * self.dtype.itemsize:
+                        raise DataError(self.path, f"{self.entry}: the array ends too early")
+                    yield np.frombuffer(content, self.dtype)
+            except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+                raise DataError(self.path, f"{self.entry}: not readable: {first_line(error)}") from None
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except FileNotFoundError:
+        raise DataError(path, "the file is missing") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(path, f"not a readable npz archive: {first_line(error)}") from None

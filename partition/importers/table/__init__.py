@@ -6,35 +6,9 @@
      "edges": {"user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight":
      "amount", "time": "bought_at"}}}}
 
-*Ids* may be integers, which stay the users' ids, or strings. With strings, vertices are numbered in the order of the
-file, and the strings become the table ``name`` (UTF-8 bytes, padded with zeros). UUIDs and categories are strings, and
-decimals integers. In CSV, ids are integers if all of a node type are written as such; ``007``, ``12:30``, ``12e4`` and
-``1.5`` are strings. Where ids are integers, ``1.0`` is one, too, in edges, and in Parquet.
-
-A *table* is a column, several columns side by side, a column of lists of equal length, or an object with ``column`` or
-``columns`` and some of these keys. A column in a list may be such an object, too.
-
-- ``fill``: what empty cells (and NaN) get: a number, a class, or ``"mean"``. Without it they are refused. But an empty
-  label ``y`` is -1 (in numbers with fractions: NaN), and its vertex is outside of all splits.
-- ``known``: true adds a column beside: 1 where there is a value, 0 where the cell is empty (``fill`` is 0 then).
-- ``classes``: true numbers the different values, categories in their order, others sorted; a list of names states the
-  order. It is true for labels ``y`` that are text. The names are in ``Graph.open(DST).schema.classes``.
-- ``time_unit``: dates and times become whole numbers of this unit since 1970 (UTC): d, h, min, s, ms, us or ns. It may
-  stand beside ``nodes``, for all columns; without it the unit is s. Times that are no whole number of it are refused.
-- ``dtype`` (of the whole table): without it ``x`` is float32, and others are what the columns are.
-
-A whole number that the dtype cannot hold is refused. A column of whole numbers in which some file has a fraction
-becomes float64. ``splits`` may also be one column that names the split of each vertex. An edge type
-``user__*__item`` has a key ``type``: the column that names the relation of each edge. ``"unknown": "drop"`` leaves out
-edges of which an end is empty, or in no node file; otherwise they are refused. Other columns, of any file, are
-refused by name, unless the list ``ignore`` beside ``files`` has them. ``num_classes`` beside ``nodes`` states the
-number of classes if it is larger than the labels show.
-
-A pattern names several files, which are read in the order of their names, in pieces. It is relative to the folder of
-``schema.json``, or absolute. Files end in .parquet, .csv, .tsv, .csv.gz or .tsv.gz; so may a folder of such files. What
-separates the columns of CSV files shows in the heading, or ``delimiter`` says it; ``decimal`` may be ``","``, and the
-texts of the list ``empty`` are empty cells, besides "", NA, nan and the like in columns of numbers. One run names all
-that it refuses. Rows are counted from 1, without the heading.
+``docs/importing.md`` describes all keys. A pattern of ``files`` is relative to the folder of ``schema.json``, or absolute.
+Ids are integers or strings: with strings, vertices are numbered in the order of the file, and the strings become the table
+``name``. Files are read in the order of their names, in pieces.
 """
 
 from __future__ import annotations
@@ -51,18 +25,13 @@ from atta.observe.extras import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME
-from atta.partition.importers.reading.common import name_bytes, write_features
-from atta.partition.importers.reading.edges import EdgeStream
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.reading.stated import state_classes
+from atta.partition.importers.reading.filling import EdgeStream, add_features, name_bytes
+from atta.partition.importers.reading.source import ImportOptions, pa, state_classes
 from atta.partition.importers.table.columns import ColumnReader
 from atta.partition.importers.table.files import KINDS, FilePiece, TypeFiles
-from atta.partition.importers.table.ids import end_rows, node_ids
-from atta.partition.importers.table.kinds import is_integer
-from atta.partition.importers.table.refusals import Refusals
-from atta.partition.importers.table.rules import ANY, SCHEMA, ColumnRule, GraphSchema, TypeEntry
+from atta.partition.importers.table.rules import ANY, SCHEMA, ColumnRule, GraphSchema, Refusals, TypeEntry, is_integer
 from atta.partition.importers.table.schema import read_schema
-from atta.partition.importers.table.tables import SplitReader, TableReader, labels_of
+from atta.partition.importers.table.tables import SplitReader, TableReader, end_rows, labels_of, node_ids
 from atta.partition.schema import TableSpec, join_edge_type, split_edge_type
 
 __all__ = ["read", "recognises"]
@@ -178,7 +147,7 @@ class _Import:
                     out.add_labels(labels, node_type)
                     self._note_labels(node_type, readers[name])
                 elif name == "x":
-                    write_features(out, rows, node_type, self._options)
+                    add_features(out, rows, node_type, self._options, as_given=True)
                 else:
                     out.add_table(name, rows, node_type)
         if not are_numbers:
@@ -191,7 +160,6 @@ class _Import:
             self._options.notes.append(note)
 
     def _note_labels(self, node_type: str, reader: TableReader) -> None:
-        """Tell the user which classes the labels are if the schema does not."""
         for column in reader.columns:
             if column.names is not None and not isinstance(column.rule.classes, tuple):
                 shown = ", ".join(map(repr, column.names[:_SHOWN])) + (", ..." if len(column.names) > _SHOWN else "")
@@ -226,11 +194,7 @@ class _Import:
 
     def _ends_as_text(self, files: TypeFiles, ends: tuple[str, str]) -> frozenset[str]:
         """Columns of CSV that hold ends of edges and are to be read as they are written: names, and numbers like 1.0.
-
-        By itself, Arrow would read the vertex 12:30 as a time, and 22 among names as a number.
-        """
-        import pyarrow as pa
-
+        By itself, Arrow would read the vertex 12:30 as a time, and 22 among names as a number."""
         if not files.is_csv:
             return frozenset()
         return frozenset(

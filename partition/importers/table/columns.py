@@ -11,21 +11,22 @@ import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph.exact import inexact
+from atta.partition.importers.reading.source import pa, pc
 from atta.partition.importers.table.files import FilePiece, TypeFiles
-from atta.partition.importers.table.kinds import (
+from atta.partition.importers.table.rules import (
     LISTS,
     NUMBERS,
     TEXT,
     TIMES,
+    UNITS,
+    ColumnRule,
+    Refusals,
     category,
     is_categorical,
     plain,
+    quoted,
     result_dtype,
 )
-from atta.partition.importers.table.refusals import Refusals, quoted
-from atta.partition.importers.table.rules import UNITS, ColumnRule
-
-__all__ = ["ColumnReader"]
 
 Array = npt.NDArray[Any]
 _MAX_CLASSES = 1 << 16
@@ -35,22 +36,14 @@ _ZONE = r"(?i:z|[-+][0-9]{2}:?[0-9]{2})$"
 
 
 class ColumnReader:
-    """Reads one column of all files by its rule.
-
-    Attributes:
-        rule: what the schema says.
-        dtype: of the array.
-        names: of classes, by number; None: the column has no classes.
-        empty: masks of empty cells of the pieces read, if ``labels``.
-    """
+    """Reads one column of all files by its rule. ``names``: of classes, by number; None: it has none. ``empty``: masks
+    of empty cells of the pieces read, if these are labels."""
 
     def __init__(
         self, rule: ColumnRule, files: TypeFiles, refusals: Refusals, *, unit: str = "s", labels: bool = False
     ) -> None:
-        """``unit``: of times that have none. ``labels``: whether these are the labels of vertices.
-
-        Raises DataError (without its path) if the rule does not fit the types of the column.
-        """
+        """``unit``: of times that have none. ``labels``: whether these are the labels of vertices. Raises DataError
+        (without its path) if the rule does not fit the types of the column."""
         kinds = files.of(rule.name)
         texts = [kind for kind in kinds if category(kind) == TEXT]
         if texts and rule.time_unit is None and (labels or all(map(is_categorical, kinds))):
@@ -95,9 +88,6 @@ class ColumnReader:
         self._mean = total / count if count else 0.0
 
     def _learn_names(self, pieces: Iterable[FilePiece]) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         ordered: dict[Any, None] = {}  # categories keep their order
         others: set[Any] = set()
         for piece in pieces:
@@ -116,9 +106,6 @@ class ColumnReader:
 
     def _as_names(self, column: Any) -> Any:
         """A column of classes without empty text."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         values = plain(self.rule.name, column)
         if not pa.types.is_large_string(values.type):
             return values
@@ -141,9 +128,6 @@ class ColumnReader:
 
     def _flat(self, column: Any) -> Any:
         """The column as ``plain`` gives it; times stay what they are. Raises DataError (without its path)."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if category(column.type) == TIMES:
             return column
         values = plain(self.rule.name, column)
@@ -155,8 +139,6 @@ class ColumnReader:
             raise DataError("", f"the column {self.rule.name!r}: {error}") from None
 
     def _lists(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
-        import pyarrow.compute as pc
-
         none = np.zeros(len(column), np.bool_)
         name = self.rule.name
         if column.null_count:
@@ -172,8 +154,6 @@ class ColumnReader:
 
     def _numbers(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
         """Numbers, and times as numbers, with 0 in empty cells."""
-        import pyarrow as pa
-
         kind = column.type
         if pa.types.is_large_string(kind):
             column = self._read_times(piece, column)
@@ -185,7 +165,8 @@ class ColumnReader:
         is_time = category(kind) == TIMES
         values = _without_empty(plain(self.rule.name, column) if is_time else column)
         if is_time:
-            values = self._in_unit(piece, values, UNITS["d"] if pa.types.is_date32(kind) else UNITS[_unit_of(kind)])
+            unit = "d" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else str(kind.unit)
+            values = self._in_unit(piece, values, UNITS[unit])
         if empty.any() and asked:
             values = np.where(empty, values.dtype.type(0), values)
         return values, empty
@@ -208,9 +189,6 @@ class ColumnReader:
 
     def _read_times(self, piece: FilePiece, column: Any) -> Any:
         """Text as times: ISO 8601, with a zone or without (UTC)."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         text = self._as_names(column)
         zone = "UTC" if pc.any(pc.match_substring_regex(text, "(?i)[:0-9]{5}" + _ZONE)).as_py() else None
         for unit in _ARROW_UNITS:
@@ -221,10 +199,6 @@ class ColumnReader:
         raise DataError(piece.path, f"the column {self.rule.name!r} holds text that is no time in ISO 8601: {last}")
 
     def _codes(self, piece: FilePiece, column: Any) -> tuple[Array, npt.NDArray[np.bool_]]:
-        """Classes as their numbers."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         assert self.names is not None, "classes are learnt before they are read"
         values = self._as_names(column)
         empty = values.is_null().to_numpy(zero_copy_only=False)
@@ -300,17 +274,8 @@ class _ListValues:
         return self._values
 
 
-def _unit_of(kind: Any) -> str:
-    import pyarrow as pa
-
-    return "ms" if pa.types.is_date64(kind) else str(kind.unit)
-
-
 def _without_empty(column: Any) -> Array:
     """Numbers as numpy, 0 in empty cells."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if column.null_count:
         zero = pa.scalar(False if pa.types.is_boolean(column.type) else 0).cast(column.type)
         column = pc.fill_null(column, zero)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import glob
-import gzip
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.partition.importers.reading.common import first_line
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.table.kinds import plain
-from atta.partition.importers.table.refusals import Refusals, escaped
-from atta.partition.importers.table.rules import TypeEntry
-
-__all__ = ["DELIMITERS", "KINDS", "FilePiece", "TypeFiles", "files_of", "heading", "kind_of", "reading"]
+from atta.partition.importers.reading.source import (
+    ImportOptions,
+    arrow_csv,
+    arrow_files,
+    first_line,
+    open_content,
+    pa,
+    pc,
+)
+from atta.partition.importers.table.rules import Refusals, TypeEntry, escaped, plain
 
 KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".csv.gz": "csv", ".tsv.gz": "tsv"}
 """The endings of names, and what the files hold. Folders may end so, too: Spark writes such."""
@@ -43,10 +44,8 @@ def kind_of(path: Path) -> str | None:
 
 
 def files_of(folder: Path, pattern: str) -> list[Path]:
-    """The files and folders that ``pattern`` names, in the order in which they are read.
-
-    It is relative to ``folder``, or absolute.
-    """
+    """The files and folders that ``pattern`` names, in the order in which they are read. It is relative to ``folder``,
+    or absolute."""
     found = glob.glob(pattern, root_dir=folder, recursive=True, include_hidden=True)
     return sorted(folder / name for name in found)
 
@@ -62,22 +61,25 @@ def reading(where: Path) -> Iterator[None]:
 
 def heading(path: Path) -> str:
     """The first line of a CSV file, which may be compressed; raises DataError."""
-    try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
-            return file.readline(_LONGEST_HEADING).decode("utf-8-sig", "replace").rstrip("\r\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(path, f"not readable: {first_line(error)}") from None
+    with reading(path), open_content(path) as file:
+        return file.readline(_LONGEST_HEADING).decode("utf-8-sig", "replace").rstrip("\r\n")
+
+
+def usual_delimiter(path: Path) -> str:
+    """What separates columns in files of this name."""
+    return "\t" if kind_of(path) == "tsv" else ","
+
+
+def delimiter_of(path: Path, score: Callable[[list[str]], int]) -> str:
+    """What separates columns: that by which the ``score`` of the heading is the highest."""
+    line, usual = heading(path), usual_delimiter(path)
+    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
+    return max(marks, key=lambda mark: score(next(csv.reader([line], delimiter=mark), [])))
 
 
 @dataclass(frozen=True)
 class FilePiece:
-    """Rows of a file.
-
-    Attributes:
-        path: of the file.
-        first: position of the first row in the file, from 1.
-        rows: the wanted columns, an Arrow batch.
-    """
+    """Rows of a file: the position of the first, from 1, and the wanted columns, an Arrow batch."""
 
     path: Path
     first: int
@@ -85,13 +87,8 @@ class FilePiece:
 
 
 class TypeFiles:
-    """The wanted columns of the files of one type.
-
-    Attributes:
-        entry: what the schema says of the type.
-        texts: columns of CSV files that are read as they are written.
-        guessed: by path, the Arrow type that each column seems to have.
-    """
+    """The wanted columns of the files of one type. ``texts``: columns of CSV files that are read as they are written.
+    ``guessed``: by path, the Arrow type that each column seems to have."""
 
     def __init__(self, entry: TypeEntry, texts: Sequence[str], options: ImportOptions, refusals: Refusals) -> None:
         """``texts``: columns that are to be read as they are written if the files are CSV."""
@@ -116,19 +113,13 @@ class TypeFiles:
             self._as_text_where_some_is()
 
     def of(self, column: str) -> list[Any]:
-        """The Arrow types that a column has in the files, without those of files that have no value in it.
-
-        Of ids in CSV they are what they seem to be.
-        """
-        import pyarrow as pa
-
+        """The Arrow types that a column has in the files, without those of files that have no value in it. Of ids in
+        CSV they are what they seem to be."""
         found = [kinds[column] for kinds in (self.guessed if column in self.texts else self.kinds).values()]
         return [kind for kind in found if not pa.types.is_null(kind)] or found[:1]
 
     def pieces(self, columns: Sequence[str] | None = None) -> Iterator[FilePiece]:
         """The rows of all files, of some ``columns`` or all, in at least one piece; raises DataError."""
-        import pyarrow as pa
-
         names = self.entry.columns if columns is None else list(columns)
         piece = None
         for path in self.entry.files:
@@ -145,24 +136,18 @@ class TypeFiles:
             )
 
     def _batches(self, path: Path, kinds: Mapping[str, Any]) -> Iterator[Any]:
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-
         schema = pa.schema(list(kinds.items()))
-        found = ds.dataset(str(path), schema=schema, format=self._formats[path])
+        found = arrow_files.dataset(str(path), schema=schema, format=self._formats[path])
         return (batch for batch in found.to_batches(batch_size=_ROWS) if batch.num_rows)
 
     def _format(self, path: Path, options: ImportOptions) -> Any:
-        import pyarrow.csv
-        import pyarrow.dataset as ds
-
         if not self.is_csv:
             return "parquet"
-        return ds.CsvFileFormat(
-            parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(path, options)),
-            convert_options=pyarrow.csv.ConvertOptions(
+        return arrow_files.CsvFileFormat(
+            parse_options=arrow_csv.ParseOptions(delimiter=self._delimiter(path, options)),
+            convert_options=arrow_csv.ConvertOptions(
                 decimal_point=self.entry.decimal,
-                null_values=[*pyarrow.csv.ConvertOptions().null_values, *self.entry.empty],
+                null_values=[*arrow_csv.ConvertOptions().null_values, *self.entry.empty],
             ),
         )
 
@@ -170,22 +155,15 @@ class TypeFiles:
         """What separates columns: under it, the heading has most of the wanted columns."""
         if self.entry.delimiter is not None:
             return self.entry.delimiter
-        usual = "\t" if kind_of(path) == "tsv" else ","
-        line, wanted = heading(path), set(self.entry.columns)
-        found = {
-            mark: len(wanted & set(next(csv.reader([line], delimiter=mark), [])))
-            for mark in (usual, *(m for m in DELIMITERS if m != usual))
-        }
-        best = max(found, key=lambda mark: found[mark])
-        if best != usual:
+        wanted = set(self.entry.columns)
+        best = delimiter_of(path, lambda names: len(wanted & set(names)))
+        if best != usual_delimiter(path):
             options.notes.append(f"{path.name}: columns are separated by {DELIMITERS[best]}")
         return best
 
     def _look(self, path: Path, options: ImportOptions, refusals: Refusals) -> None:
         """Note the types of the wanted columns. Refuse columns that are missing, or that nobody wants."""
-        import pyarrow.dataset as ds
-
-        found = ds.dataset(str(path), format=self._formats[path]).schema
+        found = arrow_files.dataset(str(path), format=self._formats[path]).schema
         names = found.names
         self.guessed[path] = {name: found.types[names.index(name)] for name in self.entry.columns if name in names}
         for name in self.entry.columns:
@@ -205,8 +183,6 @@ class TypeFiles:
 
     def _fitting(self, path: Path, guessed: Mapping[str, Any]) -> dict[str, Any]:
         """Types that fit all rows of a CSV file; ``guessed`` are those of its beginning."""
-        import pyarrow as pa
-
         kinds = {name: pa.string() if name in self.texts else kind for name, kind in guessed.items()}
         numbers = {name: kind for name, kind in kinds.items() if not pa.types.is_string(kind)}
         whole_file = path.stat().st_size < _BLOCK and not path.name.lower().endswith(".gz")
@@ -219,17 +195,12 @@ class TypeFiles:
 
     def _wider(self, path: Path, name: str, kind: Any) -> Any:
         """The first type that fits all values of a column, of those that are wider than ``kind``."""
-        import pyarrow as pa
-
         if pa.types.is_int64(kind) and not self.has_fractions(path, name):
             # Text tells whether the column holds words, or a number that double would round.
-            return kind if self._whole(path, name) else pa.string()
+            return pa.string() if self._any_matches(path, name, r"[^-+0-9\s]") else kind
         return next((one for one in _wider_kinds(kind) if self._fits(path, {name: one})), pa.string())
 
     def _fits(self, path: Path, kinds: Mapping[str, Any]) -> bool:
-        """Whether all values of columns are of these types."""
-        import pyarrow as pa
-
         with reading(path):
             try:
                 for _ in self._batches(path, kinds):
@@ -240,16 +211,12 @@ class TypeFiles:
 
     def has_fractions(self, path: Path, name: str) -> bool:
         """Whether a column of a CSV file has numbers that are written as fractions, with an exponent, or as NaN or
-        infinite.
-
-        Without them its numbers are whole ones, of which some are beyond int64: as double they would be rounded.
-        """
+        infinite. Without them its numbers are whole ones, of which some are beyond int64: as double they would be
+        rounded."""
         return self._any_matches(path, name, r"^\s*[-+]?([0-9]*\.|[0-9]+[eE]|(?i:nan|inf))")
 
     def words(self, name: str) -> str:
         """The first cell of a column of text that is no number, for a message, if most cells are numbers."""
-        import pyarrow.compute as pc
-
         cells, words, first = 0, 0, ""
         for piece in self.pieces([name]):
             strange = pc.invert(pc.match_substring_regex(plain(name, piece.rows.column(0)), _NUMBER)).fill_null(False)
@@ -260,14 +227,7 @@ class TypeFiles:
             cells, words = cells + piece.rows.num_rows, words + len(places)
         return first if words * 2 < cells else ""
 
-    def _whole(self, path: Path, name: str) -> bool:
-        """Whether all values of a column are empty or digits."""
-        return not self._any_matches(path, name, r"[^-+0-9\s]")
-
     def _any_matches(self, path: Path, name: str, pattern: str) -> bool:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         with reading(path):
             return any(
                 pc.any(pc.match_substring_regex(batch.column(0), pattern)).as_py()
@@ -276,8 +236,6 @@ class TypeFiles:
 
     def _as_text_where_some_is(self) -> None:
         """Read a column as text from all files if it is text in one of them."""
-        import pyarrow as pa
-
         for name in self.entry.columns:
             if any(pa.types.is_string(kinds[name]) for kinds in self.kinds.values()):
                 for kinds in self.kinds.values():
@@ -286,8 +244,6 @@ class TypeFiles:
 
 def _wider_kinds(kind: Any) -> list[Any]:
     """The Arrow types that may fit a column whose beginning fits ``kind``, the narrowest first."""
-    import pyarrow as pa
-
     utc = pa.timestamp("ns", "UTC")
     times = [pa.date32(), pa.timestamp("s"), pa.timestamp("ns")]
     if pa.types.is_null(kind):

@@ -1,24 +1,19 @@
-"""A first ``schema.json``, guessed from the files of a folder.
-
-A node file has a column that differs in all rows and looks like an id. An edge file has two columns whose values are
-ids of node files. A node file with such a column beside its id gives edges as well.
-"""
+"""A first ``schema.json``, guessed from the files of a folder. A node file has a column that differs in all rows and looks
+like an id. An edge file has two columns whose values are ids of node files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from atta.errors import DataError
 from atta.observe.extras import load
-from atta.partition.importers.table.looks import ColumnLook, FileLook, look_at
+from atta.partition.importers.table.looks import ColumnLook, FileLook, free_name, look_at, plain_name
 from atta.partition.importers.table.rules import SCHEMA
 from atta.partition.schema import is_table_name, join_edge_type
-
-__all__ = ["Guess", "guess_schema"]
 
 _SPLIT = re.compile(r"(?:is_|in_)?(train|val|test|valid|validation|dev)(?:ing|ed)?(?:_?mask|_?set)?", re.I)
 _SPLIT_NAMES = {"valid": "val", "validation": "val", "dev": "val"}
@@ -36,12 +31,7 @@ _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__|index", re.I)
 
 @dataclass(frozen=True)
 class _Reference:
-    """A column whose values are ids of a file.
-
-    Attributes:
-        column, end: its name, and that of the file.
-        is_whole: whether all cells hold such an id.
-    """
+    """A column whose values are ids of the file ``end``: ``is_whole``: in all cells."""
 
     column: str
     end: str
@@ -50,23 +40,15 @@ class _Reference:
 
 @dataclass
 class Guess:
-    """A guessed schema.
-
-    Attributes:
-        lines: what was guessed, a sentence each.
-        schema: the content of ``schema.json``.
-    """
+    """A guessed schema, and a sentence for each thing that was guessed."""
 
     lines: list[str]
     schema: dict[str, Any] = field(default_factory=lambda: {"nodes": {}, "edges": {}})
 
 
 def guess_schema(folder: Path) -> Guess:
-    """Guess a schema from the Parquet and CSV files in ``folder``.
-
-    Raises:
-        DataError: there are no such files, none has ids, or one cannot be read.
-    """
+    """Guess a schema from the Parquet and CSV files in ``folder``. Raises DataError: there are no such files, none has
+    ids, or one cannot be read."""
     load("reading tables", "pyarrow", "pyarrow.dataset")
     looks = look_at(folder)
     if not looks:
@@ -110,9 +92,7 @@ def _pair(known: Sequence[_Reference]) -> tuple[_Reference, _Reference]:
 
 def _node_files(ids: Mapping[str, str], ends: Mapping[str, Sequence[_Reference]]) -> set[str]:
     """The files that list vertices: those with ids, without files of edges that have ids which no other file uses.
-
-    ``ids``: the id column by file. ``ends``: columns that are ids of a file, and that file, by file.
-    """
+    ``ids``: the id column by file. ``ends``: columns that are ids of a file, and that file, by file."""
     used = {one.end for name, found in ends.items() for one in found if one.column != ids.get(name)}
     return {name for name in ids if len(ends[name]) < 2 or name in used}
 
@@ -167,7 +147,6 @@ def _mentions(column: str, file: str) -> bool:
 
 
 def _add_nodes(guess: Guess, look: FileLook, key: str, references: Sequence[str]) -> None:
-    """Add a node type."""
     rest = [name for name in look.columns if name not in (key, *references)]
     ignore = list(references)
     guess.lines.append(f"{look.pattern}: vertices {look.name!r}, ids {key!r} ({look.count:,} different)")
@@ -238,17 +217,9 @@ def _rule(name: str, column: ColumnLook) -> Any:
 
 def _table_name(name: str, taken: Mapping[str, Any]) -> str:
     """A name for a table: letters, digits, '.', '-' and single '_'; free among ``taken``."""
-    plain = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", name)).strip("_.-")[:80]
+    plain = plain_name(name)
     plain = plain if is_table_name(plain) and plain not in ("x", "y", "name") else f"column-{plain}".rstrip("-_.")
-    return next(one for one in _numbered(plain) if one not in taken)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
+    return free_name(plain, taken)
 
 
 def _say_columns(guess: Guess, tables: Mapping[str, Any], ignore: Sequence[str]) -> None:
@@ -264,7 +235,6 @@ def _say_columns(guess: Guess, tables: Mapping[str, Any], ignore: Sequence[str])
 
 
 def _add_references(guess: Guess, look: FileLook, key: str, reference: _Reference) -> None:
-    """Add edges from the vertices of a node file to those that one of its columns names."""
     column = reference.column
     others = [name for name in look.columns if name not in (key, column)]
     name = join_edge_type(look.name, _table_name(column, {}), reference.end)
@@ -283,7 +253,6 @@ def _dropping(guess: Guess, *ends: _Reference) -> dict[str, str]:
 
 
 def _add_edges(guess: Guess, look: FileLook, source: _Reference, target: _Reference) -> None:
-    """Add an edge type, or the relations of a file."""
     src, dst = source.column, target.column
     tables: dict[str, Any] = {}
     ignore, kind = [], None

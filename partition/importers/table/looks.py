@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,30 @@ import numpy as np
 
 from atta.errors import ConfigError
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.options import ImportOptions
-from atta.partition.importers.table.files import DELIMITERS, KINDS, TypeFiles, heading, kind_of, reading
-from atta.partition.importers.table.kinds import NUMBERS, TEXT, TIMES, category, plain
-from atta.partition.importers.table.refusals import Refusals
-from atta.partition.importers.table.rules import SCHEMA, UNITS, ColumnRule, TableRule, TypeEntry
+from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
+from atta.partition.importers.table.files import (
+    KINDS,
+    TypeFiles,
+    delimiter_of,
+    heading,
+    kind_of,
+    reading,
+    usual_delimiter,
+)
+from atta.partition.importers.table.rules import (
+    NUMBERS,
+    SCHEMA,
+    TEXT,
+    TIMES,
+    UNITS,
+    ColumnRule,
+    Refusals,
+    TableRule,
+    TypeEntry,
+    category,
+    plain,
+)
 from atta.partition.names import check_type_name
-
-__all__ = ["ColumnLook", "FileLook", "look_at"]
 
 _MOST_ROWS = 5_000_000
 """At most this many rows of a file are looked at."""
@@ -30,18 +47,10 @@ _SHOWN = 100
 
 @dataclass(frozen=True)
 class ColumnLook:
-    """Facts about a column.
-
-    Attributes:
-        sort: ``numbers``, ``times``, ``text``, ``lists`` or ``others``.
-        is_whole: whether it holds whole numbers or truth values; has_empty: whether some cells are empty.
-        distinct: number of different values, without empty cells; count: number of rows.
-        values: of text, the different values if they are few.
-        keys: the different values if they may be ids, as int64 or large_string; otherwise None.
-        is_mask: whether it holds truth values, or zeros and ones.
-        fits_float32: whether float32 holds its whole numbers.
-        time_unit: ``{"time_unit": ...}`` if times are no whole seconds.
-    """
+    """Facts about a column. ``sort``: ``numbers``, ``times``, ``text``, ``lists`` or ``others``. ``distinct``: number
+    of different values. ``values``: of text, the different ones if they are few. ``keys``: the different values if they
+    may be ids, as int64 or large_string. ``is_mask``: truth values, or zeros and ones. ``time_unit``: ``{"time_unit":
+    ...}`` if times are no whole seconds."""
 
     sort: str
     is_whole: bool
@@ -84,8 +93,6 @@ class ColumnLook:
 
     def share_within(self, other: ColumnLook) -> float:
         """The share of its different values that are values of ``other``."""
-        import pyarrow.compute as pc
-
         if self.keys is None or other.keys is None or self.keys.type != other.keys.type or not len(self.keys):
             return 0.0
         return float(pc.mean(pc.is_in(self.keys, value_set=other.keys)).as_py())
@@ -93,15 +100,9 @@ class ColumnLook:
 
 @dataclass(frozen=True)
 class FileLook:
-    """Facts about files with the same columns whose names differ in numbers only.
-
-    Attributes:
-        name: a name for the type that they hold.
-        pattern: that names the files.
-        columns: by name, in order.
-        count: number of rows that were looked at; is_cut: whether there are more.
-        options: what the schema must say to read them.
-    """
+    """Facts about files with the same columns whose names differ in numbers only, so that one ``pattern`` names them.
+    ``count``: of rows that were looked at; ``is_cut``: there are more. ``options``: what the schema must say to read
+    them."""
 
     name: str
     pattern: str
@@ -132,64 +133,51 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """The columns of a file; raises DataError."""
-    from pyarrow import parquet
-
     first = _parts(path)[0] if _parts(path) else path
     if kind_of(first) == "parquet":
         with reading(first):
             return tuple(parquet.read_schema(first).names)
-    return tuple(next(csv.reader([heading(first)], delimiter=_delimiter(first)), []))
-
-
-def _delimiter(path: Path) -> str:
-    """What separates columns: what gives the heading most of them."""
-    usual = "\t" if kind_of(path) == "tsv" else ","
-    line = heading(path)
-    marks = [usual, *(mark for mark in DELIMITERS if mark != usual)]
-    return max(marks, key=lambda mark: len(next(csv.reader([line], delimiter=mark), [])))
+    return tuple(next(csv.reader([heading(first)], delimiter=delimiter_of(first, len)), []))
 
 
 def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[str]) -> FileLook:
-    import pyarrow as pa
-
     files = [part for path in paths for part in _parts(path)]
     is_csv = kind_of(files[0]) != "parquet"
-    mark = _delimiter(files[0]) if is_csv else None
+    mark = delimiter_of(files[0], len) if is_csv else None
     rule = TableRule(tuple(ColumnRule(name) for name in names), wide=True)
     entry = TypeEntry("", tuple(files), (), {"all": rule}, {}, frozenset(), None, mark)
     refusals = Refusals(paths[0].parent / SCHEMA)
     reader = TypeFiles(entry, (), ImportOptions(), refusals)
     refusals.check()
     reader.settle()
-    batches, count = [], 0
+    batches, rows = [], 0
     for piece in reader.pieces():
         batches.append(piece.rows)
-        count += piece.rows.num_rows
-        if count >= _MOST_ROWS:
+        rows += piece.rows.num_rows
+        if rows >= _MOST_ROWS:
             break
     columns = {name: _column(name, pa.chunked_array([batch.column(name) for batch in batches])) for name in names}
-    usual = "\t" if kind_of(files[0]) == "tsv" else ","
-    options = {"delimiter": mark} if mark is not None and mark != usual else {}
-    return FileLook(_type_name(pattern, taken), pattern, columns, count, count >= _MOST_ROWS, options)
+    options = {"delimiter": mark} if mark is not None and mark != usual_delimiter(files[0]) else {}
+    return FileLook(_type_name(pattern, taken), pattern, columns, rows, rows >= _MOST_ROWS, options)
+
+
+def plain_name(name: str) -> str:
+    """``name`` of letters, digits, '.', '-' and single '_'; perhaps nothing is left."""
+    return re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", name)).strip("_.-")[:80]
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """``name``, or with the first number that makes it free."""
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def _type_name(pattern: str, taken: set[str]) -> str:
     """A name of a type for files: their own without the ending and numbers."""
     stem = next(pattern[: -len(end)] for end in sorted(KINDS, key=len, reverse=True) if pattern.lower().endswith(end))
-    plain = re.sub(r"_+", "_", re.sub(r"[^A-Za-z0-9.-]", "_", stem.replace("*", ""))).strip("_.-")[:80] or "table"
-    number = 2
-    name = plain
-    while name in taken:
-        name, number = f"{plain}-{number}", number + 1
-    return name
+    return free_name(plain_name(stem.replace("*", "")) or "table", taken)
 
 
 def _column(name: str, column: Any) -> ColumnLook:
-    """The facts about a column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     sort, whole = category(column.type), column.combine_chunks()
     if sort not in (NUMBERS, TEXT, TIMES):
         return ColumnLook(sort, False, column.null_count > 0, 0, len(column))
@@ -219,8 +207,6 @@ def _column(name: str, column: Any) -> ColumnLook:
 
 def _keys(unique: Any, numbers: Any) -> Any:
     """Different values as ids: int64 (also of whole floats) or large_string; None if they cannot be ids."""
-    import pyarrow as pa
-
     if pa.types.is_large_string(unique.type):
         return unique
     fits = pa.types.is_integer(unique.type) or pa.types.is_floating(unique.type)
@@ -231,8 +217,6 @@ def _keys(unique: Any, numbers: Any) -> Any:
 
 def _unit(times: Any) -> dict[str, str]:
     """The key of the schema without which times would be refused; nothing if they are whole seconds."""
-    import pyarrow as pa
-
     kind = times.type
     length = UNITS["d"] if pa.types.is_date32(kind) else UNITS["ms" if pa.types.is_date64(kind) else str(kind.unit)]
     values = plain("", times).drop_null().to_numpy(zero_copy_only=False)

@@ -14,11 +14,17 @@ import numpy as np
 from atta.errors import DataError
 from atta.partition.disk.files import check_tree
 from atta.partition.importers.table.files import KINDS, files_of, kind_of
-from atta.partition.importers.table.refusals import Refusals
-from atta.partition.importers.table.rules import ANY, DTYPES, UNITS, ColumnRule, GraphSchema, TableRule, TypeEntry
+from atta.partition.importers.table.rules import (
+    ANY,
+    DTYPES,
+    UNITS,
+    ColumnRule,
+    GraphSchema,
+    Refusals,
+    TableRule,
+    TypeEntry,
+)
 from atta.partition.schema import split_edge_type
-
-__all__ = ["read_schema"]
 
 
 def read_schema(path: Path) -> GraphSchema:
@@ -44,7 +50,6 @@ def read_schema(path: Path) -> GraphSchema:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The whole file, with 'nodes' and 'edges'; raises DataError."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -72,7 +77,6 @@ def _check_keys(path: Path, where: str, said: Iterable[str], known: Iterable[str
 
 
 def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
-    """The entry of a type; raises DataError."""
     where = f"{kind} {name!r}"
     needed, keys = _KEYS[kind]
     if not isinstance(said, dict) or not needed <= set(said):
@@ -101,7 +105,6 @@ def _entry(path: Path, kind: str, name: str, said: Any) -> TypeEntry:
 
 
 def _files(schema: Path, what: str, pattern: str) -> tuple[Path, ...]:
-    """The files of a type, all of one kind; raises DataError."""
     found = files_of(schema.parent, pattern)
     if not found:
         raise DataError(schema, f"{what}: no such file")
@@ -129,7 +132,6 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _table(path: Path, where: str, said: Any) -> TableRule:
-    """The rule of a table: a column, a list of columns, or an object with either; raises DataError."""
     common: dict[str, Any] = {}
     if isinstance(said, dict):
         _check_keys(path, where, said, _TABLE_KEYS)
@@ -147,7 +149,6 @@ def _table(path: Path, where: str, said: Any) -> TableRule:
 
 
 def _column(path: Path, where: str, common: Mapping[str, Any], said: Any) -> ColumnRule:
-    """The rule of a column: its name, or an object; raises DataError."""
     given = {**common, **(said if isinstance(said, dict) else {"column": said})}
     _check_keys(path, where, given, _COLUMN_KEYS)
     for key, value in given.items():

@@ -12,10 +12,9 @@ from atta.errors import ConfigError
 from atta.observe.machine.claims import claim, machine_room
 from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
-from atta.partition.disk.mapping import read_page_by_page
+from atta.partition.disk.files import read_page_by_page
 from atta.partition.disk.watching import WatchedFiles
-from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, plan_memory
-from atta.partition.parts.needs import Needs, needs_of
+from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
 
 __all__ = ["OpenedData"]

@@ -30,7 +30,7 @@ from atta.errors import ConfigError, DataError
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.generate import GenerateOptions, generate
-from atta.partition.parts.needs import BARE_BYTES, INDEX_BYTES, Needs, needs_of
+from atta.partition.graph.needs import BARE_BYTES, INDEX_BYTES, Needs, needs_of
 from atta.wire.clusterfile import read_cluster, read_credentials
 
 TRAIN = ("--model", "sage", "--epochs", "2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from fractions import Fraction
 from math import ceil, floor
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 
 from atta.cli.main import cli
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.dataset import MANIFEST
-from atta.partition.disk.files import write_sealed
 from tests.unit.partition.test_methods import graphs
 
 PROMISED = {
@@ -124,13 +121,3 @@ def test_bounds_that_can_be_kept_are_kept(tmp_path: Path) -> None:
     graph = graph_in(tmp_path, 1000)
     for method in ("random",):
         assert partition_graph(graph, tmp_path / method, parts=4, method=method)["missed"] == []
-
-
-def test_datasets_of_before_have_no_bounds(tmp_path: Path) -> None:
-    graph, data = graph_in(tmp_path, 20), tmp_path / "data"
-    partition_graph(graph, data, parts=4, method="ldg")
-    manifest = json.loads((data / MANIFEST).read_text())
-    quality = {key: value for key, value in manifest.pop("quality").items() if key not in ("bounds", "missed")}
-    write_sealed(data / MANIFEST, {**{k: v for k, v in manifest.items() if k != "checksum"}, "quality": quality})
-    report = json.loads(run("inspect", data, "--json", "-").stdout)
-    assert "missed" not in report["quality"]

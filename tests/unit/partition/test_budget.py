@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.partition.parts.budget import DEFAULT_CACHE, LEAST_BYTES, MachineRoom, MemoryWish, plan_memory
-from atta.partition.parts.needs import Needs
+from atta.partition.graph.needs import DEFAULT_CACHE, LEAST_BYTES, MachineRoom, MemoryWish, Needs, plan_memory
 
 MIB, GIB = 1 << 20, 1 << 30
 BILLION = [Needs(1500 * MIB, 600 * MIB, 500 * MIB, 800 * MIB, 9 * GIB, 1.1)] * 8

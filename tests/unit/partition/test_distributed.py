@@ -16,9 +16,9 @@ from atta import _native
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.partition import Graph, GraphWriter, partition_graph
 from atta.partition.cutting.balance import capacities, constraints
+from atta.partition.cutting.by_tasks import WORK, partition_by_tasks
+from atta.partition.cutting.tasks import InTurn, TaskSizes
 from atta.partition.cutting.union import Union
-from atta.partition.distributed import InTurn, TaskSizes, partition_by_tasks
-from atta.partition.distributed.by_tasks import WORK
 from tests.unit.partition.test_methods import graphs
 
 TINY = TaskSizes(slice_edges=37, chunk_edges=11, block_edges=23, bucket_edges=13)

@@ -11,7 +11,7 @@ import numpy as np
 PROGRAM = """
 import re, sys
 from pathlib import Path
-from atta.partition.disk.mapping import map_bytes, read_page_by_page
+from atta.partition.disk.files import map_bytes, read_page_by_page
 
 def mapped(name):
     with open(name, "rb") as file:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph, matrix
-from atta.partition.importers.reading import numbers
+from atta.partition.importers import matrix as numbers
 
 EDGES = "node__to__node"
 BANNER = "%%MatrixMarket matrix coordinate "

@@ -303,7 +303,7 @@ def test_assignment_from_a_file(tmp_path: Path) -> None:
 def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted(tmp_path / "g", train=np.arange(10))
 
-    monkeypatch.setattr("atta.partition.methods.metis_process.available_bytes", lambda: 1000)
+    monkeypatch.setattr("atta.partition.methods.metis.available_bytes", lambda: 1000)
     with pytest.raises(QuotaExceededError, match="GiB are free"):
         partition_graph(tmp_path / "g", tmp_path / "d", parts=2)
     assert not (tmp_path / "d").exists()
@@ -312,7 +312,7 @@ def test_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert how["method"] == "ldg"
     assert "METIS would take" in how["failed"]
     monkeypatch.undo()
-    monkeypatch.setattr("atta.partition.methods.metis_process._send", lambda *_: None)
+    monkeypatch.setattr("atta.partition.methods.metis._send", lambda *_: None)
     with pytest.raises(AttaError, match="METIS failed"):
         partition_graph(tmp_path / "g", tmp_path / "e", parts=2)
 

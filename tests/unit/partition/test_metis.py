@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError
 from atta.observe.progress import Silent
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
 from atta.partition.cutting.balance import constraints
@@ -77,11 +77,6 @@ def test_balances_vertices_edges_and_training_vertices(tmp_path):
     assert quality["edge_cut"] < 0.15
 
 
-def test_same_seed_same_assignment(messy_graph):
-    owners = [Metis().assign(messy_graph, 3, seed=s, progress=Silent())["node"] for s in (4, 4)]
-    assert np.array_equal(*owners)
-
-
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_graphs_without_edges(tmp_path, n):
     graph = write_graph(tmp_path / "g", None, [], [], n)
@@ -89,12 +84,6 @@ def test_graphs_without_edges(tmp_path, n):
     assert owners.shape == (n,)
     assert owners.dtype == np.int32
     assert set(owners.tolist()) <= {0, 1, 2}
-
-
-def test_a_crashing_child_is_an_error_message(messy_graph, monkeypatch):
-    monkeypatch.setattr("atta.partition.methods.metis_process._send", lambda *_: None)
-    with pytest.raises(AttaError, match="METIS failed"):
-        Metis().assign(messy_graph, 2, seed=0, progress=Silent())
 
 
 def test_choosing_what_to_balance(messy_graph, tmp_path):
@@ -112,7 +101,7 @@ def test_choosing_what_to_balance(messy_graph, tmp_path):
 IN_A_THREAD = """
 import os, signal, sys, threading
 import numpy as np
-from atta.partition.methods.metis_process import metis_owners
+from atta.partition.methods.metis import metis_owners
 
 rng, n = np.random.default_rng(0), 60_000
 ends = rng.integers(0, n, (2, 10 * n))

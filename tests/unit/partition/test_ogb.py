@@ -110,7 +110,7 @@ def test_typed(tmp_path: Path, layout: Any) -> None:
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("fortran", [True, False])
 def test_archive(tmp_path: Path, compressed: bool, fortran: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atta.partition.importers.reading.archive.BLOCK_BYTES", 64)  # several blocks
+    monkeypatch.setattr("atta.partition.importers.reading.rows.BLOCK_BYTES", 64)  # several blocks
     archive(tmp_path / "papers", compressed=compressed, fortran=fortran)
     for name, rows in SPLIT.items():
         csv(tmp_path / f"papers/split/time/{name}.csv.gz", rows)

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import import_graph
-from atta.partition.importers.reading.inert_pickle import load_inert
+from atta.partition.importers.reading.pickles import load_inert
 from tests.unit.partition.oracles import Runs, edge_pairs
 
 

@@ -37,10 +37,12 @@ def test_files_that_torch_save_did_not_write(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "script.pt")
     torch.save(three(), tmp_path / "protocol.pt", pickle_protocol=4)
     (tmp_path / "text.pt").write_text("hello")
+    (tmp_path / "empty.pt").write_text("")
     for name, says in (
         ("script", "TorchScript archives"),
         ("protocol", "other pickle protocols"),
         ("text", "did not write it"),
+        ("empty", "EOFError"),
     ):
         with pytest.raises(
             DataError, match=rf"{name}\.pt: refused by torch\.load\(weights_only=True\): .*{says}"
@@ -108,6 +110,12 @@ TAKEN: dict[str, tuple[Any, dict[Any, Any]]] = {
     "a batch of one graph": (lambda: Batch.from_data_list([three()]), PLAIN),
     "a batch of one typed graph": (lambda: Batch.from_data_list([one_type()]), OF_A),
     "a list of one graph": (lambda: [three()], PLAIN),
+    "a dictionary": (lambda: three().to_dict(), PLAIN),
+    "a data set": (lambda: (three().to_dict(), None, Data), PLAIN),
+    "weights and a split": (
+        lambda: three(edge_weight=torch.tensor([0.5, 2, 1]), train_mask=torch.tensor([True, False, True])),
+        {**PLAIN, (ETYPE, "weight"): [0.5, 2.0, 1.0], ("node", "split", "train"): [0, 2]},
+    ),
     "an older data set": (lambda: (three(), {"x": torch.tensor([0, 3])}), PLAIN),
     "a typed data set": (
         lambda: (one_type().to_dict(), {"a": {"x": torch.tensor([0, 3]), "y": [0, 3]}}, HeteroData),

@@ -19,17 +19,16 @@ from atta.errors import ConfigError, DataError, QuotaExceededError
 from atta.observe.progress import Silent
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.disk import fetching
-from atta.partition.disk.fetching import fetch_files, send_files
+from atta.partition.deploy import local_dataset, local_graph, sent
+from atta.partition.disk import mirror as fetching
 from atta.partition.disk.files import describe_file, write_array
-from atta.partition.disk.mirror import Mirror
+from atta.partition.disk.mirror import Mirror, fetch_files, send_files
 from atta.partition.disk.staging import StagedFile
 from atta.partition.disk.store import BrokenTransferError, RemoteFolder, is_url
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import Graph, GraphWriter
 from atta.partition.importers import import_graph
 from atta.partition.importers.networkx import from_networkx
-from atta.partition.parts.remote import local_dataset, local_graph, sent
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import CsvLogger, RunLog
 
@@ -383,7 +382,7 @@ def test_a_file_on_a_disk_has_its_name_only_when_it_is_whole(tmp_path: Path, mon
 
 def test_nothing_of_storage_is_imported_for_paths_of_this_machine(folders: Path) -> None:
     program = (
-        "import sys\nfrom atta.partition.parts.remote import local_dataset\nfrom atta.partition.disk.mirror import Mirror\n"
+        "import sys\nfrom atta.partition.deploy import local_dataset\nfrom atta.partition.disk.mirror import Mirror\n"
         f"local_dataset({str(folders / 'parts')!r}, [0]); Mirror('/tmp').names(); print('fsspec' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).stdout == b"False\n"

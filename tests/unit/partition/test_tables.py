@@ -125,8 +125,6 @@ def test_wrong_schemas(folder: Path, tmp_path: Path, change: Any, words: str) ->
 @pytest.mark.parametrize(
     ("name", "columns", "words"),
     [
-        ("knows.parquet", {"a": [5, 6], "b": [42, 700]}, "names the vertex 6"),
-        ("knows.parquet", {"a": [5, None], "b": [42, 700]}, "empty ids"),
         ("users.parquet", {"user_id": [1, 1]}, "no column 'age'"),
         (
             "knows.parquet",

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError
 from atta.partition import Dataset, Graph, GraphWriter, partition_graph
-from atta.partition.cutting.sorting import stable_order
-from atta.partition.cutting.writer import write_dataset
+from atta.partition.cutting.writer import stable_order, write_dataset
 from atta.partition.describe import describe
 from tests.unit.partition.oracles import check_dataset, stored_in_neighbours, write_graph
 
@@ -91,15 +90,6 @@ def test_neighbour_order_does_not_depend_on_the_partitioning(messy_graph, tmp_pa
     assert all(other == lists[0] for other in lists)
 
 
-@pytest.mark.parametrize("method", ["metis", "random"])
-def test_more_parts_than_vertices(tmp_path, method):
-    graph = write_graph(tmp_path / "graph", None, [0, 1], [1, 0], 3)
-    partition_graph(graph.path, tmp_path / "data", parts=8, method=method)
-    dataset = Dataset.open(tmp_path / "data")
-    assert dataset.num_parts == 8
-    check_dataset(graph, dataset)
-
-
 def test_same_arguments_same_dataset(messy_graph, tmp_path):
     ids = set()
     for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
@@ -159,11 +149,6 @@ def test_failure_leaves_nothing(messy_graph, tmp_path):
 def test_bad_number_of_parts(messy_graph, tmp_path, parts):
     with pytest.raises(ConfigError, match="--parts"):
         partition_graph(messy_graph.path, tmp_path / "data", parts=parts)
-
-
-def test_unknown_method_has_a_hint(messy_graph, tmp_path):
-    with pytest.raises(UnknownNameError, match="did you mean 'metis'"):
-        partition_graph(messy_graph.path, tmp_path / "data", parts=2, method="mettis")
 
 
 def test_inspect_measures_what_the_manifest_records(messy_graph, tmp_path):

@@ -13,37 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import DataError
+from atta.train.cooperative.source import Direction
+from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy
+from atta.train.exchange.policy import NEVER, RowPolicy
 from atta.train.planning.count import Question, Servers, count_sizes
 from atta.train.planning.explain import advise, forecasts, recorded_losses
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.sizes import Machines
-from atta.train.stale.decisions.common import Decisions, ExchangeDecisions, Published
-from atta.train.stale.decisions.digest import DigestDecisions
-from atta.train.stale.decisions.pipegcn import PipeGcnDecisions
-from atta.train.stale.decisions.sancus import SancusDecisions
-from atta.train.stale.rules import NEVER
-from atta.train.stale.table import Direction
-from atta.train.strategies.forecasts import (
-    GAP_SENDS,
-    async_forecasts,
-    digest_forecasts,
-    dorylus_forecasts,
-    exchange_forecasts,
-    pipegcn_forecasts,
-    sancus_forecasts,
-    sat_forecasts,
-)
+from atta.train.strategies.digest import async_forecasts, digest_forecasts, sat_forecasts
+from atta.train.strategies.dorylus import dorylus_forecasts
+from atta.train.strategies.exchange import GAP_SENDS, exchange_forecasts, pipegcn_forecasts, sancus_forecasts
 from tests.unit.operators.oracles import Graph, graphs
 from tests.unit.planning.test_forecast import MACHINES, MODEL, RATES, SIZES
 
 Predict = Callable[[Forecaster], Iterator[Forecast]]
 
-DECISIONS: list[tuple[Predict, Decisions]] = [
-    (exchange_forecasts, ExchangeDecisions()),
-    (sancus_forecasts, SancusDecisions(eps=1.0)),
-    (pipegcn_forecasts, PipeGcnDecisions()),
-    (digest_forecasts, DigestDecisions(sync_every=10)),
-    (sat_forecasts, DigestDecisions(sync_every=10)),
+POLICIES: list[tuple[Predict, RowPolicy]] = [
+    (exchange_forecasts, ExactPolicy()),
+    (sancus_forecasts, SancusPolicy(eps=1.0)),
+    (pipegcn_forecasts, PipeGcnPolicy()),
+    (digest_forecasts, DigestPolicy(sync_every=10)),
+    (sat_forecasts, DigestPolicy(sync_every=10)),
 ]
 
 
@@ -52,23 +42,23 @@ def one(predict: Predict, forecaster: Forecaster | None = None) -> Forecast:
     return next(iter(predict(forecaster or Forecaster(SIZES, MACHINES, MODEL, RATES))))
 
 
-def sent_epochs(decisions: Decisions, direction: Direction, first: int, count: int) -> int:
-    """In how many epochs rows or gradients travel, by asking the strategy's decisions epoch by epoch."""
+def sent_epochs(policy: RowPolicy, direction: Direction, first: int, count: int) -> int:
+    """In how many epochs rows or gradients travel, by asking the strategy's policy epoch by epoch."""
     version, sent = NEVER, 0
     for epoch in range(1, first + count):
-        if decisions.reads(epoch, direction) is None:
+        if policy.reads(epoch, direction) is None:
             continue
-        if decisions.publishes(epoch, direction, 0, Published(version)):
+        if policy.publishes(epoch, direction, 0, version):
             version = epoch
             sent += epoch >= first
     return sent
 
 
-@pytest.mark.parametrize(("predict", "decisions"), DECISIONS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("predict", "policy"), POLICIES, ids=lambda value: getattr(value, "__name__", ""))
 @given(graph=graphs(), layers=st.integers(1, 4))
 @settings(max_examples=20)
 def test_bytes_are_those_of_every_edge_and_epoch(
-    graph: Graph, layers: int, predict: Predict, decisions: Decisions
+    graph: Graph, layers: int, predict: Predict, policy: RowPolicy
 ) -> None:
     bounds = np.arange(3) * graph.nodes // 2
     whole = Servers(graph.local, bounds, np.arange(graph.nodes))
@@ -79,18 +69,18 @@ def test_bytes_are_those_of_every_edge_and_epoch(
     for server in range(2):
         own = set(range(bounds[server], bounds[server + 1]))
         halo = {s for s, d in zip(graph.src.tolist(), graph.dst.tolist(), strict=True) if d in own and s not in own}
-        times = sum(sent_epochs(decisions, direction, 101, epochs) for direction in ("forward", "backward"))
+        times = sum(sent_epochs(policy, direction, 101, epochs) for direction in ("forward", "backward"))
         received.append(sum(4 * model.hidden * times for _ in halo for _ in range(1, layers)))
     assert found.row_bytes * epochs == pytest.approx(max(received))
 
 
-@pytest.mark.parametrize(("predict", "decisions"), DECISIONS[1:], ids=lambda value: getattr(value, "__name__", ""))
-def test_ages_are_those_that_the_decisions_allow(predict: Predict, decisions: Decisions) -> None:
+@pytest.mark.parametrize(("predict", "policy"), POLICIES[1:], ids=lambda value: getattr(value, "__name__", ""))
+def test_ages_are_those_that_the_policy_allows(predict: Predict, policy: RowPolicy) -> None:
     versions, ages = [0], set()
     for epoch in range(1, 141):
-        if decisions.publishes(epoch, "forward", 0, Published(versions[-1])):
+        if policy.publishes(epoch, "forward", 0, versions[-1]):
             versions.append(epoch)
-        rule = decisions.reads(epoch, "forward")
+        rule = policy.reads(epoch, "forward")
         assert rule is not None
         held = max(version for version in versions if rule.oldest <= version <= rule.newest)
         if epoch > 100:
@@ -144,7 +134,7 @@ def test_of_equally_fast_strategies_the_exact_one_is_chosen() -> None:
 
 def test_one_server_reads_nothing_of_others() -> None:
     alone = Forecaster(SIZES, Machines(1, 2), MODEL, RATES)
-    assert not [found for predict, _ in DECISIONS for found in predict(alone)]
+    assert not [found for predict, _ in POLICIES for found in predict(alone)]
     assert not [*async_forecasts(alone), *dorylus_forecasts(alone)]
 
 

@@ -17,7 +17,7 @@ from atta.daemon.loading import OpenedData
 from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
-from atta.partition.parts.budget import LEAST_BYTES
+from atta.partition.graph.needs import LEAST_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 PARTS = 4

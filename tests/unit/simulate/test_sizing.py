@@ -18,8 +18,8 @@ from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError
 from atta.partition.cutting.run import partition_graph
 from atta.partition.dataset import Dataset
+from atta.partition.graph.needs import BARE_BYTES
 from atta.partition.graph.writing import GraphWriter
-from atta.partition.parts.needs import BARE_BYTES
 from atta.simulate import save_profile
 from atta.simulate.reach import Reach
 from atta.simulate.sizing import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from atta.errors import ConfigError
-from atta.train.cooperative.sharing.subgraphs import one_ahead
+from atta.train.cooperative.subgraphs import one_ahead
 
 
 def test_items_come_in_order() -> None:

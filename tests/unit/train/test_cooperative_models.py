@@ -31,15 +31,16 @@ from atta.train.cooperative import (
     count_targets,
     worker_view,
 )
-from atta.train.cooperative.exchange import (
+from atta.train.cooperative.exchange import start_exchange
+from atta.train.cooperative.source import (
+    Arrival,
     Direction,
     JoinedSource,
+    Payload,
     Source,
     UnchangedRows,
     source_inside,
-    start_exchange,
 )
-from atta.train.cooperative.exchange.source import Payload
 
 VERTICES = 30
 
@@ -160,18 +161,14 @@ def test_interior_rows_are_computed_while_others_travel(
 
         sent = crossed = Payload()
 
-        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Nothing:
+        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
             assert layer == 3
             events.append(direction)
-            return Nothing(rows[:0] if direction == "forward" else torch.zeros_like(batch.x))
+            return Arrival(lambda: waited(rows[:0] if direction == "forward" else torch.zeros_like(batch.x)))
 
-    class Nothing:
-        def __init__(self, rows: torch.Tensor) -> None:
-            self.rows = rows
-
-        def finish(self) -> torch.Tensor:
-            events.append("wait")
-            return self.rows
+    def waited(rows: torch.Tensor) -> torch.Tensor:
+        events.append("wait")
+        return rows
 
     def computed(_: torch.nn.Module, inputs: Any, out: torch.Tensor) -> None:
         events.append("compute")
@@ -191,12 +188,8 @@ def test_nothing_of_an_exchange_is_left_to_the_garbage_collector(
     class Empty(Source):
         sent = crossed = Payload()
 
-        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Empty:
-            self.rows = rows[:0] if direction == "forward" else torch.zeros_like(batch.x)
-            return self
-
-        def finish(self) -> torch.Tensor:
-            return self.rows
+        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
+            return Arrival(lambda: rows[:0] if direction == "forward" else torch.zeros_like(batch.x))
 
     monkeypatch.setattr(batch.graph, "source", Empty())
     gc.collect()
@@ -310,20 +303,16 @@ class Numbered(Source):
         self.asked: list[tuple[int, Direction, list[float]]] = []
 
     @property
-    def sent(self) -> Payload:
+    def sent(self) -> Payload:  # type: ignore[override]
         return Payload({(0, "forward"): int(self.number)})
 
     @property
-    def crossed(self) -> Payload:
+    def crossed(self) -> Payload:  # type: ignore[override]
         return Payload({(1, "backward"): 10 * int(self.number)})
 
-    def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Numbered:
+    def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
         self.asked.append((layer, direction, rows.sum(1).tolist()))
-        self.into = torch.full((self.rows if direction == "forward" else 2, 1), self.number)
-        return self
-
-    def finish(self) -> torch.Tensor:
-        return self.into.clone()
+        return Arrival(lambda: torch.full((self.rows if direction == "forward" else 2, 1), self.number))
 
 
 def test_joined_sources_answer_for_their_rows() -> None:
@@ -355,10 +344,9 @@ def test_layers_ask_by_their_numbers(batch: TrainerBatch, monkeypatch: pytest.Mo
     """In the order of the modules; recomputed layers ask by the same number again."""
 
     class Empty(Numbered):
-        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Empty:
+        def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
             super().start(layer, direction, rows[:0])
-            self.into = rows[:0] if direction == "forward" else rows.new_zeros((VERTICES, *rows.shape[1:]))
-            return self
+            return Arrival(lambda: rows[:0] if direction == "forward" else rows.new_zeros((VERTICES, *rows.shape[1:])))
 
     model = DeepGNN(5, 8, 3, num_layers=3, dropout=0.0, checkpointed=True).double()
     monkeypatch.setattr(batch.graph, "source", source := Empty(0, 0))

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError
 from atta.train.cooperative import Place, TrainingGraph, WorkerView, split_vertices, worker_view
-from atta.train.cooperative.across.meeting import by_owner, rows_of
 from atta.train.cooperative.groups import machines_per_server
-from atta.train.cooperative.sharing.split import boundary_sizes
+from atta.train.cooperative.halo import by_owner, rows_of
+from atta.train.cooperative.split import boundary_sizes
 
 
 def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> TrainingGraph:

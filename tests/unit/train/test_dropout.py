@@ -16,7 +16,7 @@ from torch_geometric import nn as pyg
 from atta.errors import ConfigError
 from atta.samplers.hashing import hash_string, stream_key
 from atta.train.cooperative import CooperativeModel, DeepGNN, TrainerBatch, TrainingGraph, worker_view
-from atta.train.cooperative.exchange import RowDropout
+from atta.train.cooperative.dropout import RowDropout
 from atta.train.steps.masks import edge_keys, keep_mask
 from tests import masks as oracle
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, UnavailableError
-from atta.partition.parts.needs import BARE_BYTES, Needs
+from atta.partition.graph.needs import BARE_BYTES, Needs
 from atta.samplers.seed_plan import home_of
 from atta.train.launching.on_ray import keepers
 from atta.train.launching.on_ray.placement import bundles, check_name, home_nodes, ranks_on

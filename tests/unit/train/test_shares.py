@@ -16,9 +16,8 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.server import ServerGraph, server_subgraph
 from atta.samplers.operators.server import Closure
 from atta.train.cooperative import Place
-from atta.train.cooperative.sharing.handover import Handover, arrays_of, header_of, room_for, share_of
-from atta.train.cooperative.sharing.shares import divide
-from atta.train.cooperative.sharing.subgraphs import divide_targets
+from atta.train.cooperative.shares import Handover, arrays_of, divide, header_of, room_for, share_of
+from atta.train.cooperative.subgraphs import divide_targets
 from atta.train.tasks import TASKS
 
 VERTICES = 60

@@ -16,7 +16,9 @@ from atta.observe.settings import NoOption, settings_of
 from atta.train import Nodes, TrainConfig
 from atta.train.settings import DorylusSettings, TrainSettings
 from atta.train.strategies import STRATEGIES, strategies_with
+from tests.unit.test_layers import imported_modules, within
 
+STEP = ("atta.train.strategies", "atta.train.exchange", "atta.train.cooperative")
 SOURCES = Path(__file__).parents[3] / "platform/atta"
 READING = ["exchange", "sancus", "pipegcn", "digest", "sat", "digest-async"]
 """Strategies whose trainers read rows of others."""
@@ -88,6 +90,16 @@ def test_no_other_module_asks_for_a_strategy_by_name() -> None:
     places = [path for path in SOURCES.rglob("*.py") if path.parent.name != "strategies"]
     assert len(places) > 100
     assert [path.name for path in places if any(text in path.read_text() for text in known)] == []
+
+
+def test_one_step_of_sancus_passes_few_files() -> None:
+    """Imports from its record on, closed within the packages of strategies; also those for type checking only."""
+    seen, next_ = set[str](), {STRATEGIES["sancus"].check.__module__}
+    while next_:
+        seen |= next_
+        next_ = {other for name in next_ for other in imported_modules(name) if within(other, STEP)} - seen
+    assert {"atta.train.exchange.messages", "atta.train.cooperative.source"} <= seen
+    assert len(seen) <= 22, sorted(seen)
 
 
 def test_a_file_is_the_same_as_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from atta.cli.output import COLUMNS, INTS, echo, json_option, printer, quiet_opt
 from atta.cli.work import overwrite_option, say, work_progress
 from atta.cli.work import size as size_text
 from atta.errors import ConfigError
-from atta.partition.cutting.quality import missed_lines
+from atta.partition.cutting.balance import missed_lines
 from atta.partition.dataset import Dataset
 from atta.partition.describe import describe
 from atta.partition.generate import KINDS, TARGETS, GenerateOptions, generate

@@ -14,8 +14,7 @@ from atta.observe.machine.claims import claim, machine_room
 from atta.observe.machine.memory import available_bytes
 from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset
-from atta.partition.parts.budget import MachineRoom, MemoryPlan, MemoryWish, plan_memory
-from atta.partition.parts.needs import Needs, needs_of
+from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
 from atta.wire.toml import read_toml
 
 __all__ = ["divided_memory", "memory_options"]

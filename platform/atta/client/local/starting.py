@@ -20,7 +20,7 @@ from atta.errors import ConfigError, DaemonEndedError
 from atta.observe.machine.addresses import HeldAddresses
 from atta.observe.machine.processor import usable_cores
 from atta.partition.dataset import MANIFEST, Dataset
-from atta.partition.parts.remote import local_dataset
+from atta.partition.deploy import local_dataset
 from atta.wire.clusterfile import write_cluster
 from atta.wire.parts import Addresses, parts_text
 from atta.wire.security.credentials import Credentials

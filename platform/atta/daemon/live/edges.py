@@ -13,7 +13,7 @@ from atta.samplers.batch.items import EDGES, TIME
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset, VertexTimes
-    from atta.partition.parts.degrees import GraphDegrees
+    from atta.partition.graph.part import GraphDegrees
     from atta.partition.schema import Schema
     from atta.samplers.shard import PartEdges, Shard
 

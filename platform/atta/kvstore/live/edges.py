@@ -13,9 +13,9 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.live.folder import VersionFolder, version_part
 from atta.partition.dataset import Dataset, JoinedPart, Part, part_folder
 from atta.partition.disk.files import map_array, write_array
+from atta.partition.graph.part import GraphDegrees, degree_folder, edges_of_parts
 from atta.partition.graph.reading import index_dtype
 from atta.partition.names import edge_folder
-from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
 from atta.samplers.batch.items import EDGES
 
 if TYPE_CHECKING:

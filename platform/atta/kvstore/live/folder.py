@@ -31,10 +31,8 @@ from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
+from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, degree_folder, edges_of_parts
 from atta.partition.names import edge_folder, node_folder
-from atta.partition.parts.degrees import GraphDegrees, degree_folder, edges_of_parts
-from atta.partition.parts.joined import JoinedPart
-from atta.partition.parts.part import Part
 from atta.samplers.batch.items import EDGES, TIME
 
 __all__ = [

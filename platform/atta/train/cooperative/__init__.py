@@ -12,21 +12,20 @@ its own vertices and everything that their outputs depend on, so one step is
 If the subgraph is complete, the result is the exact gradient that one process would compute on the whole graph.
 ``TrainingGraph.exact_layers`` says for how many layers it is complete.
 
-Reading order: ``graph`` (a server's subgraph), ``split`` (which trainer computes which vertex), ``views`` (what a
-trainer reads and sends), ``groups`` (process groups), ``exchange`` (rows of other trainers, and their gradients), ``layers`` and
-``model`` (PyG layers and models on a trainer's rows), ``step`` (one training step), ``sharing`` (from a server's subgraph
-to a share for each trainer), ``memory`` (how many co-batches fit) and ``trainer`` (an epoch). In ``across`` servers read
-each other's rows.
+Reading order: ``graph`` (a server's subgraph, and what a trainer reads and sends of it), ``split`` (which trainer
+computes which vertex), ``groups`` (process groups), ``source`` (rows of other trainers, and their gradients), ``exchange``
+(such rows in a layer, for autograd), ``dropout`` (after the exchange), ``model`` (PyG layers and models on a trainer's
+rows), ``step`` (one training step), ``shares`` and ``subgraphs`` (from a server's subgraph to a share for each trainer),
+``memory`` (how many co-batches fit), ``halo`` (rows of other servers) and ``trainer`` (an epoch).
 """
 
-from atta.train.cooperative.exchange import CooperativeGraph, exchange, source_inside, start_exchange
-from atta.train.cooperative.graph import TrainingGraph
+from atta.train.cooperative.exchange import CooperativeGraph, exchange, start_exchange
+from atta.train.cooperative.graph import TrainingGraph, WorkerView, worker_view
 from atta.train.cooperative.groups import Place, ServerGroups
-from atta.train.cooperative.layers import Exchanged
-from atta.train.cooperative.model import CooperativeModel
-from atta.train.cooperative.sharing.split import split_vertices
+from atta.train.cooperative.model import CooperativeModel, Exchanged
+from atta.train.cooperative.source import Source, source_inside
+from atta.train.cooperative.split import split_vertices
 from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
-from atta.train.cooperative.views import WorkerView, worker_view
 from atta.train.models.deep import DeepGNN
 
 __all__ = [
@@ -36,6 +35,7 @@ __all__ = [
     "Exchanged",
     "Place",
     "ServerGroups",
+    "Source",
     "TrainerBatch",
     "TrainingGraph",
     "WorkerView",

@@ -11,8 +11,6 @@ import torch.distributed as dist
 from atta.errors import ConfigError
 from atta.train.steps.timing import Stopwatch
 
-__all__ = ["Place", "ServerGroups", "machines_per_server"]
-
 
 @dataclass(frozen=True)
 class Place:
@@ -61,6 +59,11 @@ class Place:
     def leader(self) -> int:
         """First rank of the server. Only this one exchanges messages with other servers."""
         return self.server * self.trainers
+
+    @property
+    def elsewhere(self) -> list[bool]:
+        """For each rank whether it is on another server."""
+        return [rank // self.trainers != self.server for rank in range(self.world_size)]
 
     def members(self, server: int) -> list[int]:
         """Ranks of a server."""

@@ -13,9 +13,7 @@ from atta.errors import ConfigError
 from atta.train.settings import DEEP_MODELS, TrainSettings
 
 if TYPE_CHECKING:
-    from atta.train.cooperative.views import WorkerView
-
-__all__ = ["ModelShape", "Size", "estimate", "fewest_batches", "step_bytes"]
+    from atta.train.cooperative.graph import WorkerView
 
 _FLOAT = 4
 _EDGE = 64

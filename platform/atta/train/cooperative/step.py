@@ -11,21 +11,10 @@ import torch.nn.functional as F
 
 from atta.errors import ConfigError
 from atta.observe.machine.heap import give_back_freed
-from atta.train.cooperative.exchange import CooperativeGraph, JoinedSource, Source, UnchangedRows, source_inside
+from atta.train.cooperative.exchange import CooperativeGraph
+from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.groups import ServerGroups
-from atta.train.cooperative.views import WorkerView
-
-__all__ = [
-    "LossSum",
-    "TrainerBatch",
-    "backward",
-    "broadcast_weights",
-    "count_targets",
-    "own_backward",
-    "source_of",
-    "sum_gradients",
-    "summed_cross_entropy",
-]
+from atta.train.cooperative.source import JoinedSource, Source, UnchangedRows, source_inside
 
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes outputs [t, outputs] and targets; returns the *sum* of the losses, a scalar; t may be 0."""

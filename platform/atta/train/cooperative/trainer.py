@@ -12,28 +12,21 @@ import numpy as np
 import torch
 
 import atta
-from atta.train.cooperative import (
-    CooperativeModel,
-    ServerGroups,
-    TrainerBatch,
-    WorkerView,
-    backward,
-    broadcast_weights,
-    count_targets,
-)
-from atta.train.cooperative.across.exact import exact_share
-from atta.train.cooperative.exchange import CooperativeGraph, Source
-from atta.train.cooperative.groups import machines_per_server
+from atta.train.cooperative.exchange import CooperativeGraph
+from atta.train.cooperative.graph import WorkerView
+from atta.train.cooperative.groups import ServerGroups, machines_per_server
+from atta.train.cooperative.halo import exact_share
 from atta.train.cooperative.memory import Size, estimate
-from atta.train.cooperative.sharing.shares import TrainerShare
-from atta.train.cooperative.sharing.subgraphs import ServerData
+from atta.train.cooperative.model import CooperativeModel
+from atta.train.cooperative.shares import TrainerShare
+from atta.train.cooperative.source import Source
+from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
+from atta.train.cooperative.subgraphs import ServerData
 from atta.train.loop import EpochLoop
 from atta.train.models import whole_model
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import DEEP_MODELS, CooperativeSettings
 from atta.train.steps.timing import Stopwatch
-
-__all__ = ["ServerTrainer"]
 
 
 class StepInput(NamedTuple):

@@ -22,9 +22,10 @@ import torch.distributed as dist
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from atta.errors import ConfigError
-from atta.train.cooperative.across.meeting import HaloRows, rows_of, told
-from atta.train.cooperative.exchange import ExactSource
-from atta.train.cooperative.views import WorkerView
+from atta.train.cooperative.graph import WorkerView
+from atta.train.cooperative.halo import HaloRows, rows_of
+from atta.train.cooperative.halo import broadcast_ids as told
+from atta.train.cooperative.source import ExactSource
 from atta.train.dorylus.layers import LayerForm, Longs
 from atta.train.dorylus.progress import Producer
 from atta.train.models.matrix import csr_matrix

@@ -25,9 +25,9 @@ from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.partition.disk.staging import StagedFile
 from atta.train.cooperative import count_targets
-from atta.train.cooperative.across.exact import exact_batch
-from atta.train.cooperative.across.meeting import HaloRows, meet, told
-from atta.train.cooperative.sharing.shares import TrainerShare
+from atta.train.cooperative.halo import HaloRows, exact_batch, meet
+from atta.train.cooperative.halo import broadcast_ids as told
+from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.trainer import ServerTrainer, StepInput
 from atta.train.dorylus.engine import Happening, IntervalEngine, IntervalTargets, TrainerIntervals
 from atta.train.dorylus.gathering import Travels, forms_of, gather_plan, interval_rows, meet_intervals

@@ -100,7 +100,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
 def _check(config: PredictConfig, data: str) -> None:
     """Refuse what is wrong before daemons are started, which takes as long as they read."""
     from atta.partition.dataset import Dataset
-    from atta.partition.parts.remote import local_dataset
+    from atta.partition.deploy import local_dataset
     from atta.train.launching.predict import PredictJob
 
     class CheckedJob(PredictJob):

@@ -1,6 +1,6 @@
-"""Training strategies: one file each, and the table in which ``atta train`` finds them (``STRATEGIES``).
+"""Training strategies: files of records, and the table in which ``atta train`` finds them (``STRATEGIES``).
 
-To add one, write a file with its record, ``STRATEGY``, and add the name of the file to the list below:
+To add one, write a file with its record in ``STRATEGIES``, and add the name of the file to the list below:
 docs/contributing/add-a-training-strategy.md shows how.
 """
 
@@ -13,20 +13,15 @@ __all__ = ["STRATEGIES", "TrainingStrategy", "strategies_with"]
 _FILES = (
     "minibatch",
     "full",
-    "cooperative",
     "exchange",
-    "sancus",
-    "pipegcn",
     "digest",
-    "sat",
-    "digest_async",
     "dorylus",
 )
 
 STRATEGIES: dict[str, TrainingStrategy] = {
-    name.replace("_", "-"): import_module(f"{__name__}.{name}").STRATEGY for name in _FILES
+    strategy.name: strategy for file in _FILES for strategy in import_module(f"{__name__}.{file}").STRATEGIES
 }
-"""By the value of ``--strategy``, which is also the name of the file, with dashes."""
+"""By the value of ``--strategy``."""
 
 
 def strategies_with(setting: str) -> list[str]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
 from atta.train.settings import DorylusSettings
 from atta.train.settings.servers import DORYLUS_MODELS
-from atta.train.strategies.exchange import check_server_parts
-from atta.train.strategies.forecasts import dorylus_forecasts
-from atta.train.strategies.full import check_servers
-from atta.train.strategies.strategy import TrainingStrategy
+from atta.train.strategies.exchange import check_server_parts, whole_graph
+from atta.train.strategies.strategy import TrainingStrategy, check_servers
 
 if TYPE_CHECKING:
     import torch
 
     import atta
     from atta.train.dorylus.trainer import IntervalTrainer
-
-__all__ = ["STRATEGY"]
+    from atta.train.planning.forecast import Forecast, Forecaster
 
 
 def _trainer(settings: DorylusSettings, cluster: atta.Cluster, device: torch.device) -> IntervalTrainer:
@@ -56,20 +54,40 @@ def _check(settings: DorylusSettings) -> None:
         raise ConfigError("--trainers-per-server above 1: dorylus has one trainer per partition; give 1")
 
 
-def _evaluation(settings: DorylusSettings) -> str:
-    """What validation and test vertices are predicted from."""
-    return "whole graph"
+def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    """Rows and gradients travel while other intervals compute. Workers get sums and give rows, in both directions, and
+    compute a layer again for backward.
+    """
+    machines = forecaster.machines
+    if machines.servers > 1 and machines.trainers == 1 and machines.device == "cpu":
+        if forecaster.model.model not in DORYLUS_MODELS:
+            return
+        yield forecaster.reading(
+            "dorylus",
+            "dorylus, staleness 0",
+            forward=1,
+            backward=1,
+            ages=(0, 1),
+            copies=4,
+            overlaps=True,
+            again=1 / 3,
+            handed=5,
+            risk="rows and gradients may be of the epoch before, and which depends on speed",
+            measured="dorylus",
+            reason="intervals overlap, and workers that fail are replaced; sums and rows go to workers and back",
+        )
 
 
-STRATEGY = TrainingStrategy(
-    name="dorylus",
-    sentence="all vertices in intervals whose tasks overlap; stateless workers compute layers",
-    settings=DorylusSettings,
-    trainer=_trainer,
-    check=_check,
-    evaluation=_evaluation,
-    counted="training vertices",
-    check_parts=check_server_parts,
-    forecasts=dorylus_forecasts,
+STRATEGIES = (
+    TrainingStrategy(
+        name="dorylus",
+        sentence="all vertices in intervals whose tasks overlap; stateless workers compute layers",
+        settings=DorylusSettings,
+        trainer=_trainer,
+        check=_check,
+        evaluation=whole_graph,
+        counted="training vertices",
+        check_parts=check_server_parts,
+        forecasts=dorylus_forecasts,
+    ),
 )
-"""Intervals, bounded staleness and workers (Dorylus)."""

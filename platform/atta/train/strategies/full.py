@@ -1,15 +1,16 @@
-"""``full``: all vertices in one step; the trainers of a server share the subgraph of its vertices (GraNNDis, section
-4.2).
+"""``full`` and ``cooperative``: the trainers of a server share the subgraph of its vertices (GraNNDis, section 4.2), or
+large batches of it (section 4.4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atta.errors import ConfigError
-from atta.train.settings import MOST_LAYERS, CooperativeSettings, FullSettings, ServerSettings
-from atta.train.strategies.strategy import TrainingStrategy
+from atta.train.settings import CooperativeSettings, FullSettings, ServerSettings
+from atta.train.strategies.strategy import TrainingStrategy, check_servers
 
 if TYPE_CHECKING:
     import torch
@@ -18,27 +19,15 @@ if TYPE_CHECKING:
     from atta.train.cooperative.trainer import ServerTrainer
     from atta.train.planning.forecast import Forecast, Forecaster
 
-__all__ = ["STRATEGY", "check_full", "check_servers"]
-
 
 def _trainer(settings: FullSettings, cluster: atta.Cluster, device: torch.device) -> ServerTrainer:
-    """The trainer of ``cooperative`` with a single co-batch."""
+    """That of ``full`` takes a single co-batch."""
     from atta.train.cooperative.trainer import ServerTrainer
 
     return ServerTrainer(CooperativeSettings(**vars(settings)), cluster, device)
 
 
-def check_servers(settings: ServerSettings) -> None:
-    """Refuse settings of servers that make no sense; raises ConfigError."""
-    if settings.depth > MOST_LAYERS:
-        raise ConfigError(f"--layers {settings.depth}: must be at most {MOST_LAYERS}")
-    if settings.trainers % settings.server_size:
-        raise ConfigError(
-            f"--trainers {settings.trainers}: cannot form servers of --trainers-per-server {settings.server_size}"
-        )
-
-
-def check_full(settings: FullSettings) -> None:
+def _check(settings: FullSettings) -> None:
     """Refuse settings of servers and their subgraphs that make no sense; raises ConfigError."""
     check_servers(settings)
     if settings.resample_every and settings.eas is None:
@@ -86,14 +75,39 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.shared("expansion-aware", name, work, sampled, exact=exact)
 
 
-STRATEGY = TrainingStrategy(
+def _check_batches(settings: CooperativeSettings) -> None:
+    _check(settings)
+    if (settings.co_batches is None) == (settings.memory is None):
+        raise ConfigError("--strategy cooperative: give either co-batches=R (steps per epoch) or memory=SIZE")
+
+
+def _batch_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
+    bounds = forecaster.sizes.co_batch_rule
+    for batches, work in forecaster.sizes.co_batches.items():
+        options = (
+            *("--strategy", f"cooperative:co-batches={batches},eas={bounds.max_hop},{bounds.fanout}"),
+            *("--trainers-per-server", str(forecaster.machines.trainers)),
+        )
+        yield forecaster.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)
+
+
+FULL = TrainingStrategy(
     name="full",
     sentence="all vertices in one step",
     settings=FullSettings,
     trainer=_trainer,
-    check=check_full,
+    check=_check,
     evaluation=_evaluation,
     counted="training vertices",
     check_parts=_check_parts,
     forecasts=_forecasts,
 )
+COOPERATIVE = replace(
+    FULL,
+    name="cooperative",
+    sentence="large batches shared by the trainers of a server",
+    settings=CooperativeSettings,
+    check=_check_batches,
+    forecasts=_batch_forecasts,
+)
+STRATEGIES = (FULL, COOPERATIVE)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from atta.train.planning.forecast import Forecast, Forecaster
     from atta.train.steps.minibatch import MinibatchTrainer
 
-__all__ = ["STRATEGY"]
-
 
 def _trainer(settings: MinibatchSettings, cluster: atta.Cluster, device: torch.device) -> MinibatchTrainer:
     typed = settings.model in TYPED_MODELS
@@ -98,7 +96,7 @@ def _forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
         yield forecaster.sampled("mini-batch", "mini-batch", sizes.mini_batch, options)
 
 
-STRATEGY = TrainingStrategy(
+MINIBATCH = TrainingStrategy(
     name="minibatch",
     sentence="sampled batches per trainer",
     settings=MinibatchSettings,
@@ -109,3 +107,4 @@ STRATEGY = TrainingStrategy(
     links=True,
     forecasts=_forecasts,
 )
+STRATEGIES = (MINIBATCH,)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from atta.train.settings import TrainSettings
+from atta.errors import ConfigError
+from atta.train.settings import MOST_LAYERS, ServerSettings, TrainSettings
 
 if TYPE_CHECKING:
     import torch
@@ -17,13 +18,21 @@ if TYPE_CHECKING:
     from atta.train.loop import EpochLoop
     from atta.train.planning.forecast import Forecast, Forecaster
 
-__all__ = ["TrainingStrategy", "no_forecasts"]
-
 MakeTrainer = Callable[[Any, "atta.Cluster", "torch.device"], "EpochLoop[Any]"]
 
 
 def _goes_with_any(settings: Any, parts: int) -> None:
     """Accept any number of partitions."""
+
+
+def check_servers(settings: ServerSettings) -> None:
+    """Refuse settings of servers that make no sense; raises ConfigError."""
+    if settings.depth > MOST_LAYERS:
+        raise ConfigError(f"--layers {settings.depth}: must be at most {MOST_LAYERS}")
+    if settings.trainers % settings.server_size:
+        raise ConfigError(
+            f"--trainers {settings.trainers}: cannot form servers of --trainers-per-server {settings.server_size}"
+        )
 
 
 def no_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:

@@ -16,8 +16,7 @@ from torch.nn.utils import parameters_to_vector
 
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.kvstore.parameters.summed import SummedJob
-from atta.train.cooperative.graph import TrainingGraph
-from atta.train.cooperative.views import worker_view
+from atta.train.cooperative.graph import TrainingGraph, worker_view
 from atta.train.dorylus import engine as engine_module
 from atta.train.dorylus.engine import (
     Acknowledged,

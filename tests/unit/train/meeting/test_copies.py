@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atta.train.exchange.asynchronous import MOST_SAVED, Copies
 from atta.train.meeting.meeting import Meeting
-from atta.train.steps.asynchronous.copies import MOST_SAVED, Copies
 
 
 def life(folder: Path | None) -> Meeting:

@@ -67,7 +67,7 @@ class RenderOptions:
         from atta.cli.cluster.rendering.plan import DeploymentPlan
         from atta.partition.dataset import Dataset
         from atta.partition.disk.store import path_here
-        from atta.partition.parts.needs import needs_of
+        from atta.partition.graph.needs import needs_of
 
         if not _NAME.fullmatch(self.name):
             raise ConfigError(f"--name {self.name!r}: at most 40 of a-z, 0-9 and -, beginning with a letter")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.partition.parts.needs import Needs
+from atta.partition.graph.needs import Needs
 from atta.wire.clusterfile import check_address
 
 __all__ = ["DRAIN_S", "GRACE_S", "DeploymentPlan", "bracketed"]

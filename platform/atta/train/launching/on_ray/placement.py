@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atta.errors import ConfigError
-from atta.partition.parts.needs import Needs
+from atta.partition.graph.needs import Needs
 from atta.samplers.seed_plan import home_of
 
 __all__ = ["Rank", "bundles", "check_name", "home_nodes", "ranks_on"]

@@ -14,9 +14,9 @@ from atta.client.control import Connection
 from atta.errors import AttaError, ConfigError, DeadlineError, QuotaExceededError, RemoteError, UnavailableError
 from atta.observe import lastwords
 from atta.partition.dataset import Dataset
+from atta.partition.deploy import local_dataset
 from atta.partition.disk.store import is_url
-from atta.partition.parts.needs import needs_of
-from atta.partition.parts.remote import local_dataset
+from atta.partition.graph.needs import needs_of
 from atta.train.launching.on_ray.keepers import END_S, DaemonKeeper, Registry
 from atta.train.launching.on_ray.placement import bundles, check_name
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, joined_ray

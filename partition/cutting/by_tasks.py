@@ -1,0 +1,316 @@
+"""Partitioning by tasks on several machines, for graphs that outgrow one; the result is that of one machine, bit for bit.
+Tasks read slices of the graph folder and write files into a work folder, which all machines share with the destination. One
+process places the vertices by LDG (``methods.streaming``), block by block of the union graph.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from atta import _native
+from atta.errors import ConfigError
+from atta.observe.progress import Progress, Silent
+from atta.partition.cutting.balance import Counts, known_balance, missed_lines
+from atta.partition.cutting.run import check_parts, check_seed, how_made
+from atta.partition.cutting.tasks import (
+    POSITIONS,
+    BucketReader,
+    RowRanges,
+    TaskPool,
+    TaskSizes,
+    TaskWork,
+    check_one,
+    edge_slices,
+    keep_numbering,
+    merged_rows,
+    reverse_balance,
+    split_by_part,
+    split_by_row,
+    type_starts,
+    written_part,
+)
+from atta.partition.cutting.writer import DatasetSteps
+from atta.partition.dataset import MANIFEST, part_folder
+from atta.partition.disk.files import FileRecord, map_array, write_array
+from atta.partition.disk.staging import Staging
+from atta.partition.disk.store import is_url
+from atta.partition.graph import Graph, index_dtype
+from atta.partition.methods import bounds_of, make_method
+from atta.partition.methods.streaming import Ldg, limits
+
+Longs = npt.NDArray[np.int64]
+Rows = tuple[Longs, npt.NDArray[Any]]
+"""``indptr`` over all vertices and ``indices``; only some vertices have their rows, the others none."""
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Blocks of rows that tasks wrote: a folder for each range, see ``merged_rows``. ``degrees``: int64 [N]."""
+
+    ranges: RowRanges
+    folders: Sequence[Path]
+    degrees: Longs
+
+    @classmethod
+    def of(cls, ranges: RowRanges, folders: Sequence[Path]) -> RowBlocks:
+        """Read the degrees."""
+        degrees = np.zeros(ranges.total, np.int64)
+        for number, folder in enumerate(folders):
+            lo, hi = ranges.bounds(number)
+            degrees[lo:hi] = np.diff(map_array(folder / "indptr.npy"))
+        return cls(ranges, folders, degrees)
+
+    def in_degrees(self) -> Longs:
+        """In-degrees of all vertices, loops included, int64 [N]."""
+        return np.concatenate([np.empty(0, np.int64), *(map_array(f / "in_degrees.npy") for f in self.folders)])
+
+    def block(self, number: int) -> Rows:
+        """The rows of a range."""
+        lo, hi = self.ranges.bounds(number)
+        return self._indptr(np.arange(lo, hi)), map_array(self.folders[number] / "indices.npy")
+
+    def streamed(self, number: int, vertices: Longs) -> Rows:
+        """The rows of ``vertices``, which have the turns of bucket ``number``."""
+        found = [run for (run,) in BucketReader(self.folders, ("streamed",)).bucket(number)]
+        return self._indptr(vertices), np.concatenate([np.empty(0, index_dtype(self.ranges.total)), *found])
+
+    def chosen(self, vertices: Longs) -> Rows:
+        """The rows of any ``vertices``, picked from the files."""
+        vertices = np.sort(vertices)
+        found = [np.empty(0, index_dtype(self.ranges.total))]
+        firsts = np.searchsorted(vertices, np.arange(self.ranges.count + 1) * self.ranges.rows)
+        for number in np.flatnonzero(np.diff(firsts)).tolist():
+            folder, local = self.folders[number], vertices[firsts[number] : firsts[number + 1]]
+            begins = map_array(folder / "indptr.npy")[local - number * self.ranges.rows]
+            sizes = self.degrees[local]
+            shift = begins - (np.cumsum(sizes) - sizes)
+            found.append(map_array(folder / "indices.npy")[np.arange(sizes.sum()) + np.repeat(shift, sizes)])
+        return self._indptr(vertices), np.concatenate(found)
+
+    def lots(self, vertices: Longs, limit: int) -> Iterator[Longs]:
+        """Yield ``vertices`` in lots of at most ``limit`` neighbours, or one vertex that has more."""
+        ends = np.cumsum(self.degrees[vertices])
+        first = 0
+        while first < len(vertices):
+            before = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + limit, side="right")))
+            yield vertices[first:last]
+            first = last
+
+    def _indptr(self, vertices: Longs) -> Longs:
+        indptr = np.zeros(self.ranges.total + 1, np.int64)
+        indptr[vertices + 1] = self.degrees[vertices]
+        return np.cumsum(indptr, out=indptr)
+
+
+Owners = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Placing:
+    """What vertices are placed by: ``weights`` int64 [N, C], what is balanced, ``room`` float64 [C], how much of it a
+    partition may hold, and ``block_edges``, the neighbours held at a time."""
+
+    blocks: RowBlocks
+    parts: int
+    weights: Longs
+    room: npt.NDArray[np.float64]
+    block_edges: int
+
+    def owners(
+        self, passes: int, turns: Sequence[Longs], rows: Callable[[int, Longs], Rows], progress: Progress
+    ) -> Owners:
+        """Return the partition of each vertex, int32 [N]. ``turns``: the vertices in their order, block by block.
+        ``rows``: their rows by the block's number and the block's vertices, ascending."""
+        owners: Owners | None = None
+        flat = self.weights.reshape(-1)
+        progress.stage("streaming", passes * len(turns))
+        for _ in range(passes):
+            placed = np.full(self.blocks.ranges.total, -1, np.int32)
+            for number, vertices in enumerate(turns):
+                near = rows(number, np.sort(vertices))
+                _native.stream_vertices(*near, vertices, owners, placed, self.parts, flat, self.room, 0.0, 0.0)
+                progress.advance(1)
+            owners = placed
+        assert owners is not None
+        self._even(owners)
+        for number in range(self.blocks.ranges.count):
+            _native.refine_owners(*self.blocks.block(number), owners, self.parts, flat, self.room)
+        return owners
+
+    def _even(self, owners: Owners) -> None:
+        """Move vertices out of partitions that hold too much, as ``_native.even_owners`` does, in lots."""
+        flat = self.weights.reshape(-1)
+        for thing in range(len(self.room)):
+            for strict in (True, False):
+                if (full := self._full(owners, thing)).any():
+                    candidates = self._candidates(owners, thing, strict, full)
+                    for lot in self.blocks.lots(candidates, self.block_edges):
+                        near = self.blocks.chosen(lot)
+                        _native.even_moves(*near, lot, owners, self.parts, flat, self.room, thing, strict)
+                        if not self._full(owners, thing).any():
+                            break
+
+    def _full(self, owners: Owners, thing: int) -> npt.NDArray[np.bool_]:
+        """Whether each partition holds too much of a thing."""
+        loads = np.bincount(owners, weights=self.weights[:, thing], minlength=self.parts)
+        full: npt.NDArray[np.bool_] = loads - self.room[thing] > 0
+        return full
+
+    def _candidates(self, owners: Owners, thing: int, strict: bool, full: npt.NDArray[np.bool_]) -> Longs:
+        """The vertices of full partitions; those whose move costs the fewest cut edges first."""
+        flat = self.weights.reshape(-1)
+        vertices, costs = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for number in range(self.blocks.ranges.count):
+            lo, hi = self.blocks.ranges.bounds(number)
+            found = lo + np.flatnonzero((self.weights[lo:hi, thing] > 0) & full[owners[lo:hi]])
+            if len(found):
+                near = self.blocks.block(number)
+                vertices.append(found)
+                costs.append(_native.even_costs(*near, found, owners, self.parts, flat, self.room, thing, strict))
+        return np.concatenate(vertices)[np.argsort(np.concatenate(costs), kind="stable")]
+
+
+METHOD = "ldg"
+"""The method that tasks know."""
+WORK = "work"
+"""The folder of a dataset under construction that tasks write into."""
+
+Result = TypeVar("Result")
+
+
+def partition_by_tasks(
+    tasks: TaskPool,
+    src: str | Path,
+    dst: str | Path,
+    *,
+    parts: int,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    balance: Sequence[str] | None = None,
+    overwrite: bool = False,
+    verify: bool = True,
+    progress: Progress | None = None,
+    sizes: TaskSizes | None = None,
+) -> dict[str, Any]:
+    """Partition ``src`` into ``dst`` by LDG, as ``partition_graph(..., method="ldg")`` does, bit for bit. ``tasks``
+    runs the work; ``src`` and ``dst`` are folders that all its machines share. ``sizes`` divide the work; by default
+    they suit the number of edges. The order "bfs" would need the whole graph at once, so it is refused. For the rest
+    see ``partition_graph``. Raises ConfigError: an option is wrong or ``dst`` may not be written; DataError: the graph
+    folder is damaged."""
+    check_parts(parts)
+    check_seed(seed)
+    method = make_method(METHOD, options)
+    assert isinstance(method, Ldg)
+    if method.order == "bfs":
+        raise ConfigError("--option order=bfs: needs the whole graph on one machine; random and given do not")
+    for place in (src, dst):
+        if is_url(place):
+            raise ConfigError(f"{place}: tasks need folders that all machines share, not object storage")
+    source = Path(src).absolute()
+    graph = Graph.open(source, verify=False)
+    with Staging(dst, MANIFEST, overwrite=overwrite) as staging:
+        folder = staging.path.absolute() / WORK
+        folder.mkdir()
+        divided = sizes or TaskSizes.of(sum(graph.schema.edge_counts.values()))
+        run = _Run(tasks, graph, TaskWork(source, folder, divided), parts, progress or Silent())
+        if verify:
+            run.tasks("checksums of the graph", check_one, [(name,) for name in sorted(graph.files)])
+        assignment = run.assign(method, seed, balance)
+        how = how_made(METHOD, parts, seed, balance, options)
+        quality = run.write(staging.path, assignment, how, bounds_of(method, graph, balance))
+    return how | {"missed": missed_lines(quality)}
+
+
+@dataclass
+class _Run:
+    runner: TaskPool
+    graph: Graph
+    work: TaskWork
+    parts: int
+    progress: Progress
+
+    def tasks(self, stage: str, function: Callable[..., Result], given: Sequence[tuple[Any, ...]]) -> list[Result]:
+        """Run ``function(work, ...)``."""
+        self.progress.stage(stage, len(given))
+        return self.runner.run(function, [(self.work, *each) for each in given], self.progress.advance)
+
+    def assign(self, method: Ldg, seed: int, balance: Sequence[str] | None) -> dict[str, npt.NDArray[np.int32]]:
+        """Place the vertices; returns the partition of each row by node type."""
+        names = known_balance(self.graph, balance)
+        counts, starts = self.graph.schema.node_counts, type_starts(self.graph)
+        total, limit = sum(counts.values()), self.work.sizes.block_edges
+        slices = edge_slices(self.graph, self.work.sizes.slice_edges)
+        both = sum(self.tasks("symmetry", reverse_balance, [(s,) for s in slices])) % 2**64 != 0
+        neighbors = sum(self.graph.schema.edge_counts.values()) * (2 if both else 1)
+        ranges = RowRanges(total, max(1, total // max(1, -(-neighbors // limit))), both)
+        order = np.random.default_rng(seed).permutation(total) if method.order == "random" else np.arange(total)
+        shuffled = method.order == "random"
+        if shuffled:
+            positions = np.empty(total, np.int64)
+            positions[order] = np.arange(total)
+            write_array(self.work.folder / POSITIONS, positions)
+            del positions
+        split = self.tasks("union graph", split_by_row, [(s, ranges) for s in slices])
+        given = [(split, ranges, number, ranges.rows if shuffled else None) for number in range(ranges.count)]
+        folders = [folder for folder, _ in self.tasks("rows", merged_rows, given)]
+        _remove(split)
+        blocks = RowBlocks.of(ranges, folders)
+        inward = blocks.in_degrees()
+        in_degrees = {t: inward[starts[t] : starts[t] + counts[t]] for t in counts}
+        weights, room = limits(self.graph, names, self.parts, method.slack, in_degrees)
+        turns = [order[slice(*ranges.bounds(number))] for number in range(ranges.count)]
+        rows = blocks.streamed if shuffled else lambda number, _: blocks.block(number)
+        placing = Placing(blocks, self.parts, weights, room, limit)
+        owners = placing.owners(method.passes, turns, rows, self.progress)
+        _remove(folders)
+        return {t: owners[starts[t] : starts[t] + counts[t]] for t in counts}
+
+    def write(
+        self,
+        path: Path,
+        assignment: Mapping[str, npt.NDArray[np.int32]],
+        provenance: dict[str, Any],
+        bounds: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Write the dataset, and return its quality."""
+        steps = DatasetSteps(self.graph, path, self.parts, self.progress)
+        steps.number(assignment)
+        steps.shared()
+        steps.degrees()
+        keep_numbering(self.work, steps.numbering)
+        slices = edge_slices(self.graph, self.work.sizes.slice_edges)
+        split = self.tasks("moving edges", split_by_part, [(s, self.parts) for s in slices])
+        moved = {
+            e: [folder for s, folder in zip(slices, split, strict=True) if s.edge_type == e]
+            for e in self.graph.schema.edge_types
+        }
+        records: dict[str, FileRecord] = {}
+        given = [(moved, part, self.parts) for part in range(self.parts)]
+        for part, (folder, counts, files) in enumerate(self.tasks("partitions", written_part, given)):
+            (folder / part_folder(part)).rename(path / part_folder(part))
+            _take(steps.counts, counts, part)
+            records |= files
+        shutil.rmtree(self.work.folder)
+        return steps.manifest(provenance, bounds, records)
+
+
+def _take(total: Counts, counts: Counts, part: int) -> None:
+    """Copy what a task counted for its partition."""
+    for mine, others in ((total.edges, counts.edges), (total.halo, counts.halo)):
+        for name, figures in others.items():
+            mine[name][part] = figures[part]
+    total.cut[part] = counts.cut[part]
+    total.most_into[part] = counts.most_into[part]
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder)

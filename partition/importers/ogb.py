@@ -1,0 +1,406 @@
+"""Data sets of the Open Graph Benchmark that are one graph, as they are downloaded or as ``DatasetSaver`` writes them.
+
+raw/        as text or as numpy archives, see below
+split/      one folder: ``train``, ``valid`` and ``test`` of vertices as ``csv.gz`` or in ``split_dict.pt``
+mapping/    ``nodeidx2id.csv.gz``: a heading, then each vertex with the user's id
+meta_dict.pt  in the folder or beside it: the number of classes, and whether edges are stored once for both directions
+
+raw/ as text    num-node-list.csv.gz, edge.csv.gz, [num-edge-list.csv.gz, node-label.csv.gz, node-feat.csv.gz, node_NAME.csv.gz,
+                edge-feat.csv.gz, edge_NAME.csv.gz]; typed: num-node-dict.csv.gz, triplet-type-list.csv.gz,
+                relations/SOURCE___RELATION___TARGET/edge.csv.gz, node-feat/TYPE/node-feat.csv.gz,
+                nodetype-has-label.csv.gz, node-label/TYPE/node-label.csv.gz
+raw/ archives   data.npz (``edge_index`` [2, E], ``num_nodes_list``, ``num_edges_list``, ``node_NAME``, ``edge_NAME``),
+                node-label.npz; typed: num_nodes_dict.npz, num_edges_dict.npz, edge_index_dict.npz, node_NAME.npz by node
+                type, edge_NAME.npz by ``SOURCE___RELATION___TARGET``
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atta.errors import DataError
+from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
+from atta.partition.graph.exact import as_float32
+from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, add_node_rows
+from atta.partition.importers.reading.pickles import load_inert
+from atta.partition.importers.reading.rows import FileRows, csv_rows, npz_edges, npz_rows
+from atta.partition.importers.reading.source import ImportOptions, distinct_ids, first_line, open_content, state_classes
+from atta.partition.schema import join_edge_type, split_edge_type
+
+Array = npt.NDArray[Any]
+
+
+def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:
+    """The same with the reverse of each edge behind it, as OGB's loaders give it; raises DataError."""
+    source, _, target = split_edge_type(edge_type)
+    if source != target:
+        raise DataError(found.edges.path, f"'add_inverse_edge' asks for reverses of {edge_type!r} between two types")
+    tables = {name: _doubled(rows, swap=False) for name, rows in found.tables.items()}
+    stated = None if found.stated is None else (found.stated[0], 2 * found.stated[1])
+    return EdgeFiles(_doubled(found.edges, swap=True), tables, stated)
+
+
+def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
+    """Each row twice. ``swap``: the second one with its two columns exchanged."""
+
+    def pieces() -> Iterator[Array]:
+        for piece in rows.pieces():
+            twice = np.repeat(piece, 2, axis=0)
+            if swap:
+                twice[1::2] = piece[:, ::-1]
+            yield twice
+
+    return replace(rows, pieces=pieces, count=None if rows.count is None else 2 * rows.count)
+
+
+@dataclass(frozen=True)
+class OgbGraph:
+    """Numbers of vertices and tables by node type, edges by edge type. Tables have OGB's names, but for the labels ``y``."""
+
+    counts: dict[str, int]
+    tables: dict[str, dict[str, FileRows]]
+    relations: dict[str, EdgeFiles]
+
+
+_END = ".csv.gz"
+_MOST = 1 << 20
+"""Most bytes of a file that lists types."""
+_NAMES = {"node-feat": "node_feat", "edge-feat": "edge_feat", "species": "node_species"}
+_DTYPES: dict[str, npt.DTypeLike] = {"node_year": np.int64}
+_FEATURES = ("node-feat", "edge-feat")
+
+
+def text_graph(raw: Path, options: ImportOptions) -> OgbGraph:
+    """The graph in ``edge.csv.gz``."""
+    path = raw / "num-node-list.csv.gz"
+    counts = csv_rows(path, np.int64).whole().reshape(-1)
+    if len(counts) != 1:
+        raise DataError(path, f"holds {len(counts)} graphs; only single graphs are imported")
+    nodes, edges = _tables(raw, "node", options), _tables(raw, "edge", options)
+    _refuse_others(raw, {*nodes, *edges, "edge", "num-node-list", "num-edge-list", "node-label"}, options)
+    relation = EdgeFiles(csv_rows(raw / "edge.csv.gz", np.int64), _named(edges), _stated(raw))
+    return OgbGraph({NODE_TYPE: int(counts[0])}, {NODE_TYPE: _named(nodes) | _labels(raw)}, {EDGE_TYPE: relation})
+
+
+def typed_text(raw: Path, options: ImportOptions) -> OgbGraph:
+    """The typed graph in ``relations/``."""
+    types, *counts = _lines(raw / "num-node-dict.csv.gz")
+    if len(counts) != 1 or len(counts[0]) != len(types) or not all(text.strip().isdecimal() for text in counts[0]):
+        raise DataError(raw / "num-node-dict.csv.gz", "wanted are a line of node types and one of their vertices")
+    tables: dict[str, dict[str, FileRows]] = {}
+    relations = {}
+    for node_type in sorted(types):
+        here = raw / "node-feat" / node_type
+        found = _tables(here, "node", options)
+        _refuse_others(here, found, options)
+        tables[node_type] = _named(found)
+    for node_type in marked_types(raw / "nodetype-has-label.csv.gz", types):
+        tables[node_type] |= _labels(raw / "node-label" / node_type)
+    for triplet in sorted(_lines(raw / "triplet-type-list.csv.gz")):
+        here = raw / "relations" / "___".join(triplet)
+        found = _tables(here, "edge", options)
+        _refuse_others(here, {*found, "edge", "num-edge-list"}, options)
+        edges = csv_rows(here / "edge.csv.gz", np.int64)
+        relations[join_edge_type(*triplet)] = EdgeFiles(edges, _named(found), _stated(here))
+    _refuse_others(raw, {"num-node-dict", "triplet-type-list", "nodetype-has-label"}, options)
+    counted = {t: int(count) for t, count in sorted(zip(types, counts[0], strict=True))}
+    return OgbGraph(counted, tables, relations)
+
+
+def user_ids(folder: Path, count: int) -> Array | None:
+    """The users' ids, if the mapping folder has them as numbers. Other mappings (of papers, of products) are
+    ignored."""
+    path = folder / "nodeidx2id.csv.gz"
+    if not path.exists():
+        return None
+    pairs = csv_rows(path, np.int64, skip=1).whole()
+    if pairs.shape[1:] != (2,) or not np.array_equal(pairs[:, 0], np.arange(len(pairs))):
+        raise DataError(path, "wanted are two columns, the vertices in order and their ids")
+    return distinct_ids(path, "ids", pairs[:, 1], count)
+
+
+def marked_types(path: Path, types: Iterable[str]) -> list[str]:
+    """The node types under which a file says True; raises DataError for one that is not among ``types``."""
+    if not path.exists():
+        return []
+    heading, *marks = _lines(path)
+    if len(marks) != 1 or len(marks[0]) != len(heading) or not set(heading) <= set(types):
+        raise DataError(path, "wanted are a line of node types, and a line of True and False")
+    return [name for name, mark in zip(heading, marks[0], strict=True) if mark.strip() == "True"]
+
+
+def _tables(folder: Path, of: str, options: ImportOptions) -> dict[str, FileRows]:
+    """The tables of vertices (``node``) or edges (``edge``) in a folder, by the names of their files."""
+    stems = {path.name.removesuffix(_END) for path in folder.glob(f"*{_END}")} - options.drop
+    mine = sorted(s for s in stems if _NAMES.get(s, s).startswith(f"{of}_"))
+    paths = {stem: folder / f"{stem}{_END}" for stem in mine}
+    return {s: _features(path) if s in _FEATURES else csv_rows(path, _DTYPES.get(s)) for s, path in paths.items()}
+
+
+def _features(path: Path) -> FileRows:
+    """Rows of float32; raises ConfigError for whole numbers that it rounds."""
+    rows = csv_rows(path, np.float64)
+    pieces = partial(map, partial(as_float32, str(path)))
+    return replace(rows, dtype=np.dtype(np.float32), pieces=lambda: pieces(rows.pieces()))
+
+
+def _named(tables: dict[str, FileRows]) -> dict[str, FileRows]:
+    return {_NAMES.get(stem, stem): rows for stem, rows in tables.items()}
+
+
+def _labels(folder: Path) -> dict[str, FileRows]:
+    path = folder / "node-label.csv.gz"
+    return {"y": csv_rows(path, np.float64, empty="nan")} if path.exists() else {}
+
+
+def _stated(folder: Path) -> tuple[Path, int] | None:
+    path = folder / "num-edge-list.csv.gz"
+    return (path, int(csv_rows(path, np.int64).whole().sum())) if path.exists() else None
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """The cells of a short file; raises DataError."""
+    try:
+        with open_content(path) as file:
+            content = file.read(_MOST + 1).decode()
+    except ValueError as error:
+        raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None
+    if len(content) > _MOST or not content.strip():
+        raise DataError(path, "empty, or too long for a list of types")
+    return [row for row in csv.reader(content.splitlines()) if row]
+
+
+def _refuse_others(folder: Path, known: Iterable[str], options: ImportOptions, what: str = "file") -> None:
+    options.refuse_others(folder, f"*{_END}", {f"{stem}{_END}" for stem in known}, what)
+
+
+_LABELS = "node-label.npz"
+_COUNTED = {"num_nodes_list", "num_edges_list", "edge_index"}
+_TYPED = {"num_nodes_dict.npz", "num_edges_dict.npz", "edge_index_dict.npz", _LABELS}
+
+
+def archived_graph(raw: Path, options: ImportOptions) -> OgbGraph:
+    """The graph in ``data.npz``."""
+    path = raw / "data.npz"
+    found = npz_rows(path)
+    if lost := sorted(_COUNTED - found.keys()):
+        raise DataError(path, f"has no array {lost[0]!r}")
+    nodes, edges = {}, {}
+    for name, rows in found.items():
+        if name in _COUNTED:
+            continue
+        if name.startswith("node_"):
+            nodes[name] = rows
+        elif name.startswith("edge_"):
+            edges[name] = rows
+        else:
+            options.refuse(path, name, "the layout has no such array")
+    options.refuse_others(raw, "*.npz", {"data.npz", _LABELS})
+    stated = path, _number(found["num_edges_list"], "num_edges_list")
+    relation = EdgeFiles(npz_edges(path, "edge_index"), edges, stated)
+    _add_archived_labels(raw, {"node_label": nodes}, options)
+    counts = {NODE_TYPE: _number(found["num_nodes_list"], "num_nodes_list")}
+    return OgbGraph(counts, {NODE_TYPE: nodes}, {EDGE_TYPE: relation})
+
+
+def typed_archives(raw: Path, options: ImportOptions) -> OgbGraph:
+    """The typed graph in ``edge_index_dict.npz`` and the archives beside it."""
+    counts = {t: _number(rows, t) for t, rows in sorted(npz_rows(raw / "num_nodes_dict.npz").items())}
+    stated, path = npz_rows(raw / "num_edges_dict.npz"), raw / "edge_index_dict.npz"
+    nodes: dict[str, dict[str, FileRows]] = {t: {} for t in counts}
+    edges: dict[str, dict[str, FileRows]] = {key: {} for key in sorted(npz_rows(path))}
+    for file in sorted(raw.glob("*.npz")):
+        name = file.stem.removesuffix("_dict")
+        into = nodes if name.startswith("node_") else edges if name.startswith("edge_") else None
+        if file.name in _TYPED or into is None:
+            continue
+        for key, rows in npz_rows(file).items():
+            if key not in into:
+                raise DataError(file, f"names the type {key!r}; there are: {', '.join(into)}")
+            into[key][name] = rows
+    known = {file.name for file in raw.glob("*.npz") if file.name.startswith(("node_", "edge_"))}
+    options.refuse_others(raw, "*.npz", _TYPED | known)
+    relations = {}
+    for key, tables in edges.items():
+        number = (raw / "num_edges_dict.npz", _number(stated[key], key)) if key in stated else None
+        relations[join_edge_type(*key.split("___"))] = EdgeFiles(npz_edges(path, key), tables, number)
+    _add_archived_labels(raw, nodes, options)
+    return OgbGraph(counts, nodes, relations)
+
+
+def _add_archived_labels(raw: Path, tables: Mapping[str, dict[str, FileRows]], options: ImportOptions) -> None:
+    """Add the labels to ``tables``, which are given by the names of the arrays of labels."""
+    path = raw / _LABELS
+    for name, rows in (npz_rows(path) if path.exists() else {}).items():
+        if name in tables:
+            tables[name]["y"] = rows
+        else:
+            options.refuse(path, name, "the layout has no such array")
+
+
+def _number(rows: FileRows, name: str) -> int:
+    """The only number of a list with one for each graph; raises DataError."""
+    if rows.count != 1 or rows.dtype.kind not in "iu" or rows.row_shape:
+        raise DataError(rows.path, f"{name!r} holds {rows.count} graphs; only single graphs are imported")
+    return int(rows.whole()[0])
+
+
+_SPLITS = {"train": "train", "valid": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What ``meta_dict.pt`` says: the number of classes, and whether the reverse of each edge belongs to the graph."""
+
+    num_classes: int | None = None
+    add_inverse_edge: bool = False
+
+
+def read_meta(folder: Path, options: ImportOptions) -> Meta:
+    """Read the ``meta_dict.pt`` in the folder or beside it, if there is one; raises DataError."""
+    path = next((p for p in (folder / "meta_dict.pt", folder.parent / "meta_dict.pt") if p.exists()), None)
+    if path is None:
+        return Meta()
+    said = load_inert(path)
+    if not isinstance(said, Mapping):
+        raise DataError(path, "holds no dictionary")
+    layout = (
+        str(said.get("is hetero", "")),
+        (folder / "raw" / "num_nodes_dict.npz").exists() or (folder / "raw" / "num-node-dict.csv.gz").exists(),
+    )
+    if layout in (("True", False), ("False", True)):
+        raise DataError(path, f"'is hetero' is {layout[0]}, but {folder / 'raw'} says otherwise")
+    classes = said.get("num classes")
+    if isinstance(classes, str) and classes.isdecimal():
+        classes = int(classes)
+    return Meta(
+        classes if isinstance(classes, int) and classes > 0 else None, str(said.get("add_inverse_edge")) == "True"
+    )
+
+
+def add_splits(folder: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
+    """Add the splits of vertices, of the node ``types``, of the only scheme in the folder. A note says which splits of
+    edges are left."""
+    schemes = sorted(p for p in folder.glob("*") if p.is_dir()) if folder.is_dir() else []
+    if not schemes:
+        return
+    if len(schemes) > 1:
+        raise DataError(folder, f"holds {len(schemes)} splitting schemes; leave one")
+    scheme = schemes[0]
+    if (path := scheme / "split_dict.pt").exists():
+        _add_dictionary(path, types, out, options)
+    elif marked := marked_types(scheme / "nodetype-has-split.csv.gz", types):
+        for node_type in marked:
+            _add_texts(scheme / node_type, out, options, node_type)
+    else:
+        _add_texts(scheme, out, options, NODE_TYPE)
+        if found := sorted(path.name for path in scheme.glob("*.pt")):
+            options.notes.append(_left(scheme, found))
+
+
+def _left(where: Path, names: list[str]) -> str:
+    return (
+        f"{where.parent.name}/{where.name}: {', '.join(names)} hold edges, which are no splits of vertices and are not "
+        "imported; give them to a LinkNeighborLoader"
+    )
+
+
+def _add_texts(folder: Path, out: GraphWriter, options: ImportOptions, node_type: str) -> None:
+    _refuse_others(folder, _SPLITS, options, "split")
+    for theirs, name in _SPLITS.items():
+        if (path := folder / f"{theirs}.csv.gz").exists():
+            out.add_split(name, csv_rows(path, np.int64).column("split"), node_type)
+
+
+def _add_dictionary(path: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
+    """Add the splits of ``{"train": [n], ...}``, or by type of ``{"train": {TYPE: [n]}, ...}``."""
+    said = load_inert(path)
+    if not isinstance(said, Mapping):
+        raise DataError(path, "holds no dictionary of splits")
+    edges = []
+    for theirs, value in said.items():
+        if theirs not in _SPLITS:
+            options.refuse(path, theirs, "the layout has no such split")
+            continue
+        by_type: Mapping[str, Any] = value if isinstance(value, Mapping) else {NODE_TYPE: value}
+        if not set(by_type) <= set(types):
+            edges.append(theirs)
+            continue
+        for node_type, rows in by_type.items():
+            if not isinstance(rows, np.ndarray):
+                raise DataError(path, f"{theirs!r} holds no array of numbers")
+            out.add_split(_SPLITS[theirs], rows, node_type)
+    if edges:
+        options.notes.append(_left(path.parent, edges))
+
+
+_LAYOUTS = {
+    "data.npz": archived_graph,
+    "num_nodes_dict.npz": typed_archives,
+    "num-node-dict.csv.gz": typed_text,
+    "num-node-list.csv.gz": text_graph,
+}
+"""Who reads ``raw/``, by the file that it has."""
+_NAMED = {"node_feat": "x", "edge_feat": "edge_attr", "edge_weight": "weight", "edge_time": "time"}
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether ``path`` is the folder of such a data set."""
+    return (
+        not head
+        and (folder := _folder(path)) is not None
+        and any((folder / "raw" / name).exists() for name in _LAYOUTS)
+    )
+
+
+def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
+    """Import the folder of one graph, which has ``raw/`` and ``split/``, or the folder around it that ``DatasetSaver``
+    makes."""
+    folder = _folder(source) or source
+    raw = folder / "raw"
+    layout = next((name for name in _LAYOUTS if (raw / name).exists()), None)
+    if layout is None:
+        raise DataError(raw, f"wanted is one of the files {', '.join(_LAYOUTS)}")
+    graph, meta = _LAYOUTS[layout](raw, options), read_meta(folder, options)
+    for node_type, count in graph.counts.items():
+        out.add_nodes(node_type, count, ids=user_ids(folder / "mapping", count) if len(graph.counts) == 1 else None)
+    _add_tables(graph, out, options)
+    state_classes(out, folder, meta.num_classes)
+    add_splits(folder / "split", graph.counts, out, options)
+    for edge_type, relation in graph.relations.items():
+        whole = _both_ways(edge_type, relation) if meta.add_inverse_edge else relation
+        tables = {table: rows for table, (_, rows) in _named_tables(whole.tables, options).items()}
+        add_edge_rows(out, edge_type, replace(whole, tables=tables), options)
+
+
+def _folder(path: Path) -> Path | None:
+    """The folder with ``raw/``: ``path``, or the only one of its folders that has it."""
+    if (path / "raw").is_dir():
+        return path
+    found = sorted(raw.parent for raw in path.glob("*/raw")) if path.is_dir() else []
+    return found[0] if len(found) == 1 else None
+
+
+def _add_tables(graph: OgbGraph, out: GraphWriter, options: ImportOptions) -> None:
+    for node_type, tables in graph.tables.items():
+        for table, (name, rows) in _named_tables(tables, options).items():
+            add_node_rows(out, node_type, name, rows, table, options)
+
+
+def _named_tables(tables: Mapping[str, FileRows], options: ImportOptions) -> dict[str, tuple[str, FileRows]]:
+    """By Atta's name of a table: OGB's, and its rows. Refuse those that no table can be called."""
+    found = {}
+    for name, rows in tables.items():
+        if options.is_table_name(table := _NAMED.get(name, name)):
+            found[table] = name, rows
+        else:
+            options.refuse(rows.path, name, "tables cannot have this name")
+    return found

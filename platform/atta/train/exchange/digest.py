@@ -1,0 +1,217 @@
+"""The trainers of strategies whose rows wait in tables on the daemons: DIGEST and SAT."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from atta.errors import ConfigError
+from atta.train.cooperative.halo import HaloRows, ReadRows, broadcast_ids, halo_rows, rows_of_trainers
+from atta.train.cooperative.shares import TrainerShare
+from atta.train.cooperative.source import Arrival, Direction, Source
+from atta.train.cooperative.step import TrainerBatch, own_backward, sum_gradients
+from atta.train.cooperative.trainer import StepInput
+from atta.train.exchange.daemons import LEASE_S, DaemonTable
+from atta.train.exchange.policies import DigestPolicy, SatPolicy
+from atta.train.exchange.predictions import PredictedRows, Share
+from atta.train.exchange.tables import TableRows
+from atta.train.exchange.trainer import ExchangeTrainer
+from atta.train.reports.epochs import EpochReport
+from atta.train.settings import DigestSettings
+from atta.train.steps.timing import Stopwatch
+
+
+class RecordedRows(Source):
+    """A source that remembers the own rows of each layer that travels.
+
+    Attributes:
+        rows: own rows [o, d] by layer.
+    """
+
+    def __init__(self, source: Source, unchanged: torch.Tensor | None) -> None:
+        """``unchanged``: rows that readers keep, so they do not travel."""
+        self._source, self._unchanged = source, unchanged
+        self.sent, self.crossed = source.sent, source.crossed
+        self.rows: dict[int, torch.Tensor] = {}
+
+    def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
+        """Raises ConfigError for rows of more than one dimension."""
+        if rows is not self._unchanged:
+            if rows.dim() != 2:
+                raise ConfigError(f"layer {layer}: stale rows have one dimension, not those of {list(rows.shape[1:])}")
+            self.rows[layer] = rows.detach()
+        return self._source.start(layer, direction, rows)
+
+
+class DigestTrainer(ExchangeTrainer):
+    """Reads rows of the last synchronisation. One exact forward pass before the first epoch fills the tables.
+
+    Attributes:
+        lease_s: how long the tables live when the run has died.
+        slots: versions of a row that the daemons keep.
+    """
+
+    lease_s = LEASE_S
+    slots = 2
+    options: DigestSettings
+    policy: DigestPolicy
+    stale: TableRows
+
+    def fit(self) -> list[EpochReport]:
+        """At the end the tables are dropped."""
+        try:
+            return super().fit()
+        except BaseException:
+            # If the first trainer dropped the tables now, others would report missing tables as the cause.
+            if hasattr(self, "stale"):
+                self.stale.let_go()
+            raise
+
+    def rank_state(self) -> dict[str, Any]:
+        """Trainers that step by themselves have moments of their own."""
+        alone = self.options.average == "weights"
+        return super().rank_state() | ({"optimizer": self.optimizer.state_dict()} if alone else {})
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        super().load_rank_state(state)
+        if self.options.average == "weights":
+            try:
+                self.optimizer.load_state_dict(state["optimizer"])
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"--resume: the checkpoint was made without average=weights: {error}") from error
+
+    def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
+        """One step on the mean of gradients, or on the mean of the weights of trainers that step by themselves."""
+        divisor = count if self.options.loss == "global" else max(1, len(batch.targets))
+        loss = own_backward(self.cooperative, batch, divisor, self.objective.loss_sum) * (divisor / count)
+        parameters = [p for p in self.cooperative.parameters() if p.grad is not None]
+        averages_weights = self.options.average == "weights"
+        for parameter in parameters:
+            assert parameter.grad is not None
+            # Gradients of means over all vertices add up; weights, and gradients of own means, are averaged.
+            if self.options.loss == "global" and averages_weights:
+                parameter.grad.mul_(self.world)
+            elif self.options.loss == "local" and not averages_weights:
+                parameter.grad.div_(self.world)
+        self.stale.flush()
+        more = self.shares()
+        if averages_weights:
+            self.optimizer.step()
+            with torch.no_grad():
+                sum_gradients((), self.groups, loss, *(p.data for p in parameters), *more)
+                for parameter in parameters:
+                    parameter.div_(self.world)
+        else:
+            sum_gradients(parameters, self.groups, loss, *more)
+            self.update_weights()
+        return loss
+
+    def shares(self) -> list[torch.Tensor]:
+        """What else is added up over all trainers, in place, together with the gradients."""
+        return []
+
+    def reads_of(self, found: HaloRows, *, trainers: bool) -> ReadRows:
+        """Which rows are read: others are in the tables at most, and nobody pulls them."""
+        return rows_of_trainers(found, self.groups.place) if trainers else halo_rows(found, self.groups.place)
+
+    def stale_rows(self, reads: ReadRows, found: HaloRows) -> TableRows:
+        every = self.options.rows == "all"
+        return TableRows(
+            self.policy, reads, self.figures, self.packing(), found=found, publish_all=every, device=self.device
+        )
+
+    def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
+        step = super()._on_device(share, watch)
+        start = watch.now()
+        self._fill(step.batch)
+        watch.add("fetch", start, watch.now())
+        return step
+
+    def _fill(self, batch: TrainerBatch) -> None:
+        """Make the tables, and fill them with the rows of an exact forward pass."""
+        self._fill_with(self._exact_rows(batch))
+
+    def _fill_with(self, rows: dict[int, torch.Tensor]) -> None:
+        self.stale.fill(self._shared_table(rows), rows)
+        self.filled_bytes = self.exact.sent.total() + self.figures.pushed.total()
+        dist.barrier()
+
+    @torch.no_grad()
+    def _exact_rows(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
+        """Own rows of each layer that travels, of one exact forward pass."""
+        graph, training = batch.graph, self.cooperative.training
+        recorded = RecordedRows(self.exact, None if self.options.send_features else batch.x)
+        trained, graph.source = graph.source, recorded
+        self.cooperative.eval()
+        try:
+            self.cooperative(batch.x, graph)
+        finally:
+            graph.source = trained
+            self.cooperative.train(training)
+        return recorded.rows
+
+    def _shared_table(self, rows: dict[int, torch.Tensor]) -> DaemonTable:
+        """The table of this run. The first trainer creates it alone: if there is no room, it leaves nothing behind."""
+        name = self._table_name()
+        if self.rank == 0:
+            table = self._table(name, rows)
+        dist.barrier()
+        if self.rank != 0:
+            table = self._table(name, rows)
+        return table
+
+    def _table_name(self) -> str:
+        """A name that no other run has; all ranks call this."""
+        number = int(broadcast_ids(np.array([secrets.randbits(62)]) if self.rank == 0 else None, 0, self.device)[0])
+        return f"stale-{number:016x}"
+
+    def _table(self, name: str, rows: dict[int, torch.Tensor]) -> DaemonTable:
+        schema = self.cluster.schema
+        node_type = schema.node_types[0]
+        return DaemonTable(
+            self.cluster.tables,
+            {layer: of_layer.shape[1] for layer, of_layer in rows.items()},
+            schema.node_counts[node_type],
+            job=name,
+            node_type=node_type,
+            slots=self.slots,
+            dtype=next((of_layer.dtype for of_layer in rows.values()), torch.float32),
+            codec="" if self.options.codec == "none" else self.options.codec,
+            lease_s=self.lease_s,
+        )
+
+
+class SatTrainer(DigestTrainer):
+    """Predicts rows from their last synchronisations where that is better than reading the last one."""
+
+    policy: SatPolicy
+    stale: PredictedRows
+
+    def stale_rows(self, reads: ReadRows, found: HaloRows) -> PredictedRows:
+        every = self.options.rows == "all"
+        return PredictedRows(
+            self.policy,
+            reads,
+            self.figures,
+            self.packing(),
+            found=found,
+            publish_all=every,
+            seed=self.config.seed,
+            device=self.device,
+        )
+
+    def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
+        """Predictors begin to learn after it, beside the next epochs."""
+        self._shares: dict[Share, list[torch.Tensor]] = {}
+        loss = super().update(batch, count)
+        self.stale.learn(self._shares)
+        return loss
+
+    def shares(self) -> list[torch.Tensor]:
+        """Errors of predictions, and what predictors have learnt."""
+        self._shares = self.stale.shares()
+        return [tensor for of_layer in self._shares.values() for tensor in of_layer]
