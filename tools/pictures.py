@@ -23,10 +23,8 @@ from xml.sax.saxutils import escape
 from atta.samplers.dag.check import check_spec
 from atta.samplers.dag.plan import Kind, Plan, PlanOp
 from atta.samplers.dag.spec import Hops, neighbor_spec
-from atta.train.stale.decisions.common import ExchangeDecisions, Published
-from atta.train.stale.decisions.digest import DigestDecisions
-from atta.train.stale.decisions.pipegcn import PipeGcnDecisions
-from atta.train.stale.decisions.sancus import SancusDecisions
+from atta.train.exchange.policies import DigestPolicy, ExactPolicy, PipeGcnPolicy, SancusPolicy
+from atta.train.exchange.policy import NEVER
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FAN_OUTS = (2, 2)  # as in docs/internals/path-of-a-mini-batch.md
@@ -210,22 +208,21 @@ SHADES = ("#d7efd3", "#cfe3f7", "#ffe9c7", "#f9d0b4", "#f2b0a0")
 
 
 def timelines() -> list[Timeline]:
-    """Of the strategies whose reads follow from the epoch alone, by the decisions that trainers ask."""
-    decided = {
-        "exchange": ExchangeDecisions(),
-        "sancus: warm-up 2, age 1": SancusDecisions(warmup=2, eps=1.0),
-        "pipegcn": PipeGcnDecisions(),
-        "digest: every 3 epochs": DigestDecisions(sync_every=3),
-        "digest: every 3, phase paper": DigestDecisions(sync_every=3, phase="paper"),
+    """Of the strategies whose reads follow from the epoch alone, by the policies that trainers ask."""
+    policies = {
+        "exchange": ExactPolicy(),
+        "sancus: warm-up 2, age 1": SancusPolicy(warmup=2, eps=1.0),
+        "pipegcn": PipeGcnPolicy(),
+        "digest: every 3 epochs": DigestPolicy(sync_every=3),
+        "digest: every 3, phase paper": DigestPolicy(sync_every=3, phase="paper"),
     }
     found = []
-    for name, decisions in decided.items():
+    for name, policy in policies.items():
         published, versions = [], []
         for epoch in range(1, EPOCHS + 1):
-            last = Published(published[-1]) if published else Published()
-            if decisions.publishes(epoch, "forward", 0, last):
+            if policy.publishes(epoch, "forward", 0, published[-1] if published else NEVER):
                 published.append(epoch)
-            rule = decisions.reads(epoch, "forward")
+            rule = policy.reads(epoch, "forward")
             versions.append(max(version for version in (0, *published) if version <= rule.newest))
         found.append(Timeline(name, tuple(published), tuple(versions)))
     return found
