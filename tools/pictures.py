@@ -209,7 +209,7 @@ SHADES = ("#d7efd3", "#cfe3f7", "#ffe9c7", "#f9d0b4", "#f2b0a0")
 
 def timelines() -> list[Timeline]:
     """Of the strategies whose reads follow from the epoch alone, by the policies that trainers ask."""
-    policies = {
+    decided = {
         "exchange": ExactPolicy(),
         "sancus: warm-up 2, age 1": SancusPolicy(warmup=2, eps=1.0),
         "pipegcn": PipeGcnPolicy(),
@@ -217,12 +217,14 @@ def timelines() -> list[Timeline]:
         "digest: every 3, phase paper": DigestPolicy(sync_every=3, phase="paper"),
     }
     found = []
-    for name, policy in policies.items():
-        published, versions = [], []
+    for name, policy in decided.items():
+        published: list[int] = []
+        versions = []
         for epoch in range(1, EPOCHS + 1):
             if policy.publishes(epoch, "forward", 0, published[-1] if published else NEVER):
                 published.append(epoch)
             rule = policy.reads(epoch, "forward")
+            assert rule is not None
             versions.append(max(version for version in (0, *published) if version <= rule.newest))
         found.append(Timeline(name, tuple(published), tuple(versions)))
     return found

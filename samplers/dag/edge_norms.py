@@ -23,11 +23,13 @@ class EdgeNorm(enum.Enum):
 
 @dataclass(frozen=True)
 class EdgeWeights:
-    """What the edges of a type weigh. ``unbiased``: a drawn edge weighs as much more as there are edges that were not."""
+    """What the edges of a type weigh. ``unbiased``: a drawn edge weighs as much more as there are edges that were not.
+    ``summed``: weights of edges (table ``weight``) take the place of 1, and sums of them that of degrees."""
 
     edge_type: str
     norm: EdgeNorm
     unbiased: bool
+    summed: bool = False
 
     @classmethod
     def of(cls, message: dag_pb2.EdgeWeights) -> EdgeWeights:
@@ -35,12 +37,12 @@ class EdgeWeights:
         norms = [*EdgeNorm]
         if not 0 <= message.norm < len(norms):
             raise ConfigError(f"edge_norm: unknown norm {message.norm}")
-        return cls(message.edge_type, norms[message.norm], message.unbiased)
+        return cls(message.edge_type, norms[message.norm], message.unbiased, message.summed)
 
     def message(self) -> dag_pb2.EdgeWeights:
         """The inverse of ``of``."""
         norm = dag_pb2.EdgeWeights.Norm.Name([*EdgeNorm].index(self.norm))
-        return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased)
+        return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased, summed=self.summed)
 
     @property
     def loops(self) -> bool:

@@ -15,6 +15,7 @@ from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.methods import Method
 from atta.samplers.operators.base import Operator
+from atta.samplers.shard import TIMELY
 
 __all__ = ["EdgeUse", "Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits"]
 
@@ -168,9 +169,12 @@ class Plan:
 
     def drawn_tables(self, edge_type: str) -> tuple[str, ...]:
         """Names of the tables whose rows owners send with the edges of one type: also those that weights are made of."""
-        weighed = any(w.edge_type == edge_type and w.unbiased for w in self.edge_weights)
-        by_edge = weighed and any(op.method.rules.weigh_edges is not None for op in self.neighborhoods)
-        return tuple(dict.fromkeys((*self.tables_of(edge_type), *(("weight",) if by_edge else ()))))
+        weighed = [weights for weights in self.edge_weights if weights.edge_type == edge_type]
+        unbiased, rules = any(weights.unbiased for weights in weighed), [op.method.rules for op in self.neighborhoods]
+        by_edge = any(w.summed for w in weighed) or (unbiased and any(r.weigh_edges is not None for r in rules))
+        timely = unbiased and any(r.temporal and r.weigh_vertices is not None for r in rules)
+        found = (*self.tables_of(edge_type), *(("weight",) if by_edge else ()), *((TIMELY,) if timely else ()))
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def tables(self) -> tuple[tuple[str, str], ...]:

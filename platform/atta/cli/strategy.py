@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from atta.cli.output import echo, printer, write_json
-from atta.cli.work import size as size_text
+from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.observe.machine.memory import total_bytes
 
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
-
-__all__ = ["plan_strategy"]
 
 _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 

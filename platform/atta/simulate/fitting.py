@@ -101,7 +101,7 @@ class Measurements:
 @dataclass(frozen=True)
 class Waits:
     """What a machine lets threads wait although nothing is in their way, in seconds; see
-    ``atta.observe.machine.waking``."""
+    ``atta.observe.machine.threads``."""
 
     wake_s: float = 0.0
     timer_s: float = 0.0

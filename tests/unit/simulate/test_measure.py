@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.engine.task_costs import TaskCosts
+from atta.daemon.engine.runner import TaskCosts
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, Task
 from atta.scheduler.costs import Line

@@ -85,8 +85,8 @@ def test_scenarios_that_make_no_sense_are_refused(options: dict[str, Any], words
 
 
 def test_the_command_shows_what_the_function_returns() -> None:
-    words = "--strategy dorylus --machines 2 --intervals 4 --mode pipe --jitter 20ms --rtt 2ms --worker-link 20mbit " \
-        "--task-bytes 10KiB --epochs 3 --seed 5"  # fmt: skip
+    words = "--strategy dorylus:intervals=4,mode=pipe,jitter=20ms,worker-link=20mbit,task-bytes=10KiB --machines 2 " \
+        "--rtt 2ms --epochs 3 --seed 5"  # fmt: skip
     done = CliRunner().invoke(simulate, [*words.split(), "--json", "-"])
     assert done.exit_code == 0, done.output
     shown = json.loads(done.output)
@@ -108,11 +108,11 @@ def test_the_command_shows_what_the_function_returns() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--intervals 4", "--intervals: goes with --strategy dorylus"),
+        ("--intervals 4", "--intervals: is a setting of dorylus: --strategy dorylus:intervals=VALUE"),
         ("--strategy dorylus --profile x", "--strategy needs no profile"),
         ("--strategy dorylus --cores 2 --sweep cores=1,2", "--cores, --sweep: does not go with --strategy"),
         ("--strategy dorylus --policy fifo --instances x", "--policy, --instances: does not go with --strategy"),
-        ("--strategy dorylus --workers 0", "0 is not in the range"),
+        ("--strategy dorylus:workers=0", "0 is not in the range"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: str, said: str) -> None:

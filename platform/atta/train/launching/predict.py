@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
 
-__all__ = ["PredictJob", "predict", "predicted_types"]
-
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
 MOST_TARGETS = 1 << 16
@@ -107,6 +105,8 @@ def predict(
         DataError: the checkpoint is missing or damaged, or of other features.
         RemoteError: a daemon does not answer.
     """
+    if "mode" in options:
+        raise ConfigError("mode: give num_neighbors, the fan-outs of sampled batches; without them rows are exact")
     place = TrainerRank.of(rank, world_size)
     if out is None and table is None and place.world > 1:
         raise ConfigError(f"{place.world} processes: give out= or table=, for each has only a part of the result")
