@@ -46,7 +46,7 @@ class TableCase:
     Attributes:
         strategy, options: as of ``atta train``.
         uncut: train on the graph whose partitions have no edge between them, in float32; else in float64.
-        sgd: take plain gradient descent in place of Adam.
+        rate: take plain gradient descent with this learning rate in place of Adam.
         delayed: pushes and pulls take random times.
         resumed: stop after so many epochs, and go on with another trainer from its state.
     """
@@ -54,7 +54,7 @@ class TableCase:
     strategy: str
     options: dict[str, Any] = field(default_factory=dict)
     uncut: bool = False
-    sgd: bool = False
+    rate: float | None = None
     delayed: bool = False
     resumed: int = 0
 
@@ -88,7 +88,8 @@ DELAYED = TableCase("digest", BASE.options, delayed=True)
 RESUMED = tuple(
     TableCase("digest", {"sync_every": 3, "phase": "paper", "grad_sync_every": 2}, resumed=at) for at in (0, 4)
 )
-SGD = tuple(TableCase("digest", {"sync_every": 2, "average": a}, sgd=True) for a in ("gradients", "weights"))
+SGD = tuple(TableCase("digest", {"sync_every": 2, "average": a}, rate=0.1) for a in ("gradients", "weights"))
+FROZEN = TableCase("digest", {"sync_every": 3, "grad_sync_every": 1, "epochs": 12}, rate=0.0)
 UNCUT = (TableCase("exchange", uncut=True), TableCase("digest", {"sync_every": 3}, uncut=True))
 CHECKPOINTED = tuple(
     TableCase("digest", {"sync_every": 2, "model": "deepergcn", "checkpoint_layers": ends}) for ends in (False, True)
@@ -101,9 +102,9 @@ SAT_RESUMED = tuple(
     TableCase("sat", {"sync_every": 2, "window": 3, "train_every": 4, "epochs": 11}, resumed=at)
     for at in (0, 5)
 )
-QUICK = (BASE, *RESUMED, *UNCUT, SATS[0], SATS[2])
+QUICK = (BASE, FROZEN, *RESUMED, *UNCUT, SATS[0], SATS[2])
 """Cases that `make test` runs."""
-CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, *UNCUT, *CHECKPOINTED, *SATS, *SAT_RESUMED)
+CASES = (*PERIODS, *VARIANTS, DELAYED, *RESUMED, *SGD, FROZEN, *UNCUT, *CHECKPOINTED, *SATS, *SAT_RESUMED)
 
 
 def doubled(share: TrainerShare) -> TrainerShare:
@@ -122,10 +123,10 @@ class Run:
         self.trainer, self.epochs = trainer, list[dict[str, Any]]()
         if not case.uncut:
             trainer.model.double()
-            made = trainer._made
-            trainer._made = lambda share, *more, **named: made(doubled(share), *more, **named)  # type: ignore[method-assign]
-        if case.sgd:
-            trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.1)
+            made = trainer._make_step
+            trainer._make_step = lambda share, *more, **named: made(doubled(share), *more, **named)  # type: ignore[method-assign]
+        if case.rate is not None:
+            trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), case.rate)
         self.update, trainer.update = trainer.update, self.updated  # type: ignore[method-assign]
 
     def updated(self, batch: TrainerBatch, count: int) -> torch.Tensor:
@@ -147,7 +148,9 @@ class Run:
                 "broadcasts": {layer: n for (layer, way), n in found.broadcasts.items() if way == "forward"},
                 "errors": {layer: tuple(errors) for (layer, _), errors in found.errors.items()},
                 "uses": {layer: of_layer.guard.uses for layer, of_layer in layers.items()},
-                "predicts": {layer: not torch.equal(layers[layer].chosen(r, 1.0), r) for layer, r in stale.items()},
+                "predicts": {
+                    layer: not torch.equal(layers[layer].rows_to_read(r, 1.0), r) for layer, r in stale.items()
+                },
             }
         )
         return loss

@@ -29,7 +29,7 @@ from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
 from atta.errors import ConfigError, UnknownNameError
 from atta.scheduler import POLICIES, SchedulerConfig, policy_named
-from atta.simulate.pipeline import PipelineScenario
+from atta.simulate.pipeline import PipelineScenario, planned_costs
 
 if TYPE_CHECKING:
     from atta.simulate import Profile, Scenario
@@ -182,7 +182,9 @@ def simulate(
         refuse_given({"out", *options} - _PIPELINE, "does not go with --strategy")
         given = {name: options[name] for name in ("machines", "threads", "seed", "epochs") if options[name] is not None}
         del strategy["strategy"]
-        scenario = PipelineScenario(**given, **strategy, rtt_s=options["rtt"])
+        if plan := strategy.get("plan"):
+            given = planned_costs(plan, strategy.get("intervals", PipelineScenario.intervals)) | given
+        scenario = PipelineScenario(**given | strategy, rtt_s=options["rtt"])
         run_pipeline(scenario, json_file, quiet=quiet)
         return
     if source is not None:

@@ -43,8 +43,8 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     need("planning a strategy", "torch", "torch_geometric")
     from atta.partition.dataset import Dataset
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
+    from atta.train.planning.count import fitted_alpha
     from atta.train.planning.explain import recorded_losses
-    from atta.train.planning.paper import fitted_alpha
     from atta.train.planning.probe import device_here, measure
 
     dataset = Dataset.open(data, verify=False)

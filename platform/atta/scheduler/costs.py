@@ -7,7 +7,10 @@ forgotten exponentially. Until enough tasks have run, typical figures of one cor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from atta.samplers.dag.instance import Kind, Lane, Task
 
@@ -44,6 +47,12 @@ class Line:
     xx: float = 0.0
     y: float = 0.0
     xy: float = 0.0
+
+    @classmethod
+    def through(cls, points: Iterable[tuple[float, float]]) -> Line:
+        """The line through points of equal weight."""
+        x, y = np.array([*points], np.float64).reshape(-1, 2).T
+        return cls(len(x), *map(float, (x.sum(), x @ x, y.sum(), x @ y)))
 
     def add(self, x: float, y: float) -> None:
         """Take in one point. The earlier ones count a little less from now on."""

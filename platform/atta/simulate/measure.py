@@ -112,10 +112,18 @@ def measure(
                 found = replace(_counted(loaders, dataset, run.size, measured), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
     *together, alone = runs
+    notes = {
+        "source": Path(source).name,
+        "epochs": epochs,
+        "threads": threads,
+        "machine": machine(),
+        "versions": versions(),
+        "dataset_id": described.dataset_id,
+        "batches": [run.batches for run in together],
+        "cpu_ms_per_batch": 1e3 * runs[0].batch_cpu_s(),
+    }
     waits = Waits(wake_s(), timer_lateness_s())
-    return profile_of(
-        together, described, batch_size, hops, alone=alone, waits=waits, measured=_provenance(source, epochs, threads)
-    )
+    return profile_of(together, described, batch_size, hops, alone=alone, waits=waits, measured=notes)
 
 
 @dataclass(frozen=True)
@@ -219,13 +227,3 @@ def _totals(cluster: Cluster) -> dict[str, float]:
         for name, value in counters.items():
             total[name] = total.get(name, 0.0) + value
     return total
-
-
-def _provenance(source: str | Path, epochs: int, threads: int) -> dict[str, Any]:
-    return {
-        "source": Path(source).name,
-        "epochs": epochs,
-        "threads": threads,
-        "machine": machine(),
-        "versions": versions(),
-    }

@@ -5,15 +5,17 @@ Progress, tasks, pool and weights are decided by the code that trainers and daem
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
 from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.observe.settings import NoOption, Setting
@@ -59,6 +61,9 @@ class PipelineScenario:
     ] = None
     max_relaunch: Annotated[int, Setting("As in atta train.", at_least=0, at_most=1000)] = 5
     seed: Annotated[int, NoOption("an option of every simulation")] = 0
+    plan: Annotated[
+        str | None, Setting("File of atta plan --json: machines, layers and costs, unless given.", metavar="FILE")
+    ] = None
 
     def __post_init__(self) -> None:
         check_mode(self.mode, self.staleness)
@@ -80,6 +85,27 @@ class PipelineScenario:
 
 _TICK_S = 0.1
 _TICKS_PER_CHECK = 10
+
+
+def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
+    """The fields of a scenario that a file of ``atta plan --strategy auto --json`` tells: its machines and layers, and
+    what one of ``intervals`` costs by the sizes and rates of the plan.
+
+    Raises:
+        DataError: the file cannot be read or is no such file.
+    """
+    from atta.train.planning.sizes import PlannedModel, Rates, ServerWork, interval_costs
+
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        rates = {name: math.inf if value is None else value for name, value in found["rates"].items()}
+        model, work = PlannedModel(**found["network"]), ServerWork(**found["sizes"]["exchanged"])
+        costs = interval_costs(work, model, Rates(**rates), intervals)
+        return {"machines": int(found["machines"]["servers"]), "layers": model.layers, **costs._asdict()}
+    except OSError as error:
+        raise DataError(path, f"cannot read the plan: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(path, f"is no file of `atta plan --strategy auto --json`: {error}") from error
 
 
 @dataclass(frozen=True)

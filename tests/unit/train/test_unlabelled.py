@@ -17,11 +17,11 @@ from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.unlabelled import InfomaxModel, WalkModel
+from atta.train.steps.selfsupervised.probing import LinearProbe
 from atta.train.steps.selfsupervised.unlabelled import in_batch
 from atta.train.steps.selfsupervised.walks import chosen_places
 from atta.train.tasks.choice import task_on
-from atta.train.tasks.unlabelled.probe import LinearProbe
-from atta.train.tasks.unlabelled.record import unlabelled
+from atta.train.tasks.unlabelled import unlabelled
 from atta.train.tasks.watching import watched_by
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]])

@@ -86,7 +86,7 @@ class RowDropout(TorchFunctionMode):
         finally:
             self._place = outer
 
-    def undropped(self, h: torch.Tensor) -> Undropped | None:
+    def rows_before(self, h: torch.Tensor) -> Undropped | None:
         """What ``h`` was before dropout; None if it is not a result of dropout."""
         found: Undropped | None = self._before.get(h)
         return found
@@ -109,9 +109,9 @@ class RowDropout(TorchFunctionMode):
             )
         stream = stream_key(self._seed, self.epoch, 0, place.calls, hash_string(f"dropout in {place.name}"))
         place.calls += 1
-        dropped = _dropped(h, stream, place.keys, p)
+        dropped = _drop(h, stream, place.keys, p)
         if place.keys is self._own:
-            self._before[dropped] = Undropped(h, lambda rows: _dropped(rows, stream, self._remote, p))
+            self._before[dropped] = Undropped(h, lambda rows: _drop(rows, stream, self._remote, p))
         return dropped
 
     def _edges_of(self, layer: Any) -> torch.Tensor:
@@ -125,7 +125,7 @@ class RowDropout(TorchFunctionMode):
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
-def _dropped(h: torch.Tensor, stream: int, keys: torch.Tensor, p: float) -> torch.Tensor:
+def _drop(h: torch.Tensor, stream: int, keys: torch.Tensor, p: float) -> torch.Tensor:
     kept = keep_mask(stream, keys, math.prod(h.shape[1:]), p).view(h.shape)
     return h * kept.to(h.dtype).div_(1 - p)
 

@@ -132,7 +132,7 @@ def start_exchange(h: torch.Tensor, graph: CooperativeGraph, layer: int = 0) -> 
         raise ConfigError(f"exchange: got {len(h)} rows, this trainer computes {graph.num_own}")
     if graph.source is None:
         raise ConfigError("exchange: this trainer is the only one")
-    before = None if graph.dropout is None else graph.dropout.undropped(h)
+    before = None if graph.dropout is None else graph.dropout.rows_before(h)
     if before is None:
         return PendingExchange(graph.source, layer, h, graph.watch)
     return PendingExchange(graph.source, layer, before.rows, graph.watch, before.drop_remote)
@@ -188,7 +188,7 @@ class PendingExchange:
         """Ask the source."""
         self._arrival = self.source.start(self.layer, direction, rows)
 
-    def arrived(self) -> torch.Tensor:
+    def await_rows(self) -> torch.Tensor:
         """Wait for what was asked for last."""
         assert self._arrival is not None
         arrival, self._arrival = self._arrival, None
@@ -210,7 +210,7 @@ class _Start(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.pending.arrived(), None
+        return ctx.pending.await_rows(), None
 
 
 class _Finish(torch.autograd.Function):
@@ -219,7 +219,7 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, token: torch.Tensor, pending: PendingExchange) -> torch.Tensor:
         ctx.pending = pending
-        return pending.arrived()
+        return pending.await_rows()
 
     @staticmethod
     @once_differentiable

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from atta.errors import ConfigError
 from atta.train.cooperative.graph import RowLists, WorkerView
-from atta.train.meeting.group import BACKEND
+from atta.train.meeting.meeting import BACKEND
 
 TRANSPORTS = ("auto", "messages", "collective")
 _BY_MESSAGES = ("gloo", BACKEND)

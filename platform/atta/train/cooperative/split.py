@@ -89,10 +89,10 @@ def _split(
     rows, weights = _union(edges, in_edges)
     room = _room(weights, trainers, slack)
     if n < TINY * trainers or not len(rows[1]):
-        return _evened(rows, _in_order(n, trainers), weights, room, trainers)
+        return _even_out(rows, _in_order(n, trainers), weights, room, trainers)
     seeds = range(seed, seed + tries)
     cut = metis_owners(_native.merge_rows(*rows), weights, parts=trainers, seeds=seeds)
-    found = [_evened(rows, owner, weights, room, trainers) for owner in cut]
+    found = [_even_out(rows, owner, weights, room, trainers) for owner in cut]
     return min(found, key=lambda owner: int(_boundary_sizes(edges, owner, trainers).max()))
 
 
@@ -126,7 +126,7 @@ def _in_order(vertices: int, trainers: int) -> Owners:
     return (np.arange(vertices, dtype=np.int64) * trainers // vertices).astype(np.int32)
 
 
-def _evened(rows: Rows, owner: Owners, weights: Longs, room: npt.NDArray[np.float64], trainers: int) -> Owners:
+def _even_out(rows: Rows, owner: Owners, weights: Longs, room: npt.NDArray[np.float64], trainers: int) -> Owners:
     _native.even_owners(*rows, owner, trainers, weights.reshape(-1), room)
     for _ in range(_PASSES):
         if not _native.refine_owners(*rows, owner, trainers, weights.reshape(-1), room):

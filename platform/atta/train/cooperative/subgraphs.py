@@ -107,10 +107,10 @@ class ServerData:
             own = self._members("train")
             targets, batches = len(own), config.co_batches or 1
             if config.memory is not None:
-                batches = fewest_batches(lambda r: self._needed(r, own, need), config.memory, max(1, len(own)))
+                batches = fewest_batches(lambda r: self._bytes_needed(r, own, need), config.memory, max(1, len(own)))
             watch.add_seconds("sample", time.perf_counter() - start)
-        self.batches = self._agreed(batches, dist.ReduceOp.MAX)
-        fewest = self._agreed(targets, dist.ReduceOp.MIN)
+        self.batches = self._agree(batches, dist.ReduceOp.MAX)
+        fewest = self._agree(targets, dist.ReduceOp.MIN)
         if self.batches > max(1, fewest):
             asked = "" if config.memory is None else "memory: takes "
             raise ConfigError(f"{asked}co-batches={self.batches}: a server has only {fewest} training vertices")
@@ -212,7 +212,7 @@ class ServerData:
         members: Longs = np.flatnonzero(wanted & found.inner)
         return members
 
-    def _needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
+    def _bytes_needed(self, batches: int, targets: Longs, need: Callable[[WorkerView], int]) -> int:
         """Most bytes that a trainer needs for one of the first steps of an epoch."""
         assert self._found is not None
         parts = [self._found]
@@ -221,7 +221,7 @@ class ServerData:
             parts = [self._found.co_batch(group, self.config.depth) for group in groups]
         return max(need(share.view) for part in parts for share in self._divide(part, tries=1))
 
-    def _agreed(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
+    def _agree(self, value: int, operation: dist.ReduceOp.RedOpType) -> int:
         tensor = torch.tensor(value, dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=operation)
         return int(tensor)
@@ -243,13 +243,13 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
     """
     source = iter(items)
     end = object()
-    coming = _started(lambda: next(source, end))
+    coming = _start_thread(lambda: next(source, end))
     while (item := coming.result()) is not end:
-        coming = _started(lambda: next(source, end))
+        coming = _start_thread(lambda: next(source, end))
         yield item  # type: ignore[misc]  # only the end marker is not a T
 
 
-def _started(make: Callable[[], T]) -> Future[T]:
+def _start_thread(make: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
 
     def run() -> None:

@@ -19,7 +19,6 @@ from atta.train.cooperative.halo import exact_share
 from atta.train.cooperative.memory import Size, estimate
 from atta.train.cooperative.model import CooperativeModel
 from atta.train.cooperative.shares import TrainerShare
-from atta.train.cooperative.source import Source
 from atta.train.cooperative.step import TrainerBatch, backward, broadcast_weights, count_targets
 from atta.train.cooperative.subgraphs import ServerData
 from atta.train.loop import EpochLoop
@@ -168,13 +167,10 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         return self._resident
 
     def _on_device(self, share: TrainerShare, watch: Stopwatch) -> StepInput:
-        return self._placed(share, watch)
-
-    def _placed(self, share: TrainerShare, watch: Stopwatch, across: Source | None = None) -> StepInput:
-        """Put a share on the device; ``across``: the source of its HALO rows."""
+        """Put a share on the device."""
         start = watch.now()
         machines = self.groups.place.machines
-        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines, across=across)
+        batch = TrainerBatch.of(share.view, self.groups.inside, device=self.device, machines=machines)
         watch.add("copy", start, watch.now())
         return StepInput(share, batch)
 

@@ -38,7 +38,7 @@ from atta.train.dorylus.peers import DaemonWeights, PeerLinks
 from atta.train.dorylus.progress import IntervalTracks, PipelineProgress
 from atta.train.dorylus.worker import loss_setting
 from atta.train.dorylus.workers import WorkerPool
-from atta.train.meeting.run import attempt_here, run_here, weights_of
+from atta.train.meeting.notes import attempt_here, run_here, weights_of
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
 from atta.train.settings import CooperativeSettings, DorylusSettings

@@ -21,6 +21,7 @@ from atta.errors import AttaError, UnknownClientError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.cooperative.step import TrainerBatch, count_targets, own_backward
 from atta.train.exchange.digest import DigestTrainer
+from atta.train.exchange.trainer import other_source
 from atta.train.meeting.meeting import Meeting, meet_once, meeting_here
 from atta.train.reports.display import TRAINING_BEGINS
 from atta.train.reports.epochs import SERVER_PHASES, EpochReport
@@ -81,18 +82,18 @@ class AsyncDigestTrainer(DigestTrainer):
         if self.rank == 0:
             job.drop()
         saved = [] if copies is None else copies.made
-        reports, _ = meeting.together("evaluation", lambda: [asdict(e) for e in self._evaluated(saved, batch, count)])
+        reports, _ = meeting.together("evaluation", lambda: [asdict(e) for e in self._evaluate(saved, batch, count)])
         return [EpochReport.from_dict(report) for report in reports]
 
     def _fill(self, batch: TrainerBatch) -> None:
         """Fill the tables together with all others, or find those that a former life has filled."""
-        found, here = self.meeting.together("tables", lambda: self._filled(batch))
+        found, here = self.meeting.together("tables", lambda: self._fill_tables(batch))
         if not here:
             dtype: torch.dtype = getattr(torch, found["dtype"])
             rows = {int(layer): torch.empty(0, width, dtype=dtype) for layer, width in found["widths"].items()}
             self.stale.rejoin(self._table(self._table_name(), rows), rows)
 
-    def _filled(self, batch: TrainerBatch) -> dict[str, Any]:
+    def _fill_tables(self, batch: TrainerBatch) -> dict[str, Any]:
         rows = self._exact_rows(batch)
         self._fill_with(rows)
         dtype = next((of_layer.dtype for of_layer in rows.values()), torch.float32)
@@ -153,7 +154,7 @@ class AsyncDigestTrainer(DigestTrainer):
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         return self._flat(parameters_to_vector(gradients))
 
-    def _evaluated(self, saved: list[SavedWeights], batch: TrainerBatch, count: int) -> list[EpochReport]:
+    def _evaluate(self, saved: list[SavedWeights], batch: TrainerBatch, count: int) -> list[EpochReport]:
         """Reports of the first trainer's copies, by exact forward passes of all trainers."""
         self._exact = None  # a trainer that is started again in the middle needs all others to make its own
         many = int(self._sum([len(saved)])[0])
@@ -192,13 +193,9 @@ class AsyncDigestTrainer(DigestTrainer):
     @torch.no_grad()
     def _exact_loss(self, batch: TrainerBatch, count: int) -> float:
         """Mean loss over all training vertices, of an exact forward pass without dropout."""
-        graph = batch.graph
-        trained, graph.source = graph.source, self.exact
         self.cooperative.eval()
-        try:
-            scores = self.cooperative(batch.x, graph)
-        finally:
-            graph.source = trained
+        with other_source(batch.graph, self.exact):
+            scores = self.cooperative(batch.x, batch.graph)
         mine = self.objective.loss_sum(scores.index_select(0, batch.targets), batch.y)
         return self._sum([float(mine)])[0] / count
 

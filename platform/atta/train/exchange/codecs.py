@@ -126,7 +126,7 @@ class DeltaPacking(Packing):
         if values.shape != held.shape:
             raise ConfigError(f"delta-int8: rows are {tuple(values.shape)}, not {tuple(held.shape)}")
         encoded = codecs.encode(self._CODEC, (values - held).numpy())
-        self._sent[peer] = held + self._decoded(encoded, values.shape), version
+        self._sent[peer] = held + self._decode(encoded, values.shape), version
         header = np.array([base], dtype="<i8").view(np.uint8)
         return torch.from_numpy(np.concatenate([header, encoded.reshape(-1)])).to(rows.device)
 
@@ -141,7 +141,7 @@ class DeltaPacking(Packing):
         base = int(data[: self._HEADER].copy().view("<i8")[0])
         if base != at:
             raise StaleRowError(f"delta-int8: a difference to version {base}; the reader holds version {at}")
-        held = held + self._decoded(data[self._HEADER :].reshape(len(held), -1), held.shape)
+        held = held + self._decode(data[self._HEADER :].reshape(len(held), -1), held.shape)
         self._read[peer] = held, version
         return held.to(like)
 
@@ -151,7 +151,7 @@ class DeltaPacking(Packing):
     def load_state(self, state: dict[str, Any]) -> None:
         self._sent, self._read = state["sent"], state["read"]
 
-    def _decoded(self, encoded: np.ndarray, shape: torch.Size) -> torch.Tensor:
+    def _decode(self, encoded: np.ndarray, shape: torch.Size) -> torch.Tensor:
         difference = np.empty(shape, dtype=np.float32)
         codecs.decode(self._CODEC, np.ascontiguousarray(encoded), difference)
         return torch.from_numpy(difference)

@@ -93,7 +93,7 @@ class DaemonTable:
             ]
             for layer, width in widths.items()
         }
-        self._slots = self._created(specs)
+        self._slots = self._create_tables(specs)
         self._pulling = ThreadPoolExecutor(_PULLERS, thread_name_prefix="atta-stale-rows")
         self._ending = threading.Event()
         self._lost: AttaError | None = None
@@ -138,10 +138,10 @@ class DaemonTable:
         self._check_alive()
         slots = self._slots[layer]
         if len(slots) == 1:
-            return self._pulling.submit(self._pulled, layer, slots[0], rows, None)
+            return self._pulling.submit(self._pull, layer, slots[0], rows, None)
         if rule.newest not in self._slot_of:
             raise StaleRowError(f"layer {layer}: the rows of epoch {rule.newest} are not on the daemons")
-        return self._pulling.submit(self._pulled, layer, slots[self._slot_of[rule.newest]], rows, rule.newest)
+        return self._pulling.submit(self._pull, layer, slots[self._slot_of[rule.newest]], rows, rule.newest)
 
     def flush(self) -> None:
         """Wait until all that was published has arrived; raises the errors of pushes."""
@@ -170,7 +170,7 @@ class DaemonTable:
         if delete:
             self._delete(table.spec.name for slots in self._slots.values() for table in slots)
 
-    def _created(self, specs: Mapping[int, list[MutableSpec]]) -> dict[int, list[RemoteTable]]:
+    def _create_tables(self, specs: Mapping[int, list[MutableSpec]]) -> dict[int, list[RemoteTable]]:
         try:
             return {layer: [self._tables.create(spec) for spec in slots] for layer, slots in specs.items()}
         except QuotaExceededError as error:
@@ -187,7 +187,7 @@ class DaemonTable:
             with contextlib.suppress(AttaError):
                 self._tables.delete(name)
 
-    def _pulled(self, layer: int, table: RemoteTable, rows: torch.Tensor, version: int | None) -> Fetched:
+    def _pull(self, layer: int, table: RemoteTable, rows: torch.Tensor, version: int | None) -> Fetched:
         try:
             found = table.pull(rows.cpu().numpy(), codec=self._codec, version=version, versions=version is None)
         except StaleRowError as error:

@@ -19,7 +19,7 @@ from atta.train.exchange.daemons import LEASE_S, DaemonTable
 from atta.train.exchange.policies import DigestPolicy, SatPolicy
 from atta.train.exchange.predictions import PredictedRows, Share
 from atta.train.exchange.tables import TableRows
-from atta.train.exchange.trainer import ExchangeTrainer
+from atta.train.exchange.trainer import ExchangeTrainer, other_source
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import DigestSettings
 from atta.train.steps.timing import Stopwatch
@@ -143,15 +143,14 @@ class DigestTrainer(ExchangeTrainer):
     @torch.no_grad()
     def _exact_rows(self, batch: TrainerBatch) -> dict[int, torch.Tensor]:
         """Own rows of each layer that travels, of one exact forward pass."""
-        graph, training = batch.graph, self.cooperative.training
-        recorded = RecordedRows(self.exact, None if self.options.send_features else batch.x)
-        trained, graph.source = graph.source, recorded
+        recorded, training = (
+            RecordedRows(self.exact, None if self.options.send_features else batch.x),
+            self.cooperative.training,
+        )
         self.cooperative.eval()
-        try:
-            self.cooperative(batch.x, graph)
-        finally:
-            graph.source = trained
-            self.cooperative.train(training)
+        with other_source(batch.graph, recorded):
+            self.cooperative(batch.x, batch.graph)
+        self.cooperative.train(training)
         return recorded.rows
 
     def _shared_table(self, rows: dict[int, torch.Tensor]) -> DaemonTable:

@@ -149,12 +149,12 @@ class StaleRows(Source):
         rule, keeps = self.policy.reads(self._epoch, key[1]), self.policy.history(key[1]) is not None
         like, again, due = rows[:0].detach(), key in self._started, list[_Messages]()
         if again and keeps:
-            return Arrival(lambda: self._arrived(key, like, rule, due))
+            return Arrival(lambda: self._await_rows(key, like, rule, due))
         self._started.add(key)
         if key in self._later:
             due.append(self._later.pop(key))
         sending = self._publishers(key, rows)
-        messages = self._packed(key, rows, sending)
+        messages = self._pack(key, rows, sending)
         if not again:
             count = self.figures.broadcasts if sending[self._rank] else self.figures.skipped
             count[key] += 1
@@ -166,13 +166,13 @@ class StaleRows(Source):
         else:
             messages.post()
             due.append(messages)
-        return Arrival(lambda: self._arrived(key, like, rule, due))
+        return Arrival(lambda: self._await_rows(key, like, rule, due))
 
-    def _arrived(self, key: Key, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]) -> torch.Tensor:
+    def _await_rows(self, key: Key, like: torch.Tensor, rule: Rule | None, due: Sequence[_Messages]) -> torch.Tensor:
         """The rows that are used, [n, d]; the ``due`` messages are waited for first, the oldest of them first."""
         count = sum(self._counts[key[1]])
         if self.policy.history(key[1]) is None:
-            pieces = [rows for messages in due for _, rows in self._unpacked(key, messages)]
+            pieces = [rows for messages in due for _, rows in self._unpack(key, messages)]
             self.figures.read(key, Ages(count, 0, 0, 0) if count else Ages())
             return torch.cat(pieces) if pieces else like
         for messages in due:
@@ -208,7 +208,7 @@ class StaleRows(Source):
         self._versions[key] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
         return sending
 
-    def _packed(self, key: Key, rows: torch.Tensor, sending: Sequence[bool]) -> _Messages:
+    def _pack(self, key: Key, rows: torch.Tensor, sending: Sequence[bool]) -> _Messages:
         """The messages of a layer, which ``post`` sends and receives."""
         like, out = rows[:0].detach(), dict[int, torch.Tensor]()
         for member, part in enumerate(self._outgoing(key[1], rows) if sending[self._rank] else ()):
@@ -233,7 +233,7 @@ class StaleRows(Source):
         parts: Sequence[torch.Tensor] = rows.split(self._counts["forward"])
         return parts
 
-    def _unpacked(self, key: Key, messages: _Messages) -> list[tuple[int, torch.Tensor]]:
+    def _unpack(self, key: Key, messages: _Messages) -> list[tuple[int, torch.Tensor]]:
         messages.wait()
         return [
             (owner, self._packing.unpack((*key, owner), message, messages.like, messages.version))
@@ -245,7 +245,7 @@ class StaleRows(Source):
             raise ConfigError(
                 f"layer {key[0]}: stale rows have one dimension, not those of {[*messages.like.shape[1:]]}"
             )
-        for owner, rows in self._unpacked(key, messages):
+        for owner, rows in self._unpack(key, messages):
             check_finite(rows, owner, messages.version, key)
             self._room(key).put(owner, rows, messages.version)
 

@@ -22,7 +22,7 @@ from atta.train.exchange.codecs import Packing
 from atta.train.exchange.figures import RowFigures
 from atta.train.exchange.history import History, row_codec
 from atta.train.exchange.policies import SatPolicy
-from atta.train.exchange.predictors import PublishedGraph, predicted, predictor
+from atta.train.exchange.predictors import PublishedGraph, predict_changes, predictor
 from atta.train.exchange.tables import TableRows
 
 Share = tuple[int, str]
@@ -71,7 +71,7 @@ class Guard:
     best: float = math.inf
     waited: int = 0
 
-    def measured(self, errors: Errors) -> None:
+    def note_errors(self, errors: Errors) -> None:
         """Note the errors of the predictions for this epoch, summed over all trainers."""
         self.uses = errors.stale > 0 and errors.ratio <= self.most_ratio  # false if one of them is not a number
         if errors.ratio < self.best:
@@ -125,16 +125,16 @@ class LayerPredictions:
         self._past.append(torch.cat([own, others]), version)
         self._stale, self._changes = own, None
 
-    def chosen(self, stale: torch.Tensor, ahead: float) -> torch.Tensor:
+    def rows_to_read(self, stale: torch.Tensor, ahead: float) -> torch.Tensor:
         """What is read in place of ``stale`` [n, d], which are ``ahead`` periods old."""
         if not self.guard.uses:
             return stale
-        return stale + ahead * self._predicted()[self._graph.own :].to(stale.dtype)
+        return stale + ahead * self._predict()[self._graph.own :].to(stale.dtype)
 
     def errors(self, fresh: torch.Tensor, ahead: float) -> Errors:
         """Of predictions of own rows: ``fresh`` [p, d] are those of this epoch, ``ahead`` periods after the last ones."""
         assert self._stale is not None, "nothing was pulled"
-        changes = self._predicted()[: self._graph.own].to(self._stale.dtype)
+        changes = self._predict()[: self._graph.own].to(self._stale.dtype)
         return Errors.of(self._stale + ahead * changes, self._stale, fresh)
 
     def study(self, fresh: torch.Tensor, *, ahead: float, seed: int, beside: Executor) -> None:
@@ -180,9 +180,9 @@ class LayerPredictions:
             self._study = Future()
             self._study.set_result(None)
 
-    def _predicted(self) -> torch.Tensor:
+    def _predict(self) -> torch.Tensor:
         if self._changes is None:
-            self._changes = predicted(self._predictor, self._window(), self._graph)
+            self._changes = predict_changes(self._predictor, self._window(), self._graph)
         return self._changes
 
     def _window(self) -> torch.Tensor:
@@ -253,7 +253,7 @@ class PredictedRows(TableRows):
                 predictions.take(of_layer)
             else:
                 errors = self.figures.errors[layer, "forward"] = Errors(*of_layer[0].tolist())
-                predictions.guard.measured(errors)
+                predictions.guard.note_errors(errors)
         ahead, trainers = self.policy.ahead(self._epoch), dist.get_world_size()
         for layer, fresh in sorted(self._fresh.items()):
             seed = ((self._seed * 1_000_003 + self._epoch) * 1_009 + layer) * trainers + self._rank
@@ -290,7 +290,7 @@ class PredictedRows(TableRows):
     def _take(self, layer: int) -> None:
         super()._take(layer)
         version, own = self._pushed[layer]
-        self._of(layer).pulled(own, self._pulled[layer].values, version)
+        self._of(layer).take_pulled(own, self._pulled[layer].values, version)
 
     def _read(self, layer: int, *, first: bool) -> torch.Tensor:
-        return self._of(layer).chosen(super()._read(layer, first=first), self.policy.ahead(self._epoch))
+        return self._of(layer).rows_to_read(super()._read(layer, first=first), self.policy.ahead(self._epoch))

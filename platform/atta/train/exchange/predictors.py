@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -83,42 +83,6 @@ class PublishedGraph:
         return PublishedGraph(0, len(subset), edges, self.weights[kept]), subset, places
 
 
-class RowPredictor(Protocol):
-    """One layer's predictor, the same on all trainers."""
-
-    def __call__(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-        """[n, d]: how the ``graph``'s rows change until the next synchronisation.
-
-        window: [k, n, d], their last synchronisations, the oldest first.
-        """
-
-    def study(
-        self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
-    ) -> None:
-        """Learn from own rows, without a word to others. Predictions stay as they are until ``take``.
-
-        Another thread may call it while this one predicts. No gradient leaves the predictor.
-
-        Args:
-            window, graph: as for a call.
-            fresh: [own, d], own rows as they are now.
-            ahead: how long ago they were synchronised, in periods.
-            seed: of the mini-batches.
-        """
-
-    def shares(self) -> list[torch.Tensor]:
-        """What was learnt since the last ``take``, to be added up over all trainers."""
-
-    def take(self, sums: list[torch.Tensor]) -> None:
-        """Predict with what all trainers have learnt: the sums of their ``shares``."""
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint saves. Not during ``study``."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Become what ``state`` saved."""
-
-
 class _Net(nn.Module):
     """LSTM over a row's changes, then two GCN layers.
 
@@ -162,14 +126,26 @@ class LstmPredictor(nn.Module):
         self._studied = False
 
     def forward(self, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
-        """See ``RowPredictor.__call__``."""
+        """[n, d]: how the ``graph``'s rows change until the next synchronisation.
+
+        window: [k, n, d], their last synchronisations, the oldest first.
+        """
         change: torch.Tensor = self.net(window, graph)
         return change
 
     def study(
         self, window: torch.Tensor, graph: PublishedGraph, fresh: torch.Tensor, *, ahead: float, seed: int
     ) -> None:
-        """Steps on the mean squared error of random own rows."""
+        """Learn by itself: steps on the mean squared error of random own rows. Predictions stay as they are until ``take``.
+
+        Another thread may call it while this one predicts. No gradient leaves the predictor.
+
+        Args:
+            window, graph: as for a call.
+            fresh: [own, d], own rows as they are now.
+            ahead: how long ago they were synchronised, in periods.
+            seed: of the mini-batches.
+        """
         self._studied = graph.own > 0
         window, fresh = window.detach(), fresh.detach()
         draws = torch.Generator().manual_seed(seed)
@@ -257,7 +233,7 @@ class LinearPredictor(nn.Module):
         square, product = sums
         if float(square.diagonal().sum()) > 0:
             damping = self._damping * square.diagonal().mean()
-            self.weights.copy_(solved(square + damping * torch.eye(len(square)).to(square), product))
+            self.weights.copy_(solve(square + damping * torch.eye(len(square)).to(square), product))
 
     def state(self) -> dict[str, Any]:
         return {"weights": self.state_dict()}
@@ -266,7 +242,7 @@ class LinearPredictor(nn.Module):
         self.load_state_dict(state["weights"])
 
 
-def solved(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+def solve(square: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
     """[k]: x with ``square @ x = product``, for a positive definite ``square`` [k, k], by elimination.
 
     The last bits of LAPACK's solution depend on where its buffers lie, so a run that is resumed would differ.
@@ -296,6 +272,6 @@ def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredic
 
 
 @torch.no_grad()
-def predicted(by: RowPredictor, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
+def predict_changes(by: LstmPredictor | LinearPredictor, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
     """[rows, d], changes: constants for the GNN, so its loss does not reach the predictor."""
     return by(window, graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import atta
 from atta.errors import ConfigError
 from atta.train.cooperative.dropout import RowDropout
+from atta.train.cooperative.exchange import CooperativeGraph
 from atta.train.cooperative.halo import HaloRows, ReadRows, all_rows, exact_batch, halo_rows, meet, rows_of_trainers
 from atta.train.cooperative.shares import TrainerShare
 from atta.train.cooperative.source import Source, UnchangedRows, source_inside
@@ -111,12 +113,8 @@ class ExchangeTrainer(ServerTrainer):
 
     def tallies(self) -> dict[str, list[float]]:
         """Predicted by an exact forward pass."""
-        graph = self._kept(Stopwatch(self.device)).batch.graph
-        trained, graph.source = graph.source, self.exact
-        try:
+        with other_source(self._kept(Stopwatch(self.device)).batch.graph, self.exact):
             return super().tallies()
-        finally:
-            graph.source = trained
 
     def update(self, batch: TrainerBatch, count: int) -> torch.Tensor:
         """One step. The sum of gradients is also the moment at which all trainers have published their rows."""
@@ -168,11 +166,11 @@ class ExchangeTrainer(ServerTrainer):
         reads = self.reads_of(found, trainers=trainers)
         watch.add("fetch", start, watch.now())
         start = watch.now()
-        step = self._made(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
+        step = self._make_step(TrainerShare(found.view, share.splits), found, reads, trainers=trainers)
         watch.add("copy", start, watch.now())
         return step
 
-    def _made(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
+    def _make_step(self, share: TrainerShare, found: HaloRows, reads: ReadRows, *, trainers: bool) -> StepInput:
         """Put a share on the device, with its two sources."""
         view, place = share.view, self.groups.place
         batch = exact_batch(found._replace(view=view), self.groups, self.device)
@@ -194,3 +192,13 @@ class ExchangeTrainer(ServerTrainer):
         else:
             graph.source = source_of(view, UnchangedRows(inside, x), stale)
         return StepInput(share, batch)
+
+
+@contextlib.contextmanager
+def other_source(graph: CooperativeGraph, source: Source) -> Iterator[None]:
+    """Read remote rows from another ``source`` within the block."""
+    trained, graph.source = graph.source, source
+    try:
+        yield
+    finally:
+        graph.source = trained

@@ -21,7 +21,7 @@ from atta.train.launching.failure import Attempts
 from atta.train.launching.handing import blaming_daemons, connect_handed, handed
 from atta.train.launching.nodes import Nodes
 from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
-from atta.train.meeting.run import tables_of, weights_of
+from atta.train.meeting.notes import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport

@@ -26,7 +26,7 @@ from atta.observe.machine.memory import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
 from atta.train.launching.trainers import MEETING
-from atta.train.meeting.run import announce_run
+from atta.train.meeting.notes import announce_run
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport
 from atta.train.strategies import STRATEGIES

@@ -1,27 +1,28 @@
-"""Notes: named bytes in a store of torch. A note never changes, so a process that is started anew finds what its former
-life has left, and others may read it late.
+"""What outlives a trainer's process: the name of its run, and notes, named bytes in a store of torch.
+
+A note never changes, so a process that is started anew finds what its former life has left, and others may read it late.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atta.errors import AttaError
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = ["PATIENCE_S", "Notes"]
-
 PATIENCE_S = 1800.0
 """How long a note is waited for: as long as torch's process groups wait."""
 _PIECE = 4 << 20
 """Bytes per entry; torch's store refuses entries above 8 MiB."""
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.001, 0.1
+_RUN, _ATTEMPT = "ATTA_RUN", "ATTA_ATTEMPT"
 
 
 class Notes:
@@ -81,3 +82,28 @@ class Notes:
         below = dist.PrefixStore(self._prefix + name, self._store)  # type: ignore[attr-defined]
         below.set_timeout(timedelta(seconds=within_s))
         return below
+
+
+def announce_run(task: Mapping[str, Any]) -> None:
+    """Note in this process which run and attempt the task of a trainer belongs to."""
+    os.environ[_RUN], os.environ[_ATTEMPT] = task.get("run", ""), str(task.get("attempt", 0))
+
+
+def run_here() -> str:
+    """The name of the run, the same in all attempts of ``--max-restarts``; empty: no launcher has given one."""
+    return os.environ.get(_RUN, "")
+
+
+def attempt_here() -> int:
+    """The number of the attempt, from 0."""
+    return int(os.environ.get(_ATTEMPT, "0"))
+
+
+def tables_of(run: str) -> str:
+    """How the names of tables begin that the run uses in all attempts."""
+    return f"train-{run}-"
+
+
+def weights_of(run: str, attempt: int) -> str:
+    """The job of the parameter service that one attempt uses: what an attempt before still sends goes to another."""
+    return f"weights-{run}-{attempt}"

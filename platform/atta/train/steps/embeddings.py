@@ -16,7 +16,7 @@ from atta.client.tables.rows import ascending_ids, rows_of_all
 from atta.errors import ConfigError, DataError
 from atta.kvstore.initial import Normal
 from atta.train.checkpoint import NO_EMBEDDINGS, RankShare, SavedEmbeddings
-from atta.train.meeting.run import run_here, tables_of
+from atta.train.meeting.notes import run_here, tables_of
 
 __all__ = ["TypeEmbeddings"]
 

@@ -18,7 +18,7 @@ from atta.train.tasks.links.classes import EDGE_CLASSES as EDGE_CLASSES_TASK
 from atta.train.tasks.links.record import LINKS
 from atta.train.tasks.regression import with_loss
 from atta.train.tasks.target import check_link_types, check_times, check_types, edge_type_of, target_of
-from atta.train.tasks.unlabelled.record import unlabelled
+from atta.train.tasks.unlabelled import unlabelled
 
 __all__ = ["AUTO", "TaskOnGraph", "task_named", "task_on"]
 

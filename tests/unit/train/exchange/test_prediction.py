@@ -17,7 +17,7 @@ from torch_geometric.nn import GCNConv
 
 from atta.errors import ConfigError
 from atta.train.exchange.predictions import Errors, Guard
-from atta.train.exchange.predictors import LinearPredictor, LstmPredictor, PublishedGraph, predicted, predictor
+from atta.train.exchange.predictors import LinearPredictor, LstmPredictor, PublishedGraph, predict_changes, predictor
 from atta.train.settings.servers import PREDICTORS
 
 OWN, ROWS, WIDTH, COUNT = 30, 50, 6, 5
@@ -81,7 +81,7 @@ def test_a_smaller_graph_around_some_rows_predicts_the_same() -> None:
 def test_no_row_changes_before_the_first_step(kind: str) -> None:
     window = drifting(2)[:-1].relu()
     new, same = (predictor(kind, WIDTH, COUNT, seed=4) for _ in range(2))
-    found = window[-1] + 0.3 * predicted(new, window, some_graph())
+    found = window[-1] + 0.3 * predict_changes(new, window, some_graph())
     assert torch.equal(found.view(torch.int32), window[-1].view(torch.int32))
     assert all(torch.equal(a, b) for a, b in zip(new.state_dict().values(), same.state_dict().values(), strict=True))
 
@@ -97,7 +97,7 @@ def test_neither_loss_reaches_the_weights_of_the_other(kind: str) -> None:
     assert all(torch.equal(p, b) for p, b in zip(gnn.parameters(), before, strict=True))
     learnt = {name: value.clone() for name, value in by.state_dict().items()}
     assert any(value.abs().sum() > 0 for name, value in learnt.items() if name in ("weights", "net.last.lin.weight"))
-    found = predicted(by, rows[:-1], graph)
+    found = predict_changes(by, rows[:-1], graph)
     assert not found.requires_grad
     gnn(found).square().sum().backward()
     assert all(p.grad is not None for p in gnn.parameters())
@@ -155,7 +155,7 @@ def test_predictions_of_halo_rows_are_better_than_stale_ones_at_all_ages(kind: s
     ratios: dict[int, list[float]] = {age: [] for age in range(1, every + 1)}
     for version in range(0, 23 * every, every):
         past = window(version)
-        changes = predicted(by, past, graph)[graph.own :]
+        changes = predict_changes(by, past, graph)[graph.own :]
         assert version or not changes.any()
         for age, found in ratios.items():
             stale, fresh = past[-1, graph.own :], hidden[version + age][rows][graph.own :]
@@ -290,13 +290,13 @@ def test_the_guard_uses_predictions_only_where_they_are_much_better() -> None:
         (Errors(1.0, 1.0), False), (Errors(0.25, 1.0), True), (Errors(0.26, 1.0), False), (Errors(1.1, 1.0), False),
         (Errors(math.nan, 1.0), False), (Errors(0.0, 0.0), False), (Errors(0.2, 1.0), True),
     ]:  # fmt: skip
-        guard.measured(errors)
+        guard.note_errors(errors)
         assert guard.uses == uses
     for _ in range(3):
         assert guard.learns
-        guard.measured(Errors(0.24, 1.0))
+        guard.note_errors(Errors(0.24, 1.0))
     assert not guard.learns
-    guard.measured(Errors(2.0, 1.0))
+    guard.note_errors(Errors(2.0, 1.0))
     assert guard.learns
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from atta.partition.schema import TableSpec
 
-__all__ = ["unlabelled"]
-
 _SENTENCES = {
     "unsupervised": "vertices that walks join are alike (GraphSAGE)",
     "dgi": "vertices beside a corrupted graph (Deep Graph Infomax)",
