@@ -70,8 +70,9 @@ release: setup ## make the wheel, the source archive, the list of packages (SBOM
 wheel: setup ## build the wheel for this machine in dist, with a manylinux tag and checksums
 	@tools/wheel.sh
 
-bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root)
-	@PATH="$(CURDIR)/$(BIN):$$PATH" bench/run.sh
+bench: setup ## measure what bench/results records (takes long; DistDGL as a peer needs root; RECORDS="loader kv": some)
+	@$(BIN)/python -m pytest -q -m peer
+	@$(BIN)/python -m bench.runs $(RECORDS) $(if $(RUNS),--rounds $(RUNS)) $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 peers: setup ## run test files of PyG or DGL over Atta (FOLDER=... of theirs, JSON=... for a record); it fetches nothing
 	@test -n "$(FOLDER)" || { echo "name the folder of a peer's tests: make peers FOLDER=.../test/loader" >&2; exit 2; }

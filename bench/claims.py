@@ -29,9 +29,7 @@ from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.exchange.history import polyline_bytes
-from atta_bench.record import rows_of
-
-__all__ = ["CLAIMS", "Claim", "Shown", "shown"]
+from atta_bench.results import rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,8 +81,8 @@ def cut(work: Path, kind: str, method: str, **options: Any) -> Path:
     """A generated graph in two parts; made once."""
     graph, parts = work / kind, work / f"{kind}-{method}"
     if not graph.exists():
-        shares = {"train": 0.1, "val": 0.05, "test": 0.1}
-        generate(kind, graph, GenerateOptions(nodes=40_000, edges=480_000, features=32, classes=16, seed=1, **shares))
+        sizes: dict[str, Any] = {"nodes": 40_000, "edges": 480_000, "features": 32, "classes": 16}
+        generate(kind, graph, GenerateOptions(**sizes, seed=1, train=0.1, val=0.05, test=0.1))
     if not parts.exists():
         partition_graph(graph, parts, parts=2, method=method, options=options or None)
     return parts
@@ -98,7 +96,7 @@ def remote_rows(data: Path) -> float:
             for rank in range(2)
             for batch in atta.NeighborLoader(cluster, [5, 5], "train", batch_size=32, rank=rank, world_size=2)
         ]
-        return statistics.mean(batch.stats["remote_rows"] for batch in batches)
+        return float(statistics.mean(batch.stats["remote_rows"] for batch in batches))
 
 
 def metis_beside_random(work: Path) -> float:

@@ -30,8 +30,6 @@ from atta.train.models.own import own_layers
 from atta.train.reports.exactness import ExactnessReport, Finding
 from atta_bench.layer_kinds import EDGE_ARGUMENTS, Kind, dgl_kinds, graph_of_rows, pyg_kinds
 
-__all__ = ["PAGE", "Row", "page", "row_of", "rows_of"]
-
 PAGE = Path(__file__).parents[1] / "docs/reference/exact-layers.md"
 DEPTHS = (1, 2, 3)
 SEEDS = (3, 4, 5, 6)

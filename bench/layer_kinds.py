@@ -13,7 +13,7 @@ import torch
 from torch_geometric import nn as pyg
 from torch_geometric.nn import aggr, conv, models, norm
 
-from atta.train.models.forms import NoFormError, SmallGraph
+from atta.train.models.forms import SmallGraph
 
 WIDTH, EDGE_WIDTH, TYPES = 8, 3, 3
 EDGE_ARGUMENTS: tuple[tuple[str, ...], ...] = ((), ("edge_attr",), ("edge_type",), ("edge_type", "edge_attr"))
@@ -230,7 +230,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 def made(kind: type, **given: Any) -> torch.nn.Module:
     """An object of a class with the values above for what its constructor needs; raises what that raises."""
     own = {**_SPECIAL.get(kind.__name__, {}), **given}
-    needed = inspect.signature(kind.__init__).parameters
+    needed = inspect.signature(kind.__init__).parameters  # type: ignore[misc]  # of the class itself
     values = {name: value for name, value in _values().items() if name in needed and needed[name].default is _EMPTY}
     others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in needed.values())
     arguments = {**values, **{name: value for name, value in own.items() if others or name in needed}}
@@ -283,20 +283,26 @@ _MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+def _alone(whole: Callable[[int], Any]) -> list[Any]:
+    return [whole(1)]
+
+
 def pyg_kinds() -> Iterator[Kind]:
     """Every class of ``torch_geometric.nn.conv``, ``.aggr`` and ``.norm``, settings of some, and models."""
-    plain = [(getattr(conv, name), {}) for name in conv.__all__ if name != "MessagePassing"]
+    plain: list[tuple[Any, dict[str, Any]]] = [
+        (getattr(conv, name), {}) for name in conv.__all__ if name != "MessagePassing"
+    ]
     for kind, given in [*plain, *_CONVS]:
         yield _kind("Layers of PyG", _named(kind, given), partial(made, kind, **given))
     for name in aggr.__all__:
         if name != "Aggregation":
             yield _kind("Aggregations of PyG", name, partial(_aggregated, getattr(aggr, name)))
-    norms = [(name, partial(made, getattr(norm, name))) for name in norm.__all__]
+    norms: list[tuple[str, Any]] = [(name, partial(made, getattr(norm, name))) for name in norm.__all__]
     for name, module in [*norms, *_BETWEEN]:
         yield _kind("Norms and the like, after SAGEConv", name, partial(pyg.SAGEConv, WIDTH, WIDTH), module)
     for name, given in _MODELS:
         whole = partial(_whole, getattr(models, name), given)
-        yield Kind("Models of PyG", _named(getattr(models, name), given), whole, lambda made=whole: [made(1)])
+        yield Kind("Models of PyG", _named(getattr(models, name), given), whole, partial(_alone, whole))
 
 
 def dgl_kinds() -> Iterator[Kind]:
@@ -367,6 +373,3 @@ class OneGraph(torch.nn.Module):
         """[n, ...]."""
         batch = {"batch": torch.zeros(len(x), dtype=torch.long)} if self.asks else {}
         return self.model(x, edge_index, **batch)
-
-
-__all__ = ["Kind", "NoFormError", "dgl_kinds", "graph_of_rows", "pyg_kinds"]

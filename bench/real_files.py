@@ -30,7 +30,7 @@ from typing import Any
 import scipy.io
 
 from atta.partition import Graph
-from atta_bench.record import command, head, parser_of, rows_of, write
+from atta_bench.results import command, head, parser_of, rows_of, write
 
 ATTA = Path(sys.executable).with_name("atta")
 SOURCE = {"igraph": "0.11.8", "infomap": "2.16.0", "fast_matrix_market": "1.7.6", "networkx": "3.6.1"}

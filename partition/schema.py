@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -69,6 +69,10 @@ class TableSpec:
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return np.dtype(self.dtype).itemsize * prod(self.row_shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict with the shape as a list."""
+        return {"dtype": self.dtype, "row_shape": list(self.row_shape)}
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ class Schema:
             "node_types": {
                 t: {
                     "count": self.node_counts[t],
-                    "tables": {name: asdict(spec) for name, spec in self.node_tables[t].items()},
+                    "tables": {name: spec.to_json() for name, spec in self.node_tables[t].items()},
                     "splits": dict(self.splits[t]),
                 }
                 for t in self.node_types
@@ -230,7 +234,7 @@ class Schema:
             "edge_types": {
                 e: {
                     "count": self.edge_counts[e],
-                    "tables": {name: asdict(spec) for name, spec in self.edge_tables[e].items()},
+                    "tables": {name: spec.to_json() for name, spec in self.edge_tables[e].items()},
                 }
                 for e in self.edge_types
             },

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atta import _native
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.partition.schema import TableSpec
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
@@ -22,9 +24,12 @@ if TYPE_CHECKING:
     from atta.partition.dataset import CSC, Dataset, JoinedPart, Part, VertexTimes
     from atta.partition.schema import Schema
 
-__all__ = ["Answer", "PartEdges", "Shard", "only", "places", "without_edges"]
+__all__ = ["TIMELY", "Answer", "PartEdges", "Shard", "only", "places", "spec_of_drawn", "without_edges"]
 
 DEGREE_SAMPLE = 2048
+TIMELY = "(timely)"
+"""What may be asked for like an edge table: of each drawn edge, how many edges of its target are not hidden at the time of the
+row. No table of a user has this name."""
 _LAST_BITS = (1 << 16) - 1
 """By these bits of an id edges are chosen that may be seed edges."""
 
@@ -175,7 +180,10 @@ class Shard:
         assert found is not None
         if not tables:
             return Answer(counts, neighbors, found)
-        rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables}
+        rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
+        if TIMELY in tables:
+            rows_of[TIMELY] = np.repeat(self._timely(edge_type, rows, method, times), counts)
+            rows_of = {name: rows_of[name] for name in tables}
         return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
@@ -200,6 +208,13 @@ class Shard:
                 if self.on_prepared is not None and not by:
                     self.on_prepared(edge_type, method, self._tables[key])
             return self._tables[key]
+
+    def _timely(self, edge_type: str, rows: np.ndarray, method: Method, times: np.ndarray | None) -> np.ndarray:
+        """int64 [rows]: how many edges the method draws among."""
+        prepared = self._method(edge_type, self.csc(edge_type), method, "")
+        if not method.temporal or times is None or not isinstance(prepared, _native.Method):
+            return self.degrees(edge_type, rows)
+        return prepared.timely(self.csc(edge_type).indptr, np.ascontiguousarray(rows), np.ascontiguousarray(times))
 
     def _edge_table(self, edge_type: str, name: str) -> np.ndarray:
         return self._edges[edge_type].part.edge_table(edge_type, name)
@@ -305,6 +320,16 @@ class Shard:
         if edges is None:
             raise UnknownNameError.of("edge type", edge_type, self._edges)
         return edges
+
+
+def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
+    """Of an edge table, or of ``TIMELY``; raises UnknownNameError."""
+    if name == TIMELY:
+        return TableSpec("<i8", ())
+    tables = schema.edge_tables[edge_type]
+    if name not in tables:
+        raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, tables)
+    return tables[name]
 
 
 def without_edges(

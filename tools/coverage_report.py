@@ -14,17 +14,14 @@ _PEER = "the tests marked `peer` run it"
 _SLOW = "the tests marked `slow` run it"
 _GPU = "half of it is for a GPU; tests/unit/train/test_transfer.py runs it where there is one"
 REASONS = {
+    "bench/lab/distdgl.py": _PEER,
+    "bench/lab/distdgl_worker.py": _PEER,
     "bench/lab/flow.py": _SLOW,
     "bench/loader/benchmark.py": _SLOW,
     "bench/loader/consumer.py": _SLOW,
-    "bench/peers/distdgl/__main__.py": "a program for trying out DistDGL by hand",
-    "bench/peers/distdgl/launch.py": _PEER,
-    "bench/peers/distdgl/train_worker.py": _PEER,
-    "bench/peers/distdgl/worker.py": _PEER,
-    "bench/scheduler.py": _SLOW,
-    "bench/strategies.py": _SLOW,
-    "bench/train/learner.py": _SLOW,
+    "bench/loader/scheduler.py": _SLOW,
     "bench/train/run.py": _SLOW,
+    "bench/train/strategies.py": _SLOW,
     "bench/train/worker.py": _SLOW,
     "platform/atta/observe/version.py": "two of its six lines are for a source tree that was never installed",
     "platform/atta/train/steps/timing.py": _GPU,

@@ -218,12 +218,14 @@ def timelines() -> list[Timeline]:
     }
     found = []
     for name, policy in decided.items():
-        published, versions = [], []
+        published: list[int] = []
+        versions = []
         for epoch in range(1, EPOCHS + 1):
             if policy.publishes(epoch, "forward", 0, published[-1] if published else NEVER):
                 published.append(epoch)
             rule = policy.reads(epoch, "forward")
-            versions.append(max(version for version in (0, *published) if version <= rule.newest))
+            assert rule is not None
+            versions.append(max(version for version in [0, *published] if version <= rule.newest))
         found.append(Timeline(name, tuple(published), tuple(versions)))
     return found
 

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 import atta
-from atta.cli.cluster.picture import picture
+from atta.cli.cluster.top import picture
 from atta.client.watch import Watch
 from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph

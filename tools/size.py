@@ -3,7 +3,7 @@
     python tools/size.py [--root FOLDER]
 
 Only files that git tracks count. A line of code holds a token other than a comment or a docstring. A function's lines are
-all those from its ``def`` to its end.
+all those from its ``def`` to its end. The laboratory in ``bench`` counts apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import statistics
 import subprocess
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Size:
         files, folders: tracked files, and folders that hold some.
         median_function, long_function: the median and the 90th percentile of functions' lines.
         largest_lines: all lines of the largest Python file, ``largest_file``.
+        bench_lines: lines of code of the laboratory, which the other figures leave out.
     """
 
     code_lines: int
@@ -53,6 +54,7 @@ class Size:
     long_function: int
     largest_lines: int
     largest_file: str
+    bench_lines: int
 
 
 def main() -> None:
@@ -70,13 +72,14 @@ def main() -> None:
         ("lines of a function, median", f"{found.median_function}"),
         ("lines of a function, 90th percentile", f"{found.long_function}"),
         ("largest file, all its lines", f"{found.largest_lines} (`{found.largest_file}`)"),
+        ("lines of Python code in bench", f"{found.bench_lines:,}"),
     ):
         print(f"| {name} | {value} |")
 
 
 def size_of(root: Path) -> Size:
     """The figures of a checkout."""
-    paths = [root / name for name in _tracked(root) if not _is_generated(name)]
+    paths = [root / name for name in _tracked(root, FOLDERS) if not _is_generated(name)]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     sources = {path: text for path, text in texts.items() if path.suffix == ".py"}
     code = docstrings = 0
@@ -97,11 +100,17 @@ def size_of(root: Path) -> Size:
         math.ceil(statistics.quantiles(lengths, n=10, method="inclusive")[-1]),
         sources[largest].count("\n"),
         largest.relative_to(root).as_posix(),
+        sum(_spoken((root / name).read_text(encoding="utf-8")) for name in _tracked(root, ("bench/*.py",))),
     )
 
 
-def _tracked(root: Path) -> list[str]:
-    listed = subprocess.run(["git", "ls-files", "-z", *FOLDERS], cwd=root, capture_output=True, text=True, check=True)
+def _spoken(text: str) -> int:
+    """Number of lines of code."""
+    return len(_code_lines(text) - set(_docstring_lines(ast.parse(text))))
+
+
+def _tracked(root: Path, under: Sequence[str]) -> list[str]:
+    listed = subprocess.run(["git", "ls-files", "-z", *under], cwd=root, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
 
 

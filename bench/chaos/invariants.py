@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ConsumerChecker", "ProcessSample", "TrainerChecker", "leaks", "life", "longest_gap", "next_after"]
-
 Line = Mapping[str, Any]
 Place = tuple[int, int]
 """Epoch, and position of the batch among those of the rank."""

@@ -20,8 +20,6 @@ from atta_bench.chaos.plan import Fault, FaultKind
 from atta_bench.chaos.worker import WorkerSettings
 from atta_bench.lab.netlab import Host
 
-__all__ = ["ChaosProcess", "daemon_process", "sample_of", "worker_process"]
-
 LEFT_BYTES = 8 << 20
 """Memory that a process may still take while it is starved."""
 MEMORY_FILES = ("/memfd:", "/dev/shm/")

@@ -14,17 +14,12 @@ from typing import Any
 
 from atta.errors import AttaError, ConfigError
 from atta.wire.clusterfile import write_cluster
-from atta_bench.chaos.graph import ChaosGraph
 from atta_bench.chaos.invariants import ConsumerChecker, TrainerChecker, leaks, life, longest_gap, next_after
-from atta_bench.chaos.loaders import LoaderKind
-from atta_bench.chaos.oracle import expected_batches, expected_weights
-from atta_bench.chaos.plan import Fault, FaultKind, plan_faults
+from atta_bench.chaos.plan import ChaosGraph, Fault, FaultKind, LoaderKind, plan_faults
 from atta_bench.chaos.processes import ChaosProcess, daemon_process, sample_of, worker_process
-from atta_bench.chaos.worker import WorkerSettings
+from atta_bench.chaos.worker import WorkerSettings, expected_batches, expected_weights
 from atta_bench.lab.netlab import Host, NetLab, addresses_on, loopback, no_namespaces
-from atta_bench.record import document, now
-
-__all__ = ["ChaosRun", "ChaosSettings", "possible_kinds"]
+from atta_bench.results import document, now
 
 TICK_S, SAMPLE_S, RESTART_S = 0.05, 2.0, 0.3
 HANG_S = 60.0

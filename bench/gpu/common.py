@@ -17,7 +17,7 @@ from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train.models import build_model
 from atta.train.settings import MinibatchSettings
-from atta_bench.record import command, document, head, parser_of, rows_of, write
+from atta_bench.results import command, document, head, parser_of, rows_of, write
 
 FAN_OUTS = (15, 10, 5)
 HIDDEN = 256
@@ -132,7 +132,7 @@ def milliseconds(turn: Callable[[int], object], times: int = 20) -> float:
         torch.cuda.synchronize()
         if number >= 0:
             found.append(begin.elapsed_time(end))
-    return statistics.median(found)
+    return float(statistics.median(found))
 
 
 def kept(cluster: atta.Cluster, size: int, count: int) -> list[Any]:
@@ -153,8 +153,8 @@ class Record:
         """``told``: the parser, and the arguments that it has found. ``about``: the script's docstring."""
         self._name, self._title, self._about = name, title, (about or "").split("\n\n", 2)[2].strip()
         self._command, self._target = command(*told), told[1].out / f"{name}.json"
-        self._tables: dict[str, list[dict[str, Any]]] = {}
-        self.notes: dict[str, str] = {}
+        self._tables: dict[str, Any] = {}
+        self.notes: dict[str, Any] = {}
 
     def add(self, table: str, row: dict[str, Any]) -> None:
         """Add a row to a table, print it, and write the files."""

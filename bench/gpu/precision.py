@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from atta.train.models.compiled import compile_in_place
+from atta.train.models import compile_in_place
 from atta_bench.gpu.common import HIDDEN, Record, Step, dataset_of, gpu_parser, kept, milliseconds, serve, sizes_of
 
 OPTIONS = {"fp32": [], "bf16": ["--precision", "bf16"], "compiled": ["--compile"]}

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import itertools
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import numpy as np
 
 from atta.errors import AttaError
+from atta.samplers import kernels
 from atta.wire import rpc
 from atta_bench.lab.netlab import Host
-
-__all__ = ["flow_bytes_per_s"]
 
 _CHUNK = 4 << 20
 """Bytes of a message, as daemons send them."""
@@ -138,6 +140,45 @@ def main() -> None:
         sys.stdin.read()
     else:
         print({"tcp": _receive_tcp, "grpc": _receive_grpc}[kind](host, int(port), float(seconds[0])))
+
+
+_WORKING_SET = 256 << 20
+
+
+def copy_bytes_per_s(threads: int = 1, rounds: int = 3) -> float:
+    """Bytes per second of copying a large buffer into another one that is used again."""
+    source, target = np.ones(_WORKING_SET, dtype=np.uint8), np.ones(_WORKING_SET, dtype=np.uint8)
+    pieces = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        return _WORKING_SET / _median_seconds(lambda: list(pool.map(lambda p: np.copyto(*p), pieces)), rounds)
+
+
+def gather_bytes_per_s(row_bytes: int, threads: int = 1, rounds: int = 3) -> float:
+    """Bytes per second of gathering random rows of a table that is much larger than the CPU caches."""
+    rows = max(1, _WORKING_SET // row_bytes)
+    table = np.ones((rows, row_bytes), dtype=np.uint8)
+    chosen = np.random.default_rng(0).integers(0, rows, max(1, rows // 4))
+    out = np.ones((len(chosen), row_bytes), dtype=np.uint8)
+    return out.nbytes / _median_seconds(lambda: kernels.gather_rows(table, chosen, out, threads=threads), rounds)
+
+
+def random_reads_per_s(working_set: int, rounds: int = 3) -> float:
+    """Independent random reads of 4 bytes per second and thread, over ``working_set`` bytes of memory."""
+    table = np.ones((max(1, working_set // 4), 1), dtype=np.int32)
+    kernels.advise_huge(table)
+    chosen = np.random.default_rng(0).integers(0, len(table), 4_000_000)
+    out = np.ones((len(chosen), 1), dtype=np.int32)
+    return len(chosen) / _median_seconds(lambda: kernels.gather_rows(table, chosen, out), rounds)
+
+
+def _median_seconds(work: Callable[[], object], rounds: int) -> float:
+    seconds = []
+    work()
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ from typing import IO, Any
 from atta.errors import AttaError, ConfigError
 from atta.observe.machine.addresses import HeldAddresses
 
-__all__ = ["Host", "NetLab", "addresses_on", "bits_per_s", "loopback", "no_namespaces"]
-
 _TOOLS = ("ip", "tc", "nsenter", "setpriv", "unshare")
 _RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[kmg]?bit")
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}

@@ -20,8 +20,6 @@ import psutil
 from atta.errors import AttaError
 from atta_bench.lab.netlab import Host
 
-__all__ = ["Measured", "SystemProcesses", "Usage", "sent", "sent_bytes"]
-
 _POLL_S = 0.5
 _END_S = 20.0
 _SPARE = 1.1

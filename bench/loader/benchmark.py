@@ -7,11 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import click
+
+from atta.cli.output import DURATION, INTS
 from atta.errors import UnknownNameError
 from atta.partition.dataset import Dataset
+from atta_bench.command import (
+    BATCH,
+    COUNT,
+    SEED,
+    THREADS,
+    Run,
+    link_option,
+    measured,
+    netns_option,
+    split_option,
+    vs_option,
+    work_option,
+    workload,
+)
 from atta_bench.lab.netlab import Host
-from atta_bench.lab.platform_run import cache_options, run_atta
 from atta_bench.lab.processes import Measured
 from atta_bench.lab.rounds import (
     ComparisonBench,
@@ -19,15 +36,15 @@ from atta_bench.lab.rounds import (
     System,
     add_distdgl,
     alternate,
+    cache_options,
     delivery,
     hosts_of,
     machine_limits,
+    run_atta,
     settings,
 )
 from atta_bench.loader.consumer import DELIVERIES
 from atta_bench.results import BenchReport
-
-__all__ = ["LoaderBench", "figures", "run"]
 
 
 @dataclass(frozen=True)
@@ -124,3 +141,51 @@ def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: 
     if bench.beside_dgl and frontier == "all":
         systems["atta-new"] = atta_as("new", bench.deliver or delivery(False))
     return systems
+
+
+@click.command()
+@click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
+@vs_option
+@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=6, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=2, show_default=True, help="At least this much is measured per round.")
+@click.option(
+    "--seconds", type=DURATION, default="10s", show_default=True, help="At least this much is measured per round."
+)
+@split_option
+@click.option(
+    "--seeds",
+    type=click.Choice(["local", "global"]),
+    default="local",
+    show_default=True,
+    help="local: a consumer gets the seeds near it; global: any of them.",
+)
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@netns_option
+@link_option
+@click.option(
+    "--frontier", type=click.Choice(["new", "all"]), help="What a hop expands  [default: all beside dgl, else new]."
+)
+@click.option(
+    "--deliver",
+    type=click.Choice(["arrays", "pyg", "dgl"]),
+    help="Form in which consumers take batches  [default: dgl beside dgl, else pyg if installed].",
+)
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    help="Rows that Atta's daemons cache, in percent of the HALO vertices; unless 0, Atta also runs without a cache  "
+    "[default: what fits into 1 GiB].",
+)
+@work_option
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per system and round.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling.")
+@measured("Draw seeds per second.")
+def loader(**options: Any) -> tuple[Run, Any]:
+    """Mini-batches per second, features included, without training.
+
+    Example: atta bench loader --data data/pl-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --json loader.json
+    """
+    return run, LoaderBench(workload=workload(options), **options)

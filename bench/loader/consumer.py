@@ -14,9 +14,7 @@ from typing import Any
 
 import atta
 from atta.errors import UnknownNameError
-from atta_bench.lab.reporter import Epoch, Reporter
-
-__all__ = ["DELIVERIES", "ConsumerConfig", "count", "main", "open_loader"]
+from atta_bench.lab.workload import Epoch, Reporter
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,35 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import click
+
+from atta.cli.output import DURATION, INTS, NAMES
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition.dataset import Dataset
+from atta_bench.command import (
+    COUNT,
+    SEED,
+    THREADS,
+    Run,
+    link_option,
+    measured,
+    netns_option,
+    split_option,
+    vs_option,
+)
+from atta_bench.graphs import GraphSource, cut, graph_folder, graph_sizes, work_folder
 from atta_bench.lab.netlab import Host
 from atta_bench.lab.rounds import PEERS, ComparisonBench, Say, add_distdgl, delivery, hosts_of, machine_limits
-from atta_bench.lab.workfolder import work_folder
 from atta_bench.lab.workload import BenchWorkload
 from atta_bench.loader import benchmark as loader
-from atta_bench.scale.cell import UNCACHED, Batches, Cell, check_seeds, epochs_for, run_cell
-from atta_bench.scale.figures import Figures
-from atta_bench.scale.graphs import GraphSource, graph_folder, partitioned, sizes
-from atta_bench.scale.profile import no_perf
+from atta_bench.scale.cell import UNCACHED, Batches, Cell, Figures, check_seeds, epochs_for, run_cell
+from atta_bench.scale.clocks import no_perf
 from atta_bench.scale.report import ScaleReport, SystemRound
-
-__all__ = ["CACHES", "ScaleBench", "run"]
 
 CACHES: dict[str, tuple[str, ...]] = {"on": (), "off": UNCACHED}
 """By name: options of daemons that keep what is hot of other partitions (by default), or nothing."""
@@ -121,7 +132,7 @@ def run(bench: ScaleBench, say: Say = lambda _: None) -> ScaleReport:
     """
     work = work_folder(bench.work)
     graph = graph_folder(bench.source, work / "scale", say)
-    data = {parts: partitioned(graph, parts, bench.source, work / "scale", say) for parts in bench.parts}
+    data = {parts: cut(graph, parts, bench.source, work / "scale", say) for parts in bench.parts}
     for parts, folder in data.items():
         check_seeds(_seeds(folder, bench.batches.split), parts, bench.batches.batch_sizes, bench.batches.split)
     why = no_perf() if bench.batches.profiled else "not asked for"
@@ -236,7 +247,7 @@ def _config(bench: ScaleBench, graph: Path) -> dict[str, object]:
     options = asdict(bench)
     named = {**options.pop("batches"), **{k: v for k, v in options.items() if k not in ("source", "against")}}
     other = {} if bench.against is None else {"against": _commit(Path(bench.against))}
-    return {**named, "deliver": bench.delivered, **sizes(bench.source, graph), **other}
+    return {**named, "deliver": bench.delivered, **graph_sizes(bench.source, graph), **other}
 
 
 def _commit(checkout: Path) -> str:
@@ -249,3 +260,82 @@ def _commit(checkout: Path) -> str:
 
 def _listed(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
+
+
+@click.command()
+@click.option("--parts", type=INTS, default="1,2,4,8,16", show_default=True, help="Numbers of partitions.")
+@click.option("--graph", metavar="FOLDER", help="Graph folder  [default: a power-law graph is generated].")
+@click.option("--nodes", type=COUNT, default=244_903, show_default=True, help="Vertices of the generated graph.")
+@click.option(
+    "--edges",
+    type=click.IntRange(0),
+    default=12_000_000,
+    show_default=True,
+    help="Edges of the generated graph, about.",
+)
+@click.option(
+    "--features", type=click.IntRange(0), default=100, show_default=True, help="Columns of the generated feature table."
+)
+@click.option("--method", default="metis", show_default=True, help="Partitioning method.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-sizes", type=INTS, default="1024,128", show_default=True, help="Seeds per batch, one by one.")
+@click.option("--caches", type=NAMES, default="on,off", show_default=True, help="With a cache, without one, or both.")
+@click.option(
+    "--seeds",
+    type=click.Choice(["global", "local"]),
+    default="global",
+    show_default=True,
+    help="global: consumers share every epoch's batches, which are the same at all numbers of partitions.",
+)
+@vs_option
+@click.option(
+    "--against", metavar="CHECKOUT", help="Another checkout of Atta with its own .venv, measured in the same rounds."
+)
+@click.option(
+    "--rounds", "--runs", "rounds", type=COUNT, default=3, show_default=True, help="Systems alternate in each."
+)
+@click.option(
+    "--warm-up", "--warmup", "warm_up", type=COUNT, default=100, show_default=True, help="Batches per consumer before."
+)
+@click.option(
+    "--batches", "measured", type=COUNT, default=50, show_default=True, help="Measured per consumer, in whole epochs."
+)
+@click.option(
+    "--profiled",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Batches per consumer sampled by perf; 0: none.",
+)
+@split_option
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@netns_option
+@link_option
+@click.option(
+    "--frontier", type=click.Choice(["new", "all"]), default="all", show_default=True, help="What a hop expands."
+)
+@click.option(
+    "--deliver",
+    type=click.Choice(["arrays", "pyg", "dgl"]),
+    help="Form in which consumers take batches  [default: dgl beside dgl, else arrays].",
+)
+@click.option("--work", metavar="DIR", help="Keep graphs and partitionings here  [default: atta in the user's cache].")
+@click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per stretch of batches.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of graph, partitioning and sampling.")
+@click.option(
+    "--filled/--not-filled",
+    "filled",
+    default=True,
+    show_default=True,
+    help="The first batches begin when the caches are filled, or as soon as the daemons serve.",
+)
+@measured("Draw processor time per seed over the number of partitions.")
+def scale(**options: Any) -> tuple[Run, Any]:
+    """What a seed costs as the number of partitions grows, with and without a cache.
+
+    Example: atta bench scale --parts 1,2,4,8,16 --vs dgl --json scale.json --plot scale.png
+    """
+    source = GraphSource(**{f.name: options[f.name] for f in fields(GraphSource)})
+    batches = Batches(**{f.name: options[f.name] for f in fields(Batches) if f.name != "deliver"})
+    chosen = {f.name: options[f.name] for f in fields(ScaleBench) if f.name in options}
+    return run, ScaleBench(source, batches, **chosen)

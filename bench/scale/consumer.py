@@ -26,8 +26,6 @@ from typing import Any
 
 import atta
 
-__all__ = ["SETTINGS", "main"]
-
 SETTINGS = ("num_neighbors", "split", "frontier", "deliver", "seeds", "seed", "batch_sizes", "threads", "filled")
 """What the benchmark tells every consumer at its start, besides addresses, rank, number of ranks and deadline."""
 

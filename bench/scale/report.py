@@ -12,10 +12,8 @@ from rich.text import Text
 
 from atta.cli.figures import figure
 from atta_bench.results import BenchReport, summary
-from atta_bench.scale.figures import Figures
-from atta_bench.scale.profile import CODE
-
-__all__ = ["ScaleReport", "SystemRound", "flat", "increase", "is_cost", "key_of", "quotients"]
+from atta_bench.scale.cell import Figures
+from atta_bench.scale.clocks import CODE
 
 FIRST_BATCHES = "first batches"
 _PROCESSES = ("daemon_user", "daemon_system", "consumer_user", "consumer_system")

@@ -11,11 +11,28 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import click
+
+from atta.cli.output import DURATION, INTS
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
+from atta_bench.command import (
+    BATCH,
+    COUNT,
+    SEED,
+    THREADS,
+    Run,
+    link_option,
+    measured,
+    netns_option,
+    split_option,
+    vs_option,
+    work_option,
+    workload,
+)
 from atta_bench.lab.netlab import Host
-from atta_bench.lab.platform_run import cache_options, run_atta
 from atta_bench.lab.processes import Measured
 from atta_bench.lab.rounds import (
     ComparisonBench,
@@ -23,17 +40,17 @@ from atta_bench.lab.rounds import (
     System,
     add_distdgl,
     alternate,
+    cache_options,
     delivery,
     hosts_of,
     machine_limits,
     need_training,
+    run_atta,
     settings,
 )
 from atta_bench.lab.workload import Recipe
 from atta_bench.loader import benchmark as loader
 from atta_bench.results import BenchReport
-
-__all__ = ["PHASES", "TrainBench", "figures", "run"]
 
 PHASES = ("wait", "copy", "compute", "sync")
 """Phases of a step, one after the other. The rest of an epoch is ``other``."""
@@ -166,3 +183,36 @@ def _recipe(bench: TrainBench, dataset: Dataset) -> Recipe:
     layers = len(bench.workload.num_neighbors)
     seed = bench.workload.seed
     return Recipe(tables["x"].row_shape[0], schema.num_classes, layers, bench.hidden, lr=bench.lr, seed=seed)
+
+
+@click.command()
+@click.option("--data", required=True, help="Partitioned dataset; one daemon and one trainer per partition.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True, help="One layer per hop.")
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True, help="Seeds per trainer and step.")
+@click.option("--hidden", type=COUNT, default=32, show_default=True, help="Width of the hidden layers.")
+@click.option("--lr", type=float, default=0.003, show_default=True, help="Learning rate of Adam.")
+@vs_option
+@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=1, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=3, show_default=True, help="Measured per round.")
+@split_option
+@click.option(
+    "--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon, trainer and peer process."
+)
+@netns_option
+@link_option
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    help="Rows that Atta's daemons cache, in percent of the HALO vertices  [default: what fits into 1 GiB].",
+)
+@work_option
+@click.option("--timeout", "timeout_s", type=DURATION, default="20m", show_default=True, help="Per system and round.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling and the initial weights.")
+@measured("Draw seconds per epoch.")
+def train(**options: Any) -> tuple[Run, Any]:
+    """Seconds of an epoch that trains GraphSAGE, and where the trainers' time goes.
+
+    Example: atta bench train --data data/pl-2p --num-neighbors 15,10,5 --batch-size 1024 --vs dgl --json train.json
+    """
+    return run, TrainBench(workload=workload(options, seconds=0.0), **options)

@@ -7,24 +7,163 @@ python -m atta_bench.train.worker '{"addresses": ["127.0.0.1:7070", ...], "rank"
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 import atta
 from atta.errors import UnknownNameError
-from atta.train.steps.timing import add_daemon_time
+from atta.observe.machine.memory import keep_freed
+from atta.train.steps.allreduce import SyncClock, timed_all_reduce
+from atta.train.steps.step import timed_step
+from atta.train.steps.timing import Stopwatch, add_daemon_time
 from atta.train.steps.transfer import awaited
-from atta_bench.lab.reporter import Reporter
-from atta_bench.lab.workload import Recipe
+from atta_bench.lab.workload import Epoch, Recipe, Reporter
 from atta_bench.loader.consumer import ConsumerConfig, count, open_loader
-from atta_bench.train.learner import DglSage, Learner, TrainingEpoch, exit_on_failure, join, pyg_sage
 
-__all__ = ["TrainerConfig", "main"]
+_CPU = torch.device("cpu")
+
+
+@dataclass
+class TrainingEpoch(Epoch):
+    """An epoch of training.
+
+    Attributes:
+        wait_s: seconds of waiting for batches.
+        copy_s: seconds of turning batches into inputs of the model.
+        compute_s: seconds of forward, backward and update, without ``sync_s``.
+        sync_s: seconds of exchanging gradients that the backward pass did not hide.
+        loss_sum: sum of the losses of all seeds.
+        right: number of seeds that were classified right.
+        val_accuracy, test_accuracy: accuracies after the epoch, over the vertices of all trainers; None: not evaluated.
+        sent_bytes: bytes that left the host of the trainer during the epoch; None: not counted.
+    """
+
+    wait_s: float = 0.0
+    copy_s: float = 0.0
+    compute_s: float = 0.0
+    sync_s: float = 0.0
+    loss_sum: float = 0.0
+    right: int = 0
+    val_accuracy: float | None = None
+    test_accuracy: float | None = None
+    sent_bytes: int | None = None
+
+
+class DglSage(torch.nn.Module):
+    """GraphSAGE of DGL's layers: from blocks and x, float32 [input vertices, channels], to [seeds, classes]."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from dgl.nn import SAGEConv
+
+        super().__init__()
+        widths = [recipe.channels, *[recipe.hidden] * (recipe.layers - 1), recipe.classes]
+        self.layers = torch.nn.ModuleList(SAGEConv(fan_in, fan_out, "mean") for fan_in, fan_out in pairwise(widths))
+        self.dropout = recipe.dropout
+        # Torch's own initial weights, as in PyG's layers. Those of DGL are larger, and the loss falls later.
+        for module in self.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.reset_parameters()
+
+    def forward(self, blocks: Sequence[Any], x: torch.Tensor) -> torch.Tensor:
+        """Class scores of the seeds."""
+        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            x = layer(block, x)
+            if number + 1 < len(self.layers):
+                x = F.dropout(F.relu(x), self.dropout, self.training)
+        return x
+
+
+def pyg_sage(recipe: Recipe) -> torch.nn.Module:
+    """GraphSAGE as ``atta train`` builds it: each layer computes only the vertices that the next one reads."""
+    from atta.train.config import TrainConfig
+    from atta.train.models import build_model
+
+    hops = (1,) * recipe.layers  # only their number counts here
+    config = TrainConfig(cluster="-", model="sage", num_neighbors=hops, hidden=recipe.hidden, dropout=recipe.dropout)
+    return build_model(config, recipe.channels, recipe.classes)
+
+
+def join(rank: int, world_size: int, rendezvous: str, threads: int) -> None:
+    """Enter the process group (gloo); torch computes with ``threads`` threads."""
+    # Tensors of the same sizes come and go in every step, with every system.
+    keep_freed()
+    torch.set_num_threads(threads)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size, init_method=rendezvous)
+
+
+class Learner:
+    """A model under DDP with Adam.
+
+    Attributes:
+        watch: the clock of the current epoch. The code that brings the batches adds ``wait``, ``copy``, ``sample`` and
+            ``fetch``.
+    """
+
+    def __init__(self, make_model: Any, recipe: Recipe) -> None:
+        """``make_model(recipe)`` builds the model; the seed of the recipe decides its initial weights."""
+        torch.manual_seed(recipe.seed)
+        self._model = DistributedDataParallel(make_model(recipe))
+        self._optimizer = torch.optim.Adam(self._model.parameters(), recipe.lr)
+        self.watch = Stopwatch(_CPU)
+        self._clock = SyncClock(self.watch)
+        self._model.register_comm_hook(self._clock, timed_all_reduce)
+        self._scores = torch.empty(0, 0)
+
+    @contextmanager
+    def epoch(self, rank: int, number: int) -> Iterator[TrainingEpoch]:
+        """Time one epoch. Its phases are filled in at the end of the block."""
+        epoch = TrainingEpoch(rank, number)
+        self.watch = self._clock.stopwatch = Stopwatch(_CPU)
+        with epoch.timed():
+            yield epoch
+        spent = self.watch.totals()
+        epoch.wait_s, epoch.copy_s = spent.get("wait", 0.0), spent.get("copy", 0.0)
+        epoch.compute_s, epoch.sync_s = spent.get("compute", 0.0), spent.get("sync", 0.0)
+        epoch.sampling_s, epoch.fetch_s = spent.get("sample"), spent.get("fetch")
+
+    def learn(self, epoch: TrainingEpoch, inputs: Sequence[Any], labels: torch.Tensor) -> None:
+        """One step: ``inputs`` are the model's arguments, ``labels`` int64 [seeds]."""
+        loss = timed_step(partial(self._loss, inputs, labels), self._optimizer, self._clock)
+        epoch.loss_sum += float(loss) * len(labels)
+        epoch.right += int((self._scores.argmax(-1) == labels).sum())
+
+    @torch.no_grad()
+    def right(self, inputs: Sequence[Any], labels: torch.Tensor) -> int:
+        """Number of ``labels`` that the model gets right now."""
+        model: torch.nn.Module = self._model.module
+        model.eval()
+        found = model(*inputs).argmax(-1)
+        model.train()
+        return int((found == labels).sum())
+
+    def _loss(self, inputs: Sequence[Any], labels: torch.Tensor) -> torch.Tensor:
+        scores = self._model(*inputs)
+        self._scores = scores.detach()
+        return F.cross_entropy(scores, labels)
+
+
+@contextmanager
+def exit_on_failure() -> Iterator[None]:
+    """End the process at once if the block fails: the process group's destructor would wait for other trainers."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, SystemExit):  # it means that the benchmark is gone
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ edges of a type there are at each vertex of the whole graph, of which a batch se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -296,6 +296,7 @@ Edges = tuple[Array, Array, Array | None]
 """Sources, targets and weights of some edges, [n] each."""
 _ROWS = 1 << 20
 """Number of vertices whose edges are counted at a time."""
+_MAYBE = ("loops", "weights", "loop_weights", "loop_sums")
 _UNSIGNED = ("|u1", "<u2", "<u4", "<u8")
 
 
@@ -314,30 +315,40 @@ class GraphDegrees:
         out: [sources], out-edges of each vertex.
         loops: [targets], edges of a vertex to itself; None: there are none.
         weights: float32 [targets], sums of the in-edges' weights; None: edges have none.
+        loop_weights: float32 [targets], weight of the last edge of a vertex to itself (the one with the largest id), 0
+            without one; None: there are none, or no weights.
+        loop_sums: float32 [targets], sums of the weights of these edges; None: no vertex has several.
     """
 
     into: Array
     out: Array
     loops: Array | None = None
     weights: Array | None = None
+    loop_weights: Array | None = None
+    loop_sums: Array | None = None
 
     @classmethod
     def counted(cls, edges: Iterable[Edges], schema: Schema, edge_type: str) -> GraphDegrees:
         """Count all edges of a type, which come in pieces."""
         source, target = schema.endpoints(edge_type)
         into, out = (np.zeros(schema.node_counts[t], np.int64) for t in (target, source))
-        loops, weighed = np.zeros_like(into), "weight" in schema.edge_tables[edge_type]
-        weights = np.zeros(len(into) if weighed else 0)
+        weighed = "weight" in schema.edge_tables[edge_type]
+        loops, weights, loop_weights, loop_sums = np.zeros_like(into), *np.zeros((3, len(into) if weighed else 0))
         for src, dst, weight in edges:
             into += np.bincount(dst, minlength=len(into))
             out += np.bincount(src, minlength=len(out))
-            if source == target:
-                loops += np.bincount(dst[src == dst], minlength=len(into))
+            alone = np.flatnonzero(src == dst) if source == target else np.empty(0, np.int64)
+            loops += np.bincount(dst[alone], minlength=len(into))
             if weighed:
                 assert weight is not None
                 weights += np.bincount(dst, weights=weight, minlength=len(into))
-        some_loops, sums = _narrow(loops) if loops.any() else None, weights.astype(np.float32) if weighed else None
-        return cls(_narrow(into), _narrow(out), some_loops, sums)
+                loop_sums += np.bincount(dst[alone], weights=weight[alone], minlength=len(into))
+                loop_weights[dst[alone]] = weight[alone]  # edges come by their ids, so the last one stays
+        some, several = bool(loops.any()), bool((loops > 1).any())
+        kept = (some, loops), (weighed, weights), (some and weighed, loop_weights), (several and weighed, loop_sums)
+        arrays = [array if there else None for there, array in kept]
+        floats = (None if array is None else array.astype(np.float32) for array in arrays[1:])
+        return cls(_narrow(into), _narrow(out), None if arrays[0] is None else _narrow(loops), *floats)
 
     @classmethod
     def read(cls, folder: str, names: Iterable[str], map_file: Callable[[str], Array]) -> GraphDegrees | None:
@@ -347,13 +358,45 @@ class GraphDegrees:
 
     def files(self, folder: str) -> dict[str, Array]:
         """The arrays that there are, by the name of their file."""
-        held = {"into": self.into, "out": self.out, "loops": self.loops, "weights": self.weights}
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
         return {f"{folder}/{name}.npy": array for name, array in held.items() if array is not None}
 
     def ordered(self, sources: Array, targets: Array) -> GraphDegrees:
         """The same in another order: the vertex at place i is the one that has been at ``sources[i]`` (``targets[i]``)."""
-        loops, weights = (None if held is None else held[targets] for held in (self.loops, self.weights))
-        return GraphDegrees(self.into[targets], self.out[sources], loops, weights)
+        found = {name: None if (held := getattr(self, name)) is None else held[targets] for name in _MAYBE}
+        return GraphDegrees(self.into[targets], self.out[sources], **found)
+
+    @cached_property
+    def into_roots(self) -> Array:
+        """float32 [targets]: 1 / root of the in-degree, 0 without in-edges."""
+        return _inverse_roots(self.into.astype(np.float32))
+
+    @cached_property
+    def out_roots(self) -> Array:
+        """float32 [sources]: 1 / root of the out-degree, 0 without out-edges."""
+        return _inverse_roots(self.out.astype(np.float32))
+
+    @cached_property
+    def gcn_roots(self) -> Array:
+        """float32 [targets]: 1 / root of the in-degree with one edge to itself in place of those that it has."""
+        return _inverse_roots(self.into.astype(np.float32) + 1 - (0 if self.loops is None else self.loops))
+
+    @cached_property
+    def summed_gcn_roots(self) -> Array:
+        """float32 [targets]: the same of sums of weights. The edge to itself is the last that it has, else one of weight 1.
+
+        Raises:
+            ConfigError: sums of weights are not kept.
+        """
+        if self.weights is None or (self.loops is not None and self.loop_weights is None):
+            raise ConfigError(
+                "norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'"
+            )
+        if self.loops is None or self.loop_weights is None:
+            return _inverse_roots(self.weights + 1)
+        others = self.weights - (self.loop_weights if self.loop_sums is None else self.loop_sums)
+        one = np.where(self.loops > 0, self.weights, self.weights + 1)
+        return _inverse_roots(np.where(self.loops > 1, others + self.loop_weights, one))
 
     @staticmethod
     def layout(
@@ -361,10 +404,11 @@ class GraphDegrees:
     ) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         """Yield the files of a type with dtype and shape. ``dtypes``: of the files that there are."""
         folder, (source, target) = degree_folder(edge_type), schema.endpoints(edge_type)
-        for name, of in {"into": target, "out": source, "loops": target, "weights": target}.items():
+        for name, of in {"into": target, "out": source, **dict.fromkeys(_MAYBE, target)}.items():
             dtype = dtypes.get(path := f"{folder}/{name}.npy")
             if dtype is not None or name in ("into", "out"):
-                wanted = "<f4" if name == "weights" else dtype if dtype in _UNSIGNED else "<u4"
+                counts = dtype if dtype in _UNSIGNED else "<u4"
+                wanted = counts if name in ("into", "out", "loops") else "<f4"
                 yield path, (str(wanted), (schema.node_counts[of],))
 
 
@@ -380,3 +424,9 @@ def edges_of_parts(parts: Iterable[Part], book: PartitionBook, schema: Schema, e
 
 def _narrow(counts: npt.NDArray[np.int64]) -> Array:
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
+
+
+def _inverse_roots(degrees: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # PyG has no number for the root of a negative sum either
+        roots = np.sqrt(degrees, dtype=np.float32)
+    return np.divide(1, roots, out=np.zeros_like(roots), where=roots != 0)

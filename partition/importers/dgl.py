@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import need
-from atta.observe.machine.tether import tethered
+from atta.observe.machine.ending import tethered
 from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.importers.reading.dgl_folder import (
     PartsFolder,

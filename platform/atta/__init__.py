@@ -48,10 +48,9 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster, connect
     from atta.client.loaders.batch import BatchLoader
     from atta.client.loaders.dag import DagLoader
-    from atta.client.loaders.hgt import HGTLoader
     from atta.client.loaders.link import LinkNeighborLoader, NegativeSampling
     from atta.client.loaders.minibatch import MiniBatch
-    from atta.client.loaders.neighbor import NeighborLoader
+    from atta.client.loaders.neighbor import HGTLoader, NeighborLoader
     from atta.client.loaders.prefetch import PrefetchLoader
     from atta.client.loaders.server import ServerLoader, server_subgraph
     from atta.client.local import LocalCluster, local
@@ -117,7 +116,7 @@ _HOMES = {
     "DagLoader": "atta.client.loaders.dag",
     "DistEmbedding": "atta.client.tables.embedding",
     "DistTensor": "atta.client.tables.tensor",
-    "HGTLoader": "atta.client.loaders.hgt",
+    "HGTLoader": "atta.client.loaders.neighbor",
     "LinkNeighborLoader": "atta.client.loaders.link",
     "LocalCluster": "atta.client.local",
     "MiniBatch": "atta.client.loaders.minibatch",

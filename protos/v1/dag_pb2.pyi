@@ -40,7 +40,7 @@ class DagSpec(_message.Message):
     def __init__(self, version: _Optional[int] = ..., operators: _Optional[_Iterable[_Union[Operator, _Mapping]]] = ..., disjoint: _Optional[bool] = ..., edge_tables: _Optional[_Iterable[_Union[EdgeTableRef, _Mapping]]] = ..., edge_weights: _Optional[_Iterable[_Union[EdgeWeights, _Mapping]]] = ...) -> None: ...
 
 class EdgeWeights(_message.Message):
-    __slots__ = ("edge_type", "norm", "unbiased")
+    __slots__ = ("edge_type", "norm", "unbiased", "summed")
     class Norm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[EdgeWeights.Norm]
@@ -54,10 +54,12 @@ class EdgeWeights(_message.Message):
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     NORM_FIELD_NUMBER: _ClassVar[int]
     UNBIASED_FIELD_NUMBER: _ClassVar[int]
+    SUMMED_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     norm: EdgeWeights.Norm
     unbiased: bool
-    def __init__(self, edge_type: _Optional[str] = ..., norm: _Optional[_Union[EdgeWeights.Norm, str]] = ..., unbiased: _Optional[bool] = ...) -> None: ...
+    summed: bool
+    def __init__(self, edge_type: _Optional[str] = ..., norm: _Optional[_Union[EdgeWeights.Norm, str]] = ..., unbiased: _Optional[bool] = ..., summed: _Optional[bool] = ...) -> None: ...
 
 class Operator(_message.Message):
     __slots__ = ("id", "inputs", "seed", "positive", "negative", "neighborhood", "feature", "batch")

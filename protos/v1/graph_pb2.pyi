@@ -2,21 +2,13 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SampleRequest(_message.Message):
-    __slots__ = ("edge_types", "age_ms")
-    EDGE_TYPES_FIELD_NUMBER: _ClassVar[int]
-    AGE_MS_FIELD_NUMBER: _ClassVar[int]
-    edge_types: _containers.RepeatedCompositeFieldContainer[EdgeSample]
-    age_ms: int
-    def __init__(self, edge_types: _Optional[_Iterable[_Union[EdgeSample, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
-
-class EdgeSample(_message.Message):
-    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version", "by")
+    __slots__ = ("edge_type", "fan_out", "replace", "stream_key", "rows", "wide_rows", "method", "trees", "times", "tables", "version", "by", "age_ms")
     EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     FAN_OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +21,7 @@ class EdgeSample(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     edge_type: str
     fan_out: int
     replace: bool
@@ -41,27 +34,24 @@ class EdgeSample(_message.Message):
     tables: _containers.RepeatedScalarFieldContainer[str]
     version: int
     by: str
-    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, edge_type: _Optional[str] = ..., fan_out: _Optional[int] = ..., replace: _Optional[bool] = ..., stream_key: _Optional[int] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., method: _Optional[int] = ..., trees: _Optional[bytes] = ..., times: _Optional[bytes] = ..., tables: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., by: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
-class SampleChunk(_message.Message):
-    __slots__ = ("edge_type", "first_row", "counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")
-    EDGE_TYPE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+class SampleReply(_message.Message):
+    __slots__ = ("counts", "neighbors", "edge_ids", "wide_neighbors", "wide_edge_ids", "tables")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
     WIDE_NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     WIDE_EDGE_IDS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
-    edge_type: int
-    first_row: int
     counts: bytes
     neighbors: bytes
     edge_ids: bytes
     wide_neighbors: bool
     wide_edge_ids: bool
     tables: bytes
-    def __init__(self, edge_type: _Optional[int] = ..., first_row: _Optional[int] = ..., counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ..., tables: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, counts: _Optional[bytes] = ..., neighbors: _Optional[bytes] = ..., edge_ids: _Optional[bytes] = ..., wide_neighbors: _Optional[bool] = ..., wide_edge_ids: _Optional[bool] = ..., tables: _Optional[bytes] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
     __slots__ = ("edge_type", "question", "rows", "operands", "version")

@@ -7,40 +7,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PullRequest(_message.Message):
-    __slots__ = ("pulls", "age_ms")
-    PULLS_FIELD_NUMBER: _ClassVar[int]
-    AGE_MS_FIELD_NUMBER: _ClassVar[int]
-    pulls: _containers.RepeatedCompositeFieldContainer[TablePull]
-    age_ms: int
-    def __init__(self, pulls: _Optional[_Iterable[_Union[TablePull, _Mapping]]] = ..., age_ms: _Optional[int] = ...) -> None: ...
-
-class TablePull(_message.Message):
-    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec", "version")
+    __slots__ = ("node_type", "tables", "rows", "wide_rows", "codec", "version", "age_ms")
     NODE_TYPE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WIDE_ROWS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     node_type: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     rows: bytes
     wide_rows: bool
     codec: str
     version: int
-    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, node_type: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., rows: _Optional[bytes] = ..., wide_rows: _Optional[bool] = ..., codec: _Optional[str] = ..., version: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
-class PullChunk(_message.Message):
-    __slots__ = ("pull", "first_row", "rows", "data")
-    PULL_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
-    ROWS_FIELD_NUMBER: _ClassVar[int]
+class PullReply(_message.Message):
+    __slots__ = ("data",)
     DATA_FIELD_NUMBER: _ClassVar[int]
-    pull: int
-    first_row: int
-    rows: int
     data: bytes
-    def __init__(self, pull: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
     __slots__ = ()

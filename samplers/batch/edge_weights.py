@@ -7,137 +7,120 @@ value: exactly where all in-neighbours come, else on average over draws.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atta.samplers import kernels
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
+from atta.samplers.dag.plan import EdgeNorm, EdgeUse, EdgeWeights
 from atta.samplers.methods.base import DrawnEdges
-from atta.samplers.shard import Answer
+from atta.samplers.shard import TIMELY, Answer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atta.partition.dataset import Dataset
     from atta.partition.graph.part import GraphDegrees
-    from atta.samplers.batch.new_vertices import NewVertices
-    from atta.samplers.dag.plan import PlanOp
-
-__all__ = ["FACTOR", "WeighedEdges"]
+    from atta.samplers.batch.vertices import NewVertices, Vertices
+    from atta.samplers.dag.plan import Plan, PlanOp
 
 FACTOR = ""
 """The table of an answer that says what each drawn edge stands for. No table of a user has this name."""
 
 
-@dataclass(frozen=True, eq=False)
-class _HopEdges:
-    """What a hop has added of a type: ``drawn`` edges and ``loops``, as places among all, of the vertices ``expanded``."""
-
-    op: PlanOp
-    drawn: slice
-    loops: slice
-    expanded: np.ndarray
-
-
-@dataclass(eq=False)
 class WeighedEdges:
-    """The weights of one type's edges while a batch grows.
+    """The weights of one type's edges while a batch grows. ``dataset`` has the degrees."""
 
-    Attributes:
-        what: how they are weighed.
-        dataset: has the degrees.
-    """
+    def __init__(self, what: EdgeWeights, plan: Plan, dataset: Dataset) -> None:
+        self.what, self._plan, self._dataset = what, plan, dataset
+        self._source, self._target = dataset.schema.endpoints(what.edge_type)
 
-    what: EdgeWeights
-    dataset: Dataset
-    _hops: list[_HopEdges] = field(default_factory=list)
+    @cached_property
+    def degrees(self) -> GraphDegrees:
+        """Of the whole graph."""
+        return self._dataset.degrees(self.what.edge_type)
 
-    def loops(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
+    @cached_property
+    def _left(self) -> np.ndarray | None:
+        """float32 by internal id: factors of sources. Those of a GCN's targets are the same."""
+        match self.what.norm:
+            case EdgeNorm.BOTH:
+                return self.degrees.out_roots
+            case EdgeNorm.GCN:
+                return self.degrees.summed_gcn_roots if self.what.summed else self.degrees.gcn_roots
+        return None
+
+    def looped(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
         """int64, ascending: local ids of the vertices that get an edge to themselves after what ``op`` has drawn."""
-        return self._expanded(op, frontier) if self.what.loops else np.empty(0, np.int64)
-
-    def _expanded(self, op: PlanOp, frontier: NewVertices | None) -> np.ndarray:
-        if frontier is None or self.what.edge_type not in dict(op.fan_outs):
+        if frontier is None or not self.what.loops or self.what.edge_type not in dict(op.fan_outs):
             return np.empty(0, np.int64)
         if len(frontier.positions) + len(frontier.kept_positions) == frontier.stop - frontier.start:
             return np.arange(frontier.start, frontier.stop)
         return np.sort(np.concatenate([frontier.positions, frontier.kept_positions]))
 
-    def differ(self, op: PlanOp) -> bool:
-        """Whether what an edge of ``op`` stands for differs among those of a vertex."""
-        return self.what.unbiased and op.method.rules.weigh_edges is not None
+    def factored(self, op: PlanOp, known: Mapping[str, Vertices], positions: np.ndarray, answer: Answer) -> Answer:
+        """``answer`` for vertices with these local ids, with what each of its edges stands for where this differs among those
+        of a vertex: by its own weight, or by how it was drawn."""
+        factor = answer.tables["weight"].astype(np.float64) if self.what.summed else None
+        if self.what.unbiased and (weigh := op.method.rules.weigh_edges) is not None:
+            degrees, fan_out = self.degrees, dict(op.fan_outs)[self.what.edge_type]
+            assert degrees.weights is not None
+            ids = known[self._target].internal(0, 1 + int(positions.max(initial=-1)))[0][positions]
+            of_vertices = degrees.into[ids], answer.tables["weight"], degrees.weights[ids].astype(np.float64)
+            share = weigh(DrawnEdges(answer.counts, *of_vertices, fan_out, op.replace))
+            factor = share if factor is None else factor * share
+        elif TIMELY in answer.tables:
+            share = self._share(op, answer.tables[TIMELY].astype(np.float64))
+            factor = share if factor is None else factor * share
+        if factor is None:
+            return answer
+        return replace(answer, tables={**answer.tables, FACTOR: factor.astype(np.float32)})
 
-    def factored(self, op: PlanOp, ids: np.ndarray, answer: Answer) -> Answer:
-        """``answer`` for vertices with these internal ids, with what each of its edges stands for."""
-        weigh = op.method.rules.weigh_edges
-        assert weigh is not None
-        degrees, fan_out = self.degrees, dict(op.fan_outs)[self.what.edge_type]
-        assert degrees.weights is not None
-        of_vertices = degrees.into[ids], answer.tables["weight"], degrees.weights[ids].astype(np.float64)
-        factor = weigh(DrawnEdges(answer.counts, *of_vertices, fan_out, op.replace)).astype(np.float32)
-        return replace(answer, tables={**answer.tables, FACTOR: factor})
+    def _share(self, op: PlanOp, degree: np.ndarray) -> np.ndarray:
+        """What each drawn edge of vertices with ``degree`` edges stands for."""
+        weigh = op.method.rules.weigh_vertices
+        fan_out = dict(op.fan_outs).get(self.what.edge_type, -1)
+        return np.ones_like(degree) if weigh is None else weigh(degree, fan_out, op.replace)
 
-    def restart(self) -> None:
-        """All edges so far have gone."""
-        self._hops.clear()
+    def weighing(
+        self, op: PlanOp, known: Mapping[str, Vertices], frontier: NewVertices, grown: np.ndarray, out: np.ndarray
+    ) -> tuple[kernels.Weighing, np.ndarray]:
+        """How the drawn edges of ``op`` into ``frontier`` are weighed, to be written to ``out``; and what the edges of its
+        vertices to themselves weigh, float32 [frontier]. ``grown``: how many vertices the batch has had more each time."""
+        ids, norm, degrees = (
+            known[self._target].internal(frontier.start, frontier.stop)[0],
+            self.what.norm,
+            self.degrees,
+        )
+        counts = degrees.weights if self.what.summed else degrees.into
+        right, loops, left = np.ones(len(ids), np.float32), np.empty(0, np.float32), self._left
+        if norm is EdgeNorm.ROW:
+            assert counts is not None
+            of_ids = counts.take(ids, mode="clip").astype(np.float32)
+            right = np.divide(1, of_ids, out=np.zeros_like(of_ids), where=of_ids != 0)
+        elif norm is EdgeNorm.BOTH:
+            right = degrees.into_roots.take(ids, mode="clip")
+        elif left is not None:
+            right = left.take(ids, mode="clip")
+            loops = right * right
+            if self.what.summed and degrees.loops is not None and degrees.loop_weights is not None:
+                loops *= np.where(degrees.loops[ids] > 0, degrees.loop_weights[ids], np.float32(1))
+        if (times := self._times(op, grown)) is not None:  # the draws of several hops are averaged
+            right /= times[frontier.start : frontier.stop]
+            loops /= times[frontier.start : frontier.stop] if len(loops) else 1
+        if self.what.unbiased and op.method.rules.weigh_vertices is not None and not op.method.temporal:
+            right *= self._share(op, degrees.into.take(ids, mode="clip").astype(np.float32))
+        return kernels.Weighing(out, right, left, self.what.loops and degrees.loops is not None), loops
 
-    def joined(self, op: PlanOp, frontier: NewVertices | None, first: int, drawn: int, loops: int) -> None:
-        """Take note of ``drawn`` edges and then ``loops`` that ``op`` has added from the place ``first`` on."""
-        stop = first + drawn
-        self._hops.append(_HopEdges(op, slice(first, stop), slice(stop, stop + loops), self._expanded(op, frontier)))
-
-    @property
-    def degrees(self) -> GraphDegrees:
-        """Of the whole graph."""
-        return self.dataset.degrees(self.what.edge_type)
-
-    def finish(
-        self, row: np.ndarray, col: np.ndarray, sources: np.ndarray, targets: np.ndarray, out: np.ndarray
-    ) -> None:
-        """Write the weights to ``out`` float32 [edges]. It has what each drawn edge stands for, where these differ.
-
-        ``row``, ``col``: local ids of the ends. ``sources``, ``targets`` int64: internal ids by local id.
-        """
-        degrees = self.degrees
-        into = degrees.into[targets].astype(np.float32)
-        left, right = _factors(self.what.norm, degrees, sources, targets, into)
-        if any(hop.op.frontier_all for hop in self._hops[1:]):  # the draws of several hops are averaged
-            times = np.zeros(len(targets), np.float32)
-            for hop in self._hops:
-                times[hop.expanded] += 1
-            right /= np.maximum(times, 1)
-        for hop in self._hops:
-            parts = (
-                (hop.drawn, self._standing(hop, into, right), not self.differ(hop.op), self.what.loops),
-                (hop.loops, right, True, False),
-            )
-            for at, factors, fresh, no_loops in parts:
-                kernels.weigh_edges(row[at], col[at], left, factors, out[at], fresh=fresh, no_loops=no_loops)
-
-    def _standing(self, hop: _HopEdges, into: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """float32 [targets]: the factors of targets of drawn edges."""
-        weigh = hop.op.method.rules.weigh_vertices
-        if self.what.unbiased and weigh is not None:
-            right = right * weigh(into, dict(hop.op.fan_outs).get(self.what.edge_type, -1), hop.op.replace)
-        return right
-
-
-def _factors(
-    norm: EdgeNorm, degrees: GraphDegrees, sources: np.ndarray, targets: np.ndarray, into: np.ndarray
-) -> tuple[np.ndarray | None, np.ndarray]:
-    """float32 [sources] or None, float32 [targets]: an edge weighs the product of those of its ends."""
-    match norm:
-        case EdgeNorm.ROW:
-            return None, 1 / np.maximum(into, 1)
-        case EdgeNorm.BOTH:
-            return _roots(degrees.out[sources].astype(np.float32)), _roots(into)
-        case EdgeNorm.GCN:
-            roots = _roots(into + 1 if degrees.loops is None else into - degrees.loops[targets].astype(np.float32) + 1)
-            return roots, roots.copy()
-    return None, np.ones(len(targets), np.float32)
-
-
-def _roots(counts: np.ndarray) -> np.ndarray:
-    roots: np.ndarray = np.sqrt(np.maximum(counts, 1))
-    np.reciprocal(roots, out=roots)
-    return roots
+    def _times(self, op: PlanOp, grown: np.ndarray) -> np.ndarray | None:
+        """float32, by local id: how many hops expand a vertex; None: one each. ``grown``: see ``weighing``."""
+        if op.use is not EdgeUse.JOIN or not any(hop.frontier_all for hop in self._plan.neighborhoods[1:]):
+            return None
+        hops = [hop for hop in self._plan.neighborhoods if hop.use is EdgeUse.JOIN]
+        first = len(grown) - op.hop  # place of what came last before the first hop
+        drawn = [self.what.edge_type in dict(hop.fan_outs) for hop in hops]
+        all_too = [is_drawn and hop.frontier_all for is_drawn, hop in zip(drawn, hops, strict=True)]
+        times = [drawn[hop] + sum(all_too[hop + 1 :]) for hop in (max(0, i - first) for i in range(len(grown)))]
+        return np.repeat(np.maximum(np.array(times, np.float32), 1), grown)

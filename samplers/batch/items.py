@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from atta.samplers.operators.base import Sampled
     from atta.samplers.shard import Answer
 
-__all__ = [
-    "EDGES",
-    "TIME",
-    "BatchSeeds",
-    "FeatureItem",
-    "Joined",
-    "PairItem",
-    "Pending",
-    "SampleItem",
-    "StreamPosition",
-    "owners_of",
-]
-
 EDGES = "edges"
 """What versions call the edges of a type: their key is (edge type, EDGES), that of a table (node type, name)."""
 TIME = "time"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from atta.partition.schema import Schema
     from atta.samplers.dag.spec import Plan, PlanOp
 
-__all__ = ["HEADER_BYTES", "BatchArrays", "Layout", "Region", "check_draws_alone", "layout_of", "pair_ops"]
-
 PAGE = 4096
 _NO_BOUND = 1 << 31
 """At most this many vertices, or edges, of one type are in a batch: local ids are int32."""

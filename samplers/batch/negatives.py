@@ -20,8 +20,6 @@ from atta.samplers.requests import Contains, DegreeSums, Program
 if TYPE_CHECKING:
     from atta.partition.dataset import VertexTimes
 
-__all__ = ["NegativeLinks", "NegativeStrategy", "Positives", "draw_negatives", "times_of_trees"]
-
 _ATTEMPTS = 64
 """At most this many draws per pair. After them all targets of the pair's source are tried in turn."""
 _TOGETHER = 1 << 16

@@ -14,8 +14,6 @@ import numpy as np
 
 from atta.samplers import kernels
 
-__all__ = ["Scratch", "widen_into"]
-
 _LEAST_BYTES = 64 << 10
 """Number of bytes below which an array comes from the allocator, which keeps its pages by itself."""
 

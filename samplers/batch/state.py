@@ -23,7 +23,7 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.batch.edge_weights import FACTOR, WeighedEdges
-from atta.samplers.batch.growths import Growths
+from atta.samplers.batch.growths import Growths, Votes, among, rows_of_edges
 from atta.samplers.batch.items import (
     EDGES,
     TIME,
@@ -36,9 +36,7 @@ from atta.samplers.batch.items import (
     StreamPosition,
 )
 from atta.samplers.batch.negatives import NegativeLinks, Positives, draw_negatives, times_of_trees
-from atta.samplers.batch.new_vertices import Degree, KeptEdges, KeptRows, NewVertices, TaskRows
-from atta.samplers.batch.uses import Votes, among, rows_of_edges
-from atta.samplers.batch.vertices import CompactorPool
+from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptRows, NewVertices, TaskRows
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from atta.samplers.batch.layout import BatchArrays
     from atta.samplers.dag.spec import Plan, PlanOp
     from atta.samplers.requests import Program
-
-__all__ = ["NO_SOURCES", "BatchState"]
 
 NO_SOURCES: Mapping[tuple[str, str], int] = {}
 """All rows and edges are the dataset's own."""
@@ -93,7 +89,7 @@ class BatchState:
             self._tree_times = times_of_trees(seeds.times, negatives)
         self._pending = {op.id: Pending() for op in plan.ops}
         self._votes = {t: Votes() for op in plan.neighborhoods for t, _ in op.budgets}
-        self._weighed = {weights.edge_type: WeighedEdges(weights, dataset) for weights in plan.edge_weights}
+        self._weighed = {what.edge_type: WeighedEdges(what, plan, dataset) for what in plan.edge_weights}
         self._whole = np.empty(0, np.int64)  # ids of the edges that a batch operator has chosen
         self.stats: dict[str, float] = {}
 
@@ -291,8 +287,6 @@ class BatchState:
                     self.out.used[name] = 0
                 for edge_type in self.plan.edge_types:
                     self.out.used[f"hops/{edge_type}"] = 0
-                for weighed in self._weighed.values():
-                    weighed.restart()
                 self._join_hop(op, pending)
             case EdgeUse.ROWS:
                 for edge_type, name in self.plan.edge_tables:
@@ -322,18 +316,29 @@ class BatchState:
         for edge_type in self.plan.edge_types:
             groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
-            first, frontier = self.out.used[f"row/{edge_type}"], self._growths.frontier(op.id)
+            target = self.dataset.schema.endpoints(edge_type)[1]
+            frontier, weighed, loops = self._growths.frontier(op.id).get(target), self._weighed.get(edge_type), 0
+            weighing, of_loops = None, np.empty(0, np.float32)
+            if weighed is not None and frontier is not None:
+                grown, out = self.out.filled(f"hops/{target}"), self.out.append(f"edge_weight/{edge_type}", count)
+                weighing, of_loops = weighed.weighing(op, self._known, frontier, grown, out)
             if count:
-                self._stitch(edge_type, groups, count, frontier[self.dataset.schema.endpoints(edge_type)[1]])
-            loops = 0
-            if (weighed := self._weighed.get(edge_type)) is not None:
-                expanded = frontier.get(self.dataset.schema.endpoints(edge_type)[1])
-                loops = self._add_loops(edge_type, weighed.loops(op, expanded))
-                weighed.joined(op, expanded, first, count, loops)
+                assert frontier is not None
+                self._stitch(edge_type, groups, count, frontier, weighing)
+            if weighed is not None and frontier is not None:
+                vertices = weighed.looped(op, frontier)
+                loops = len(vertices)
+                of_loops = of_loops if loops == len(of_loops) else of_loops[vertices - frontier.start]
+                self._add_loops(edge_type, vertices, of_loops)
             self.out.append(f"hops/{edge_type}", 1)[:] = count + loops
 
     def _stitch(
-        self, edge_type: str, groups: list[tuple[np.ndarray, Answer]], count: int, frontier: NewVertices
+        self,
+        edge_type: str,
+        groups: list[tuple[np.ndarray, Answer]],
+        count: int,
+        frontier: NewVertices,
+        weighing: kernels.Weighing | None,
     ) -> None:
         """Write the ``count`` edges of the answers, with their sources' local ids."""
         source, start, stop = self.dataset.schema.endpoints(edge_type)[0], frontier.start, frontier.stop
@@ -347,30 +352,32 @@ class BatchState:
             self.out.append(f"e_id/{edge_type}", count) if with_ids else None,
             trees=frontier.trees,
             sources=self._known[source].count,
+            weights=weighing,
         )
         rows = {name: self.out.append(f"edge/{edge_type}/{name}", count) for name in self.plan.tables_of(edge_type)}
-        if edge_type in self._weighed:
-            factor = self.out.append(f"edge_weight/{edge_type}", count)
-            rows |= {FACTOR: factor} if FACTOR in groups[0][1].tables else {}
-        for name, out in rows.items():
+        factor = np.empty(count, np.float32) if FACTOR in groups[0][1].tables else None
+        for name, out in (rows if factor is None else {**rows, FACTOR: factor}).items():
             for at, answer in places(groups, start, stop):
                 kernels.scatter_rows(answer.tables[name], at, out)
+        if factor is not None and weighing is not None:
+            weighing.out[:] *= factor
 
-    def _add_loops(self, edge_type: str, vertices: np.ndarray) -> int:
-        """Add an edge of each of ``vertices`` (local ids) to itself; returns how many. It has the edge id -1, and rows of 0."""
-        for name in sorted(self._of_edges(edge_type) & self.out.used.keys()):
-            added = self.out.append(name, len(vertices))
-            added[:] = vertices if name.startswith(("row/", "col/")) else -1 if name.startswith("e_id/") else 0
-        return len(vertices)
+    def _add_loops(self, edge_type: str, vertices: np.ndarray, weights: np.ndarray) -> None:
+        """Add an edge of each of ``vertices`` (local ids) to itself. It has the edge id -1, and rows of 0."""
+        values: dict[str, Any] = {"row": vertices, "col": vertices, "e_id": -1, "edge_weight": weights}
+        names = {f"{name}/{edge_type}": value for name, value in values.items()}
+        for name, value in {
+            **names,
+            **{f"edge/{edge_type}/{table}": 0 for table in self.plan.tables_of(edge_type)},
+        }.items():
+            if name in self.out.used:
+                self.out.append(name, len(vertices))[:] = value
 
     def _fit(self, op: PlanOp, edge_type: str, positions: np.ndarray, answer: Answer) -> Answer:
         """The edges of an answer that may join, with what they stand for."""
         weighed = self._weighed.get(edge_type)
-        if weighed is not None and weighed.differ(op):
-            ids, _ = self._known[self.dataset.schema.endpoints(edge_type)[1]].internal(
-                0, 1 + int(positions.max(initial=-1))
-            )
-            answer = weighed.factored(op, ids[positions], answer)
+        if weighed is not None:
+            answer = weighed.factored(op, self._known, positions, answer)
         if op.use is EdgeUse.WITHIN:
             source, target = self.dataset.schema.endpoints(edge_type)
             frontier = self._growths.frontier(op.id)[target]
@@ -429,20 +436,11 @@ class BatchState:
                 grown = seeds.get(node_type)
                 first = 0 if grown is None else grown.stop
                 self.out.used[region] = first if (node_type, name) in of_seeds else self._known[node_type].size
-        for edge_type, weighed in self._weighed.items():
-            self._finish_weights(edge_type, weighed)
         self.stats["nodes"] = float(self.vertices)
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
         self._known = {}
         self._growths.drop_fetched()
-
-    def _finish_weights(self, edge_type: str, weighed: WeighedEdges) -> None:
-        if f"row/{edge_type}" in self.out.arrays:
-            row, col, out = (self.out.filled(f"{name}/{edge_type}") for name in ("row", "col", "edge_weight"))
-            known = [self._known[t] for t in self.dataset.schema.endpoints(edge_type)]
-            sources, targets = (of_type.internal(0, of_type.size)[0] for of_type in known)
-            weighed.finish(row, col, sources, targets, out)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,18 @@ from collections.abc import Mapping
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
-from atta.samplers.dag.edge_norms import EdgeWeights
-from atta.samplers.dag.plan import DEFAULT_LIMITS, EdgeUse, Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.plan import (
+    DEFAULT_LIMITS,
+    EdgeNorm,
+    EdgeUse,
+    EdgeWeights,
+    Kind,
+    Plan,
+    PlanOp,
+    SchemaLike,
+    SpecLimits,
+)
 from atta.samplers.dag.resolve import resolve
-
-__all__ = ["SPEC_VERSION", "check_spec"]
 
 SPEC_VERSION = 1
 """The version of specifications that every daemon understands, and the one that may use all fields."""
@@ -202,10 +209,18 @@ def _check_weights(plan: Plan, schema: SchemaLike) -> None:
     uses = {op.use for op in plan.neighborhoods}
     if types and (uses & {EdgeUse.BUDGET, EdgeUse.ROWS} or any(op.kind is Kind.BATCH for op in plan.ops)):
         raise ConfigError("edge_norm, unbiased: only where edges are drawn hop by hop, or induced by vertices so drawn")
-    if types and plan.temporal:
-        raise ConfigError(
-            "edge_norm, unbiased: not with times, as degrees count the edges that are hidden from a seed, too"
-        )
+    for weights in plan.edge_weights:
+        if plan.temporal and weights.norm is not EdgeNorm.NONE:
+            raise ConfigError(
+                f"edge_norm {weights.norm.value!r}: not with times, as degrees count the edges that are hidden from a seed, too; "
+                "unbiased=True alone counts those that are not"
+            )
+        if weights.summed and "weight" not in schema.edge_tables.get(weights.edge_type, ()):
+            raise ConfigError(f"norm_attr: edges of {weights.edge_type} have no table 'weight'")
+        if weights.summed and weights.norm is EdgeNorm.BOTH:
+            raise ConfigError(
+                "norm_attr: not with edge_norm 'both', as sums of weights are kept of in-edges and not of out-edges"
+            )
     if any(weights.unbiased for weights in plan.edge_weights):
         _check_unbiased(plan)
 
@@ -215,7 +230,12 @@ def _check_unbiased(plan: Plan) -> None:
         if op.use is not EdgeUse.JOIN:
             raise ConfigError("unbiased: only for drawn edges (subgraph_type='directional'), not for induced ones")
         rules = op.method.rules
-        if rules.weigh_vertices is None and rules.weigh_edges is None:
+        if rules.deterministic and any(count >= 0 for _, count in op.fan_outs):
+            raise ConfigError(
+                f"unbiased: method {op.method.value!r} takes the same edges each time, so no weight of theirs makes up for "
+                "the others, which never come"
+            )
+        if not rules.deterministic and rules.weigh_vertices is None and rules.weigh_edges is None:
             raise ConfigError(f"unbiased: the edges that method {op.method.value!r} takes do not stand for the others")
         if rules.weigh_edges is not None and op.by not in ("", rules.table):
             raise ConfigError(

@@ -11,12 +11,50 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from atta.errors import ConfigError
+from atta.protos.v1 import dag_pb2
 from atta.samplers.batch.negatives import NegativeLinks
-from atta.samplers.dag.edge_norms import EdgeWeights
 from atta.samplers.methods import Method
 from atta.samplers.operators.base import Operator
+from atta.samplers.shard import TIMELY
 
-__all__ = ["EdgeUse", "Kind", "Plan", "PlanOp", "SchemaLike", "SpecLimits"]
+
+class EdgeNorm(enum.Enum):
+    """What an edge weighs where all edges come. The value is the user's name of it; the order is that of messages."""
+
+    NONE = "none"
+    ROW = "row"
+    BOTH = "both"
+    GCN = "gcn"
+
+
+@dataclass(frozen=True)
+class EdgeWeights:
+    """What the edges of a type weigh. ``unbiased``: a drawn edge weighs as much more as there are edges that were not.
+    ``summed``: weights of edges (table ``weight``) take the place of 1, and sums of them that of degrees."""
+
+    edge_type: str
+    norm: EdgeNorm
+    unbiased: bool
+    summed: bool = False
+
+    @classmethod
+    def of(cls, message: dag_pb2.EdgeWeights) -> EdgeWeights:
+        """Read a message; raises ConfigError for a norm that this release does not know."""
+        norms = [*EdgeNorm]
+        if not 0 <= message.norm < len(norms):
+            raise ConfigError(f"edge_norm: unknown norm {message.norm}")
+        return cls(message.edge_type, norms[message.norm], message.unbiased, message.summed)
+
+    def message(self) -> dag_pb2.EdgeWeights:
+        """The inverse of ``of``."""
+        norm = dag_pb2.EdgeWeights.Norm.Name([*EdgeNorm].index(self.norm))
+        return dag_pb2.EdgeWeights(edge_type=self.edge_type, norm=norm, unbiased=self.unbiased, summed=self.summed)
+
+    @property
+    def loops(self) -> bool:
+        """Whether every vertex that is expanded gets an edge to itself, which takes the place of those that it has."""
+        return self.norm is EdgeNorm.GCN
 
 
 class Kind(enum.Enum):
@@ -168,9 +206,12 @@ class Plan:
 
     def drawn_tables(self, edge_type: str) -> tuple[str, ...]:
         """Names of the tables whose rows owners send with the edges of one type: also those that weights are made of."""
-        weighed = any(w.edge_type == edge_type and w.unbiased for w in self.edge_weights)
-        by_edge = weighed and any(op.method.rules.weigh_edges is not None for op in self.neighborhoods)
-        return tuple(dict.fromkeys((*self.tables_of(edge_type), *(("weight",) if by_edge else ()))))
+        weighed = [weights for weights in self.edge_weights if weights.edge_type == edge_type]
+        unbiased, rules = any(weights.unbiased for weights in weighed), [op.method.rules for op in self.neighborhoods]
+        by_edge = any(w.summed for w in weighed) or (unbiased and any(r.weigh_edges is not None for r in rules))
+        timely = unbiased and any(r.temporal and r.weigh_vertices is not None for r in rules)
+        found = (*self.tables_of(edge_type), *(("weight",) if by_edge else ()), *((TIMELY,) if timely else ()))
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def tables(self) -> tuple[tuple[str, str], ...]:

@@ -12,8 +12,6 @@ from atta.samplers.dag.plan import EdgeUse, Kind, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.methods import BY_NUMBER
 from atta.samplers.operators.registry import make_operator
 
-__all__ = ["FRONTIERS", "STRATEGIES", "resolve"]
-
 STRATEGIES = {
     NegativeStrategy.UNIFORM: dag_pb2.NegativeLinks.UNIFORM,
     NegativeStrategy.DEGREE: dag_pb2.NegativeLinks.DEGREE,

@@ -17,8 +17,7 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, fan_outs_of, names, whole
 from atta.samplers.batch.negatives import NegativeLinks
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
-from atta.samplers.dag.edge_norms import EdgeWeights
-from atta.samplers.dag.plan import Kind, Plan, PlanOp, SchemaLike, SpecLimits
+from atta.samplers.dag.plan import EdgeWeights, Kind, Plan, PlanOp, SchemaLike, SpecLimits
 from atta.samplers.dag.resolve import FRONTIERS, STRATEGIES
 from atta.samplers.methods import Method
 

@@ -5,7 +5,7 @@ argument: a row outside its range, arrays that contradict each other, an impossi
 of bounds.
 """
 
-from atta.samplers.kernels.compactor import Compactor, admit
+from atta.samplers.kernels.compactor import Compactor, Weighing, admit
 from atta.samplers.kernels.resident import advise_huge, resident, resident_beside, zeros_beside
 from atta.samplers.kernels.rows import (
     gather_ids,
@@ -15,7 +15,6 @@ from atta.samplers.kernels.rows import (
     retain_heap,
     scatter_rows,
     split_cached,
-    weigh_edges,
     widen_ids,
 )
 from atta.samplers.kernels.sampling import (
@@ -34,6 +33,7 @@ from atta.samplers.kernels.sampling import (
 
 __all__ = [
     "Compactor",
+    "Weighing",
     "admit",
     "advise_huge",
     "bounds_by_target",
@@ -56,7 +56,6 @@ __all__ = [
     "split_by_owner",
     "split_cached",
     "validate_csc",
-    "weigh_edges",
     "widen_ids",
     "zeros_beside",
 ]

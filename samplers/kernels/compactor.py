@@ -4,6 +4,7 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from atta.samplers.kernels.arrays import flat, ids_of
 from atta.samplers.methods.base import Tables
 from atta.samplers.methods.in_numpy import InNumpy
 
-__all__ = ["Compactor", "admit"]
+__all__ = ["Compactor", "Weighing", "admit"]
 
 Group = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
@@ -136,20 +137,32 @@ class Compactor:
         *,
         trees: np.ndarray | None = None,
         sources: int = 0,
+        weights: Weighing | None = None,
     ) -> int:
         """Merge the answers of several owners in frontier order and number their sources.
 
         Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local``
         int32 [frontier] are the targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or
         int64 like the outputs. Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x
-        ``sources`` + source.
+        ``sources`` + source. ``weights``: what to write of the edges, too.
         """
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
         ]
         of_tree = None if trees is None else flat(trees, np.int32)
         frontier = flat(frontier_local, np.int32)
-        return self.native.stitch(prepared, frontier, out_row, out_col, out_edge_ids, of_tree, sources)
+        return self.native.stitch(prepared, frontier, out_row, out_col, out_edge_ids, of_tree, sources, weights)
+
+
+class Weighing(NamedTuple):
+    """What edges weigh that are stitched: ``out`` float32 [edges] gets the product of factors of both ends, ``right``
+    float32 [frontier] of the target and ``left`` float32 [ids] of the source (None: 1). With ``no_loops`` edges of a vertex to
+    itself weigh 0."""
+
+    out: np.ndarray
+    right: np.ndarray
+    left: np.ndarray | None
+    no_loops: bool
 
 
 def admit(

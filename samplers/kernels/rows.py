@@ -18,7 +18,6 @@ __all__ = [
     "retain_heap",
     "scatter_rows",
     "split_cached",
-    "weigh_edges",
     "widen_ids",
 ]
 
@@ -78,26 +77,6 @@ def split_cached(
 def widen_ids(ids: np.ndarray, out: np.ndarray) -> None:
     """Copy ``ids`` (int32 [n]) to ``out`` (int64 [n]). Many ids bypass the caches: ``out`` is not read soon."""
     _native.widen_ids(ids, out)
-
-
-def weigh_edges(
-    row: np.ndarray,
-    col: np.ndarray,
-    left: np.ndarray | None,
-    right: np.ndarray,
-    out: np.ndarray,
-    *,
-    fresh: bool,
-    no_loops: bool = False,
-) -> None:
-    """Multiply ``out`` (float32 [e]; 1 everywhere if ``fresh``) by ``left[row] * right[col]``, factors of the ends of edges
-    (float32; no ``left``: 1). Edges of a vertex to itself get 0 with ``no_loops``.
-
-    Raises:
-        ValueError: an end has no factor.
-    """
-    sources = np.empty(0, np.float32) if left is None else left
-    _native.weigh_edges(row, col, sources, right, out, fresh, no_loops)
 
 
 def retain_heap() -> bool:

@@ -85,6 +85,7 @@ class NeighborMethod:
         bounded: whether a vertex gets at most ``fan_out`` edges. If not, messages and memory are planned for all its
             edges.
         may_replace: whether the method can draw with replacement.
+        deterministic: whether it takes the same edges each time, so that the others never come.
         weigh_vertices: gives what each drawn edge of a vertex weighs so that sums over drawn edges are unbiased, from
             degrees, ``fan_out`` and ``replace``: see ``degree_by_draws``.
         weigh_edges: the same where it differs from edge to edge: float64 [edges]. With neither, sums are biased.
@@ -98,6 +99,7 @@ class NeighborMethod:
     temporal: bool = False
     bounded: bool = True
     may_replace: bool = True
+    deterministic: bool = False
     weigh_vertices: Callable[[np.ndarray, int, bool], np.ndarray] | None = None
     weigh_edges: Callable[[DrawnEdges], np.ndarray] | None = None
 

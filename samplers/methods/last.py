@@ -13,4 +13,4 @@ def _prepare(edges: InEdges) -> _native.Method | None:
     return sorted_by_time(edges, last=True)
 
 
-METHOD = NeighborMethod(number=3, prepare=_prepare, table="time", temporal=True, may_replace=False)
+METHOD = NeighborMethod(number=3, prepare=_prepare, table="time", temporal=True, may_replace=False, deterministic=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from atta import _native
 from atta.samplers.arguments import integers
-from atta.samplers.methods.base import InEdges, NeighborMethod
+from atta.samplers.methods.base import InEdges, NeighborMethod, degree_by_draws
 
 __all__ = ["METHOD", "sorted_by_time"]
 
@@ -34,4 +34,4 @@ def _prepare(edges: InEdges) -> _native.Method | None:
     return sorted_by_time(edges, last=False)
 
 
-METHOD = NeighborMethod(number=2, prepare=_prepare, table="time", temporal=True)
+METHOD = NeighborMethod(number=2, prepare=_prepare, table="time", temporal=True, weigh_vertices=degree_by_draws)

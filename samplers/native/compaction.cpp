@@ -64,6 +64,18 @@ nb::tuple compactor_in_trees(atta::Compactor& self, std::size_t start, std::size
   return nb::make_tuple(vertices.release(), trees.release());
 }
 
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OutFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// What edges weigh as they are stitched: the product of factors of both ends. Without `left` those of sources are 1. Edges of
+// a vertex to itself weigh 0 with `no_loops`.
+struct Weighing {
+  OutFloats out;
+  Floats right;                // by place in the frontier
+  std::optional<Floats> left;  // by internal id
+  bool no_loops;
+};
+
 struct Group {
   Longs positions;
   nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> counts;
@@ -87,6 +99,7 @@ class Stage {
     return free;
   }
   const T* data() const { return data_.get(); }
+  T* data() { return data_.get(); }
   std::size_t size() const { return size_; }
   void clear() { size_ = 0; }
 
@@ -141,7 +154,7 @@ struct Segment {
 std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
                              nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> frontier_local,
                              OutVector out_row, OutVector out_col, std::optional<OutVector> out_edges, std::optional<Ints> trees,
-                             std::int64_t sources) {
+                             std::int64_t sources, nb::object weights) {
   if (trees && trees->size() != frontier_local.size()) bad("trees", "must be as long as frontier_local");
   if (trees && self.limit() > 0) bad("trees", "need a compactor for any ids");
   std::vector<Group> groups;
@@ -165,6 +178,16 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   }
   if (sources < 0 || (sources > 0 && last_tree >= INT64_MAX / sources)) bad("sources", "must be 0 (unknown) or fit the trees");
   if (trees && sources == 0) bad("sources", "must be known for trees");
+  std::optional<Weighing> weighing;
+  if (!weights.is_none()) {
+    auto t = nb::cast<nb::tuple>(weights);
+    if (t.size() != 4) bad("weights", "are (out, right, left, no_loops)");
+    weighing.emplace(nb::cast<OutFloats>(t[0]), nb::cast<Floats>(t[1]), std::nullopt, nb::cast<bool>(t[3]));
+    if (!t[2].is_none()) weighing->left = nb::cast<Floats>(t[2]);
+    if (weighing->left && (sources == 0 || weighing->left->size() < static_cast<std::size_t>(sources)))
+      bad("weights", "need a factor for each source");
+    if (weighing->right.size() != frontier_local.size()) bad("weights", "need a factor for each vertex of the frontier");
+  }
   const std::uint64_t limit = sources > 0 ? static_cast<std::uint64_t>(sources) : std::uint64_t{1} << 63;
   nb::gil_scoped_release unlocked;
   const std::size_t frontier = frontier_local.size();
@@ -189,14 +212,41 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
   Column<std::int32_t> row("out_row", out_row, total), col("out_col", out_col, total);
   std::optional<Column<std::int64_t>> kept;
   if (out_edges) kept.emplace("out_edge_ids", *out_edges, total);
+  if (weighing && weighing->out.size() < total) bad("weights", "are fewer than the edges");
+  Stage<float> weighed;
+  float* weight = weighing ? weighing->out.data() : nullptr;
+  const bool cold = total * sizeof(float) >= atta::kColdBytes;
+  const auto weigh = [&] {  // `weighed` has the factors of targets
+    const std::size_t n = weighed.size();
+    const std::int32_t *r = row.staged.data(), *c = col.staged.data();
+    float* const w = weighed.data();
+    if (weighing->left) {
+      const std::int64_t* const ids = staged.data();
+      const float* const left = weighing->left->data();
+      if (trees)
+        for (std::size_t i = 0; i < n; ++i) w[i] *= left[ids[i] % sources];
+      else
+        for (std::size_t i = 0; i < n; ++i) w[i] *= left[ids[i]];
+    }
+    if (weighing->no_loops)
+      for (std::size_t i = 0; i < n; ++i) w[i] = r[i] == c[i] ? 0.0F : w[i];
+    if (cold)
+      atta::copy_streaming(reinterpret_cast<std::byte*>(weight), reinterpret_cast<const std::byte*>(w), n * sizeof(float));
+    else
+      std::copy_n(w, n, weight);
+    weight += n;
+    weighed.clear();
+  };
   const auto flush = [&] {
     self.insert(staged.data(), staged.size(), row.staged.more(staged.size()));
+    if (weighing) weigh();
     staged.clear();
     row.flush();
     col.flush();
     if (kept) kept->flush();
   };
-  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base) {
+  const auto emit = [&](const auto* neighbors, const auto* edges, const Segment& s, std::int32_t target, std::int64_t base,
+                        float right) {
     const auto n = static_cast<std::size_t>(s.count);
     bool outside = false;  // answers come from other daemons
     for (std::size_t j = 0; j < n; ++j) outside |= static_cast<std::uint64_t>(neighbors[s.begin + j]) >= limit;
@@ -204,6 +254,7 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     std::int64_t* const ids = staged.more(n);
     for (std::size_t j = 0; j < n; ++j) ids[j] = base + static_cast<std::int64_t>(neighbors[s.begin + j]);
     std::fill_n(col.staged.more(n), n, target);
+    if (weighing) std::fill_n(weighed.more(n), n, right);
     if (kept) std::copy_n(edges + s.begin, n, kept->staged.more(n));
   };
   for (std::size_t i = 0; i < frontier; ++i) {
@@ -212,13 +263,14 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     const Group& g = groups[s.group];
     const std::int32_t target = frontier_local.data()[i];
     const std::int64_t base = trees ? trees->data()[i] * sources : 0;
+    const float right = weighing ? weighing->right.data()[i] : 0.0F;
     const bool wide_edges = g.edge_ids && is_int64(g.edge_ids->dtype());
     const void* edges = g.edge_ids ? g.edge_ids->data() : nullptr;
     const auto with_edges = [&](const auto* neighbors) {
       if (wide_edges)
-        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target, base);
+        emit(neighbors, static_cast<const std::int64_t*>(edges), s, target, base, right);
       else
-        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target, base);
+        emit(neighbors, static_cast<const std::int32_t*>(edges), s, target, base, right);
     };
     if (is_int32(g.neighbors.dtype()))
       with_edges(static_cast<const std::int32_t*>(g.neighbors.data()));
@@ -227,6 +279,7 @@ std::size_t compactor_stitch(atta::Compactor& self, nb::list groups_in,
     if (staged.size() >= kStage) flush();
   }
   flush();
+  if (weighing && cold) atta::stream_end();
   return total;
 }
 
@@ -289,5 +342,5 @@ void bind_compaction(nb::module_& m, nb::class_<Compactor>& compactor) {
       .def("in_trees", &compactor_in_trees, "start"_a, "stop"_a, "sources"_a)
       .def("ids", &compactor_ids, "start"_a, "stop"_a)
       .def("stitch", &compactor_stitch, "groups"_a, "frontier_local"_a, "out_row"_a, "out_col"_a, "out_edge_ids"_a.none(),
-           "trees"_a.none(), "sources"_a);
+           "trees"_a.none(), "sources"_a, "weights"_a.none());
 }

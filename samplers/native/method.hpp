@@ -44,6 +44,12 @@ class Method {
     std::visit([&](const auto& m) { m.with_picker(spec, f); }, any_);
   }
 
+  // The method if it is of this kind, else null.
+  template <class Kind>
+  const Kind* as() const {
+    return std::get_if<Kind>(&any_);
+  }
+
  private:
   AnyMethod any_;
 };

@@ -15,9 +15,6 @@ using namespace atta;
 
 namespace {
 
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using OutFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 void gather_rows(Table table, Vector rows, OutTable out, std::optional<Vector> positions, std::size_t threads) {
   if (table.ndim() < 1 || out.ndim() < 1) bad("table", "must have at least one dimension");
   const std::size_t bytes = row_bytes_of(table), n = rows.size();
@@ -200,27 +197,6 @@ void widen_array(nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::
   atta::widen_ids(ids.data(), out.data(), ids.size(), ids.size() * sizeof(std::int64_t) >= atta::kColdBytes);
 }
 
-// What edges weigh: the product of factors of both ends, times what they weigh in `out`, unless they are `fresh`. Edges of
-// a vertex to itself weigh 0 with `no_loops`. Without `left` sources have the factor 1.
-void weigh_edges(Vector row, Vector col, Floats left, Floats right, OutFloats out, bool fresh, bool no_loops) {
-  const std::size_t n = out.size();
-  if (row.size() != n || col.size() != n) bad("row, col", "must be as long as out");
-  with_ids("row", row, [&](const auto* r) {
-    with_ids("col", col, [&](const auto* c) {
-      nb::gil_scoped_release unlocked;
-      atta::check_rows("col", c, n, right.size());
-      if (left.size() > 0) atta::check_rows("row", r, n, left.size());
-      const float *sources = left.size() > 0 ? left.data() : nullptr, *targets = right.data();
-      float* weights = out.data();
-      for (std::size_t i = 0; i < n; ++i) {
-        float weight = targets[c[i]] * (fresh ? 1.0F : weights[i]);
-        if (sources != nullptr) weight *= sources[r[i]];
-        weights[i] = no_loops && static_cast<std::int64_t>(r[i]) == static_cast<std::int64_t>(c[i]) ? 0.0F : weight;
-      }
-    });
-  });
-}
-
 }  // namespace
 
 void bind_rows(nb::module_& m) {
@@ -230,5 +206,4 @@ void bind_rows(nb::module_& m) {
   m.def("scatter_rows", &scatter_rows, "rows"_a, "positions"_a, "out"_a);
   m.def("split_cached", &split_cached, "index"_a, "present"_a, "need"_a, "ids"_a, "positions"_a, "starts"_a);
   m.def("widen_ids", &widen_array, "ids"_a, "out"_a);
-  m.def("weigh_edges", &weigh_edges, "row"_a, "col"_a, "left"_a, "right"_a, "out"_a, "fresh"_a, "no_loops"_a);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checks.hpp"
+#include "gather.hpp"
 #include "memory.hpp"
 #include "parallel.hpp"
 #include "sample.hpp"
@@ -160,6 +161,32 @@ class Temporal {
   }
   bool may_replace() const { return !last_; }
 
+  // How many edges of each row are not later than its time.
+  nb::object timely(Longs indptr, Vector rows, Longs times) const {
+    if (rows.size() != times.size()) bad("times", "must be as many as rows");
+    if (indptr.size() == 0 || indptr.data()[indptr.size() - 1] != static_cast<std::int64_t>(edges()))
+      bad("method", "its tables were made for other edges");
+    Buffer<std::int64_t> counts(rows.size());
+    with_ids("rows", rows, [&](const auto* row) {
+      nb::gil_scoped_release unlocked;
+      check_rows("rows", row, rows.size(), indptr.size() - 1);
+      std::visit(
+          [&]<class Time>(const Sorted<Time>& t) {
+            for (std::size_t i = 0; i < rows.size(); ++i) {
+              check_rows_of(indptr, t.edges.size(), static_cast<std::size_t>(row[i]));
+              const Time *first = t.times.data() + indptr.data()[row[i]], *last = t.times.data() + indptr.data()[row[i] + 1];
+              const std::uint64_t since = static_cast<std::uint64_t>(times.data()[i]) - static_cast<std::uint64_t>(t.origin);
+              const auto until = static_cast<Time>(std::min<std::uint64_t>(since, std::numeric_limits<Time>::max()));
+              counts.data[i] = times.data()[i] == kEndOfTime ? last - first
+                               : times.data()[i] < t.origin  ? 0
+                                                             : std::upper_bound(first, last, until) - first;
+            }
+          },
+          sorted_);
+    });
+    return counts.release();
+  }
+
   template <class F>
   void with_picker(const SampleSpec& spec, F f) const {
     std::visit(
@@ -177,6 +204,14 @@ class Temporal {
           return Method(made(indptr, indices, times, last, threads));
         },
         "indptr"_a, "indices"_a, "times"_a, "last"_a, "threads"_a);
+    methods.def(
+        "timely",
+        [](const Method& method, Longs indptr, Vector rows, Longs times) {
+          const auto* temporal = method.template as<Temporal>();
+          if (temporal == nullptr) bad("method", "has no times");
+          return temporal->timely(indptr, rows, times);
+        },
+        "indptr"_a, "rows"_a, "times"_a);
   }
 
  private:

@@ -23,18 +23,17 @@ import torch
 import xxhash
 
 from atta.errors import AttaError
+from atta.kvstore.durable.backup import Ballot, VoteBook
 from atta.kvstore.durable.entries import Registered, decode_entry
-from atta.kvstore.durable.files import POSITION_FILE, STORE_FILE
-from atta.kvstore.durable.logfile import LogRead
+from atta.kvstore.durable.logfile import POSITION_FILE, STORE_FILE, LogRead
+from atta.kvstore.durable.parts import write_contents
+from atta.kvstore.durable.saved import MANIFEST as TABLE_MANIFEST
+from atta.kvstore.durable.saved import load_arrays, read_saved
 from atta.kvstore.durable.store import TableStore
-from atta.kvstore.durable.votes import Ballot, VoteBook
 from atta.kvstore.live.folder import MANIFEST as VERSION_MANIFEST
 from atta.kvstore.live.folder import VersionFolder
 from atta.kvstore.live.writing import NewRows, write_version
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.files import MANIFEST as TABLE_MANIFEST
-from atta.kvstore.snapshots.files import load_arrays, read_saved
-from atta.kvstore.snapshots.parts import write_contents
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset

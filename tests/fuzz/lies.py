@@ -22,6 +22,7 @@ import grpc
 import numpy as np
 
 import atta
+from atta.daemon.peers.owners import sampled
 from atta.daemon.peers.peers import Peer
 from atta.errors import AttaError
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
@@ -240,12 +241,9 @@ class Lies:
             SampleItem(EDGE, rows, rows, -1, False, Method.UNIFORM, 12),
         ]
         try:
-            async for sampled in peer.sample(items):
-                assert len(sampled.answer.counts) > 0
-            async for sampled in peer.sample(items[:1]):
-                assert len(sampled.answer.neighbors) >= 0
-            async for pulled in peer.pull([FeatureItem("node", ("x",), rows, rows)]):
-                assert len(pulled.data) >= 0
+            for item in items:
+                assert await sampled(peer, item)
+            assert len(await peer.pull(FeatureItem("node", ("x",), rows, rows))) >= 0
             assert len(await peer.probe(EDGE, 0, rows)) == len(rows)
             assert len(await peer.pair(EDGE, rows, count=2, negative=True, stream_key=3)) == 2 * len(rows)
             await peer.attach(link_pb2.AttachRequest(version=1, part=0))

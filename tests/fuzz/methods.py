@@ -93,7 +93,6 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
         atta.NeighborLoader(cluster, [2, 2], "train", **hops),
         atta.BatchLoader(cluster, "saint-nodes", {"budget": 30}, batches=4, rank=0, world_size=1),
     ]
-    edge = graph_pb2.EdgeSample(**types, fan_out=2, rows=rows, wide_rows=True)
     spec = json.dumps(MutableSpec("drawn", 10, row_shape=(3,), optimiser=OptimiserSpec.adam()).to_dict())
     dataset = cluster._connections[0].describe().dataset_id
     client, values = tables(cluster), np.ones((5, 4), np.float32).tobytes()
@@ -107,13 +106,10 @@ def corpus(cluster: atta.LocalCluster) -> dict[str, list[Any]]:
     lent.memory[:] = np.frombuffer(values, np.uint8)
     return {
         "SessionService.Open": [loader._request for loader in loaders],
-        "GraphService.Sample": [graph_pb2.SampleRequest(edge_types=[edge])],
-        "GraphService.SampleOnce": [graph_pb2.SampleRequest(edge_types=[edge])],
+        "GraphService.Sample": [graph_pb2.SampleRequest(**types, fan_out=2, rows=rows, wide_rows=True)],
         "GraphService.Probe": [graph_pb2.ProbeRequest(**types, question=q, rows=rows, operands=rows) for q in range(4)],
         "GraphService.Pair": [graph_pb2.PairRequest(**types, count=2, negative=n, rows=rows) for n in (False, True)],
-        "KvService.Pull": [
-            kv_pb2.PullRequest(pulls=[kv_pb2.TablePull(node_type="node", tables=["x"], rows=rows, wide_rows=True)])
-        ],
+        "KvService.Pull": [kv_pb2.PullRequest(node_type="node", tables=["x"], rows=rows, wide_rows=True)],
         "IdService.Numbers": [ids_pb2.NumbersRequest(node_type="node", width=8, strings=rows)],
         "IdService.Strings": [ids_pb2.StringsRequest(node_type="node", numbers=rows)],
         "TableService.Create": [table_pb2.CreateTableRequest(dataset_id=dataset, spec=spec)],

@@ -132,6 +132,22 @@ class ServerContext:
     def __init__(self, exchange: Exchange, sent: Sequence[bytes]) -> None:
         self._exchange, self._left = exchange, deque(sent)
         self.status: tuple[grpc.StatusCode, str] | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._over = False
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call it when the call has ended."""
+        self._callbacks.append(callback)
+
+    def done(self) -> bool:
+        """Whether the call has been answered."""
+        return self._over
+
+    def end(self, *, answered: bool) -> None:
+        """The call has ended."""
+        self._over = answered
+        for callback in self._callbacks:
+            callback(self)
 
     async def read(self) -> Any:
         """The messages of the request, then the end."""
@@ -252,6 +268,7 @@ class Exchange:
             status = context.status
         except Exception as error:
             status = grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}"
+        context.end(answered=status[0] is not grpc.StatusCode.CANCELLED)
         self._note(f"answered {status[0].name}")
         self._to_caller(self._answered, *status)
 

@@ -11,16 +11,15 @@ from unittest.mock import patch
 from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.resuming import ResumingStream
 from atta.client.tables.remote import RemoteTable
-from atta.daemon.durable import candidate
+from atta.daemon.durable import backup as candidate
 from atta.daemon.durable.backup import BackupService
 from atta.daemon.durable.journal import Journal
 from atta.daemon.services.opening import shown_name
 from atta.daemon.services.sessions import SessionService
 from atta.kvstore.durable import frames
-from atta.kvstore.durable.backup import EPOCH_FILE, BackupFolder
+from atta.kvstore.durable.backup import EPOCH_FILE, BackupFolder, VoteBook
 from atta.kvstore.durable.logfile import LogFile
 from atta.kvstore.durable.store import TableStore
-from atta.kvstore.durable.votes import VoteBook
 from atta.kvstore.mutable.sequences import Sequences, _ClientPushes
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.parameters.arrival import ArrivalJob

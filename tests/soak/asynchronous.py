@@ -38,7 +38,7 @@ from atta.observe.machine.addresses import HeldAddresses
 from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.wire.clusterfile import write_cluster
-from atta_bench.record import document
+from atta_bench.results import document
 from tests.system.cuts import trainers_of, weights
 
 EPOCHS, UPDATES_EPOCHS = 250, 60

@@ -76,13 +76,14 @@ async def _drain(daemon: Daemon) -> None:
 async def _end(daemon: Daemon) -> None:
     for chore in daemon._chores:
         chore.cancel()
-    daemon._sessions.nearby.close()
-    await daemon._server.stop(grace=None)
-    await daemon._engine.shutdown()
-    daemon._serving.shutdown()
-    if daemon._journal is not None:
-        daemon._journal.close()
-    daemon._backup.close()
+    daemon.batches.sessions.nearby.close()
+    await daemon.front.server.stop(grace=None)
+    await daemon.batches.engine.shutdown()
+    await daemon.graph.peers.close()
+    daemon.front.pool.shutdown()
+    if daemon.tables.journal is not None:
+        daemon.tables.journal.close()
+    daemon.tables.backup.close()
 
 
 @contextmanager

@@ -15,8 +15,8 @@ import pytest
 
 import atta
 from atta.errors import ConfigError
+from atta.train.reports.display import exporting
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.export import exporting
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 from tests.unit.platform.figures import job

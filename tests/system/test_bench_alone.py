@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.partition import GraphWriter, partition_graph
-from atta_bench.cache.results import CacheReport, Point
-from atta_bench.sampling.benchmark import SamplingBench, run
+from atta_bench.pieces.cache import CacheReport, Point
+from atta_bench.pieces.sampling import SamplingBench, run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VERTICES, EDGES = 400, 4000

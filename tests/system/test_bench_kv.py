@@ -91,7 +91,7 @@ def test_interrupted_it_leaves_no_process_behind(tmp_path: Path) -> None:
     deadline = time.monotonic() + 120
     try:
         # the byte stream's two ends, and a daemon
-        while len([p for p in family if "atta_bench.kv.pull" in " ".join(_words(p))]) < 2:
+        while len([p for p in family if "atta_bench.pieces.kv_rows" in " ".join(_words(p))]) < 2:
             assert time.monotonic() < deadline
             assert running.poll() is None
             family = psutil.Process(running.pid).children(recursive=True)

@@ -86,7 +86,7 @@ def test_a_batch_at_home_takes_one_turn_and_is_the_same(
     carried.clear()
     same(epoch(addresses), expected)
     assert carried.count(ALL_TASKS) >= len(expected) - 1, "the first one may have been launched before it was known"
-    tasks = sum(value for name, value in daemon._engine.counters.items() if name.startswith("tasks_"))
+    tasks = sum(value for name, value in daemon.batches.engine.counters.items() if name.startswith("tasks_"))
     assert tasks == 2 * len(expected) * ALL_TASKS
 
 
@@ -97,7 +97,7 @@ def test_a_batch_that_asks_others_goes_on_as_ever(
     alone, _ = started(running, small_graph.dataset(1, "metis"), 1)
     expected = epoch(alone)
     addresses, fresh = started(running, small_graph.dataset(2, "random"), 2, cache_bytes=0)
-    fresh[0]._engine._alone = True  # it was wrong about the first one
+    fresh[0].batches.engine._alone = True  # it was wrong about the first one
     carried.clear()
     same(epoch(addresses), expected)
     assert ALL_TASKS not in carried
@@ -156,7 +156,7 @@ def test_a_task_that_fails_on_the_way_fails_its_session_alone(
         with pytest.raises(atta.errors.AttaError, match=r"neighborhood task of batch .*the disk is gone"):
             epoch(addresses)
     same(epoch(addresses), expected)
-    assert eventually(lambda: not daemon._engine._dags and not daemon._engine._sessions)
+    assert eventually(lambda: not daemon.batches.engine._dags and not daemon.batches.engine._sessions)
 
 
 def test_a_session_may_be_closed_while_a_worker_carries_its_batch_on(
@@ -177,10 +177,10 @@ def test_a_session_may_be_closed_while_a_worker_carries_its_batch_on(
             opened = iter(loader)
             assert on_the_way.wait(60)
             opened.close()  # type: ignore[attr-defined]
-        assert eventually(lambda: not daemon._engine._sessions)
-        assert daemon._engine.slots._out, "the worker still writes into its slot"
+        assert eventually(lambda: not daemon.batches.engine._sessions)
+        assert daemon.batches.engine.slots._out, "the worker still writes into its slot"
         carried.clear()
         go_on.set()
-        assert eventually(lambda: not daemon._engine.slots._out)
+        assert eventually(lambda: not daemon.batches.engine.slots._out)
     assert carried[0] == 3, "seeds, their rows, and the task after which nobody wanted any more"
     same(epoch(addresses), expected)

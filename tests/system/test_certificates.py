@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import atta
-from atta.cli.security.openssl import make_certificate
+from atta.cli.cert import make_certificate
 from atta.client.control import Connection
 from atta.wire.security.credentials import Credentials
 from tests.addresses import held_addresses

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,9 @@ from atta.cli.main import cli
 from atta.partition import GraphWriter, partition_graph
 from atta.train.launching.check import imported_model
 from atta.train.launching.check import small_graph as fetched
+from atta.train.models import build_model
+from atta.train.settings import MODELS
+from atta.train.steps.minibatch import MinibatchTrainer
 from tests.system.conftest import SmallGraph
 
 
@@ -55,6 +60,22 @@ def test_what_is_fetched_is_all_edges_among_some_vertices(cluster: atta.LocalClu
     assert np.array_equal(places[found.edge_index.numpy()], wanted)  # in the order of the file
     assert list(found.edge) == ["edge_weight"]
     assert np.array_equal(found.edge["edge_weight"].numpy(), small_graph.edge_weight[among])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_says_what_a_batch_would_change(cluster: atta.LocalCluster, name: str) -> None:
+    torch.manual_seed(1)
+    wanted: dict[str, Any] = {"model": name, "depth": 3, "hidden": 8, "heads": 2, "dropout": 0.5, "seed": 0}
+    config: Any = SimpleNamespace(**wanted, fan_outs=(2, 2, 2), checkpoint_layers=False)
+    model, said = build_model(config, 16, 4).eval(), list[str]()
+    trainer: Any = SimpleNamespace(config=config, cluster=cluster, display=SimpleNamespace(line=said.append))
+    trainer.norms = MinibatchTrainer.norms.fget(trainer)  # type: ignore[attr-defined]
+    MinibatchTrainer._say_difference(trainer, model)
+    assert said == []
+    trainer.norms = {}  # a GCN would count the edges of its batches
+    MinibatchTrainer._say_difference(trainer, model)
+    assert [line for line in said if 'edge_norm="gcn"' in line] == said
+    assert len(said) == (name == "gcn")
 
 
 def test_models_are_checked_on_a_cluster(cluster: atta.LocalCluster) -> None:

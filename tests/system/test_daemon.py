@@ -19,14 +19,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 import atta
-from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.partition.dataset import Dataset
+from atta.protos.v1 import control_pb2, graph_pb2
 from atta.wire import rpc
+from atta.wire.bulk import SAMPLE_COUNTS, SAMPLE_NEIGHBORS
 from atta.wire.identity import Bound, Identity
-from atta.wire.messages.bulk import SAMPLE_NEIGHBORS
 from tests.addresses import held_addresses, held_port
 from tests.system.conftest import SmallGraph
 
-TOO_MUCH = {"edge_type": "node__to__node", "rows": bytes(800), "fan_out": 1 << 20}
+TOO_MUCH = bytes(4 * CHUNK_BYTES)
 MINUS_1 = np.int32(-1).tobytes()
 
 
@@ -71,20 +73,14 @@ def test_metrics(daemon: Any) -> None:
         ("GraphService.Sample", {"edge_type": "node__to__node", "fan_out": -7}, "INVALID_ARGUMENT", "-7"),
         ("GraphService.Sample", {"edge_type": "node__to__node", "rows": MINUS_1, "fan_out": -1}, "INVALID_ARGUMENT", "row"),
         ("GraphService.Sample", {"edge_type": "node__to__node", "rows": MINUS_1, "fan_out": 1}, "INVALID_ARGUMENT", "row -1"),
-        ("GraphService.SampleOnce", {"edge_type": "a__b__c", "fan_out": 2}, "NOT_FOUND", "a__b__c"),
-        ("GraphService.SampleOnce", graph_pb2.SampleRequest(), "INVALID_ARGUMENT", "one chunk"),
-        ("GraphService.SampleOnce", TOO_MUCH, "INVALID_ARGUMENT", "one chunk"),
+        ("KvService.Pull", {"node_type": "node", "tables": ["x"], "rows": TOO_MUCH}, "INVALID_ARGUMENT", "in one request"),
     ],
 )  # fmt: skip
 def test_bad_requests_get_a_reason_and_the_daemon_goes_on(
     daemon: Any, name: str, request_: Any, code: str, words: str
 ) -> None:
     cluster, channel, _ = daemon
-    if isinstance(request_, dict):
-        if name == "KvService.Pull":
-            request_ = kv_pb2.PullRequest(pulls=[request_])
-        else:
-            request_ = graph_pb2.SampleRequest(edge_types=[request_])
+    request_ = rpc.METHODS[name].request(**request_)
     call = partial(rpc.stub(channel, name), metadata=named(cluster))
     ask = list if rpc.METHODS[name].streams else (lambda answer: answer)
     with pytest.raises(grpc.RpcError) as caught:
@@ -98,16 +94,17 @@ def named(cluster: atta.Cluster) -> tuple[tuple[str, str], ...]:
     return Identity(0, cluster.dataset_id).header(Bound.DATA)
 
 
-def test_one_message_equals_the_stream(daemon: Any) -> None:
+def test_a_message_has_the_first_rows_as_many_as_fit(daemon: Any, small_graph: SmallGraph) -> None:
     cluster, channel, _ = daemon
-    rows = np.arange(40, dtype=np.int32).tobytes()
-    question = {"edge_type": "node__to__node", "rows": rows, "fan_out": 3, "stream_key": 5}
-    request = graph_pb2.SampleRequest(edge_types=[question])
-    once = rpc.stub(channel, "GraphService.SampleOnce")(request, timeout=10, metadata=named(cluster))
-    (chunk,) = rpc.stub(channel, "GraphService.Sample")(request, timeout=10, metadata=named(cluster))
-    assert once.message == chunk.message
-    assert {k: bytes(v) for k, v in once.payloads.items()} == {k: bytes(v) for k, v in chunk.payloads.items()}
-    assert len(once.payloads[SAMPLE_NEIGHBORS]) > 0
+    indptr = Dataset.open(small_graph.dataset(1, "random")).part(0).csc("node__to__node").indptr
+    degrees = np.tile(np.diff(indptr), 20_000)
+    rows = np.tile(np.arange(len(indptr) - 1, dtype=np.int32), 20_000)
+    request = graph_pb2.SampleRequest(edge_type="node__to__node", rows=rows.tobytes(), fan_out=-1, stream_key=5)
+    reply = rpc.stub(channel, "GraphService.Sample")(request, timeout=10, metadata=named(cluster))
+    counts = np.frombuffer(reply.payloads[SAMPLE_COUNTS], np.int32)
+    fit = int(np.searchsorted(np.cumsum(8 * degrees + 4), CHUNK_BYTES, side="right"))
+    assert counts.tolist() == degrees[:fit].tolist()
+    assert 4 * counts.sum() == len(reply.payloads[SAMPLE_NEIGHBORS]) > 0
 
 
 def test_random_bytes_do_not_bring_the_daemon_down(daemon: Any) -> None:

@@ -19,8 +19,8 @@ import pytest
 
 import atta
 from atta.errors import ConfigError
+from atta.train.reports.display import exporting
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.export import exporting
 from tests.addresses import held_addresses
 from tests.system.browser import Browser, missing
 from tests.system.conftest import SmallGraph

@@ -13,7 +13,7 @@ import pytest
 
 import atta
 from atta.client.control import Connection
-from atta.daemon.peers.link import Link
+from atta.daemon.peers.connection import Channel
 from atta.errors import AttaError, DeadlineError
 from atta.wire import rpc
 from tests.soak.proxy import Proxy
@@ -78,7 +78,7 @@ def test_a_client_names_the_daemon_and_the_deadline(frozen: Connection) -> None:
 def test_a_daemon_names_its_peer_and_the_deadline(frozen: Connection) -> None:
     """The same over the connections that daemons have to each other."""
 
-    async def failed(link: Link, name: str) -> AttaError:
+    async def failed(link: Channel, name: str) -> AttaError:
         try:
             call = link.ask(name, request_of(name), DEADLINE_S)
             await (call.read() if rpc.METHODS[name].streams else call)
@@ -87,7 +87,7 @@ def test_a_daemon_names_its_peer_and_the_deadline(frozen: Connection) -> None:
         raise AssertionError(f"{name} has an answer")
 
     async def main() -> dict[str, AttaError]:
-        link = Link(frozen.address, frozen._meant)
+        link = Channel(frozen.address, frozen._meant)
         try:
             answers = await asyncio.gather(*(failed(link, name) for name in OF_PEERS))
             return dict(zip(OF_PEERS, answers, strict=True))

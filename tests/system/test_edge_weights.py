@@ -38,10 +38,13 @@ def gcn(normalize: bool) -> Any:
     return GCN(16, 16, num_layers=2, out_channels=4, normalize=normalize).double()
 
 
-def of_whole(graph: SmallGraph) -> Any:
-    edges = torch.from_numpy(np.stack([graph.src, graph.dst]))
+def of_whole(graph: SmallGraph, weight: np.ndarray | None = None) -> Any:
+    edges, given = (
+        torch.from_numpy(np.stack([graph.src, graph.dst])),
+        None if weight is None else torch.from_numpy(weight),
+    )
     with torch.no_grad():
-        return gcn(normalize=True)(torch.from_numpy(graph.x).double(), edges)
+        return gcn(normalize=True)(torch.from_numpy(graph.x).double(), edges, given)
 
 
 def of_data(data: Any, **trimmed: Any) -> Any:
@@ -58,12 +61,16 @@ def of_data(data: Any, **trimmed: Any) -> Any:
         {"frontier": "all", "disjoint": True},
         {"subgraph_type": "induced"},
         {"edge_tables": ["weight", "note"], "edge_ids": False},
+        {"norm_attr": "weight"},
+        {"norm_attr": "weight", "unbiased": True, "frontier": "all", "disjoint": True},
+        {"norm_attr": "weight", "subgraph_type": "induced"},
     ],
 )
+@pytest.mark.filterwarnings("ignore:edge_tables")
 def test_a_gcn_computes_what_it_computes_on_the_graph(
     cluster: atta.LocalCluster, small_graph: SmallGraph, options: dict[str, Any]
 ) -> None:
-    whole = of_whole(small_graph)
+    whole = of_whole(small_graph, small_graph.edge_weight.astype(float) if "norm_attr" in options else None)
     loader = atta.NeighborLoader(cluster, [-1, -1], None, batch_size=40, edge_norm="gcn", **options)
     for batch in loader:
         data = batch.to_pyg()
@@ -156,14 +163,46 @@ def test_edges_of_several_types(typed: tuple[atta.LocalCluster, dict[str, Any]])
         atta.NeighborLoader(cluster, [-1], ("paper", None), edge_norm="gcn")
 
 
+@pytest.mark.parametrize("summed", [False, True])
+def test_edges_that_a_seed_may_see_weigh_as_many_as_there_are(
+    cluster: atta.LocalCluster, small_graph: SmallGraph, summed: bool
+) -> None:
+    """Owners count them, wherever they are: of d such edges, at most 2 are drawn."""
+    times = np.random.default_rng(1).integers(0, 1 + int(small_graph.edge_time.max()), len(small_graph.ids))
+    loader = atta.NeighborLoader(
+        cluster, [2, 2], small_graph.ids, input_time=times, time_attr="time", batch_size=50, unbiased=True,
+        norm_attr="weight" if summed else None,
+    )  # fmt: skip
+    seen = 0
+    for batch in loader:
+        data = batch.to_pyg()
+        targets = rows_of(small_graph, data.n_id[data.edge_index[1]]).numpy()
+        until = times[batch.input_id[data.batch[data.edge_index[1]]]]
+        of = small_graph.dst[None] == targets[:, None]
+        degree = (of & (small_graph.edge_time[None] <= until[:, None])).sum(axis=1)
+        wanted = np.maximum(degree / 2, 1) * (small_graph.edge_weight[data.e_id] if summed else 1)
+        np.testing.assert_allclose(data.edge_weight, wanted, rtol=1e-6)
+        seen += int((degree > 2).sum())
+    assert seen > 100
+
+
 def test_what_is_refused(cluster: atta.LocalCluster, small_graph: SmallGraph) -> None:
     def loader(**options: Any) -> None:
         atta.NeighborLoader(cluster, [3], small_graph.train_ids, **options)
 
     with pytest.raises(UnknownNameError, match="unknown edge_norm 'gcm'; did you mean 'gcn'"):
         loader(edge_norm="gcm")
-    with pytest.raises(ConfigError, match="not with times"):
-        loader(unbiased=True, time_attr="time", input_time=np.zeros(120, np.int64))
+    times: dict[str, Any] = {"time_attr": "time", "input_time": np.zeros(120, np.int64)}
+    with pytest.raises(ConfigError, match=r"'gcn': not with times, .* unbiased=True alone"):
+        loader(edge_norm="gcn", **times)
+    with pytest.raises(ConfigError, match="'last' takes the same edges each time"):
+        loader(unbiased=True, temporal_strategy="last", **times)
+    with pytest.raises(ConfigError, match="sums of weights are kept of in-edges and not of out-edges"):
+        loader(edge_norm="both", norm_attr="weight")
+    with pytest.raises(UnknownNameError, match=r"attribute \(norm_attr\) 'wight'; did you mean 'weight'"):
+        loader(edge_norm="gcn", norm_attr="wight")
+    with pytest.warns(UserWarning, match="table 'weight' comes as data.table_edge_weight"):
+        loader(edge_norm="gcn", edge_tables=["weight"])
     with pytest.raises(ConfigError, match="bidirectional"):
         loader(edge_norm="row", subgraph_type="bidirectional")
     with pytest.raises(ConfigError, match="unbiased: only for drawn edges"):

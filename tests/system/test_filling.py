@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 import atta
+from atta.daemon import filling as filling_rows
 from atta.daemon.config import DaemonConfig
 from atta.daemon.daemon import Daemon
-from atta.daemon.filling import rows as filling_rows
 from atta.partition.dataset import Dataset
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
@@ -192,9 +192,9 @@ def test_a_daemon_stops_in_mid_fill(running: Running, data: Path) -> None:
         config = DaemonConfig(str(data), range(1), addresses[0], peers, threads=1, verify=False, cache_fill=1)
         daemon = Daemon(config)
         await daemon.start()
-        while not daemon._caches._filler.stats()["filled_bytes"]:
+        while not daemon.graph.caches._filler.stats()["filled_bytes"]:
             await asyncio.sleep(0.01)
-        left = daemon._caches._filler.stats()["fill_pieces_left"]
+        left = daemon.graph.caches._filler.stats()["fill_pieces_left"]
         daemon.drain()
         await asyncio.wait_for(daemon.wait(), 20)
         return left
@@ -209,7 +209,7 @@ def test_the_fill_keeps_to_the_memory_of_the_cache(running: Running, data: Path,
     addresses = held_addresses(2)
     daemon, _ = both(running, data, addresses, cache_bytes=rows * ROW_BYTES + 5)
     assert eventually(lambda: is_filled(daemon))
-    assert daemon._stats()["filled_bytes"] == daemon._caches.rows.nbytes == rows * ROW_BYTES
+    assert daemon._stats()["filled_bytes"] == daemon.graph.caches.rows.nbytes == rows * ROW_BYTES
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -227,7 +227,7 @@ def test_vertices_are_expanded_at_home_once_their_in_edges_are_here(running: Run
             stats = daemon._stats()
             assert stats["edge_cache_rows_hit"] == stats["edge_cache_rows_asked"] > 0
             assert stats["edge_cache_refused"] == 0
-            assert stats["edge_cache_bytes"] + daemon._caches.rows.nbytes <= daemon._caches._limit_bytes
+            assert stats["edge_cache_bytes"] + daemon.graph.caches.rows.nbytes <= daemon.graph.caches._limit_bytes
         running.kill_all()
     elsewhere, at_home = results
     assert sum(figures["remote_frontier"] for _, figures in elsewhere) > 0

@@ -18,9 +18,9 @@ import atta
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import control_pb2, session_pb2, table_pb2
 from atta.wire import rpc
+from atta.wire.bulk import ROWS_VALUES
 from atta.wire.identity import Bound
-from atta.wire.messages.bulk import ROWS_VALUES
-from atta.wire.messages.pieces import MESSAGE_BYTES, pieces_of
+from atta.wire.pieces import MESSAGE_BYTES, pieces_of
 from tests.callers import Caller, memory
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually

@@ -15,7 +15,7 @@ import atta
 from atta.kvstore.spec import MAX_TEXT, MutableSpec, OptimiserSpec
 from atta.protos.v1 import dag_pb2, graph_pb2, session_pb2, table_pb2
 from atta.wire import rpc
-from atta.wire.messages.pieces import pieces_of
+from atta.wire.pieces import pieces_of
 from tests.callers import Caller, memory
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually

@@ -675,7 +675,8 @@ def test_models_that_do_not_fit_are_refused(clusters: dict[int, atta.LocalCluste
         atta.predict(cluster, tmp_path / "any", edge_tables={"edge_weight": "weight"})
     with pytest.raises(ConfigError, match="layers, first to last, as a list"):
         atta.predict(cluster, GraphSAGE(16, 8, 2))
-    for wrong in ({"num_neighbors": 3}, {"num_neighbors": [0]}, {"files": 0}, {"batch_size": 0}, {"device": "cuda:77"}):
+    wrongs: list[dict[str, Any]] = [{"mode": "sampled"}, {"num_neighbors": 3}, {"num_neighbors": [0]}, {"files": 0}]
+    for wrong in (*wrongs, {"batch_size": 0}, {"device": "cuda:77"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             atta.predict(cluster, [SAGEConv(16, 3)], **wrong)
     with pytest.raises(ConfigError, match="no embeddings"):

@@ -90,7 +90,7 @@ def test_a_session_reads_one_version_and_later_ones_the_next(live: Live, monkeyp
             assert batch.version == version
             assert live.rows(batch, x)
     live.cluster.stats()  # the sessions' ends have come before it
-    live.running.run(live.daemon0._versions._look())
+    live.running.run(live.daemon0.graph.versions._look())
     assert live.held(0) == one / 2, "the rows of version 1 are let go of"
     assert sum(s.get("remote_rows", 0) for s in live.cluster.stats()) > 0, "rows came from both daemons"
 
@@ -120,7 +120,7 @@ def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
     with folder.updating():
         version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
     for part in range(2):
-        live.running.run(getattr(live, f"daemon{part}")._versions.prepare(version.number, version.id))
+        live.running.run(getattr(live, f"daemon{part}").graph.versions.prepare(version.number, version.id))
     live.running.kill(live.peers[1])
     live.start(1)
     assert all(batch.version == 0 and live.rows(batch, live.graph.x) for batch in live.loader())
@@ -130,7 +130,7 @@ def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
     assert folder.committed() == {}
     folder.commit(version.number)  # whoever publishes dies here: nobody is told
     live.start(1)
-    live.running.run(live.daemon0._versions._look())
+    live.running.run(live.daemon0.graph.versions._look())
     assert all(batch.version == 1 and live.rows(batch, new) for batch in live.loader())
 
 
@@ -139,7 +139,7 @@ def test_a_daemon_that_was_not_told_answers_its_peers(live: Live) -> None:
     folder = VersionFolder(live.data, dataset.dataset_id)
     with folder.updating():
         folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
-    live.running.run(live.daemon0._versions._look())
+    live.running.run(live.daemon0.graph.versions._look())
     batches = [*live.loader(home=0)]
     assert all(batch.version == 1 and live.rows(batch, new) for batch in batches)
 
@@ -174,7 +174,7 @@ class History(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.live.cluster.stats()
-        newest = self.live.daemon0._versions.book.newest
+        newest = self.live.daemon0.graph.versions.book.newest
         self.truth = {newest: self.live.graph.x + newest}
         self.sessions: list[tuple[Any, int]] = []
 
@@ -210,4 +210,4 @@ def test_histories(live: Live) -> None:
     machine = type("OfDaemons", (History,), {"live": live})
     run_state_machine_as_test(machine, settings=settings(max_examples=4, stateful_step_count=10, deadline=None))
     live.cluster.stats()
-    assert live.daemon0._versions.book.in_use() == []
+    assert live.daemon0.graph.versions.book.in_use() == []

@@ -32,9 +32,10 @@ KINDS: list[dict[str, Any]] = [
     {"num_neighbors": [-1, 2]},
     {"method": "labor"},
     {"disjoint": True},
-    {"time_attr": "time"},
+    {"time_attr": "time", "unbiased": True},
     {"edge_norm": "gcn", "unbiased": True},
     {"edge_norm": "both"},
+    {"edge_norm": "gcn", "norm_attr": "weight", "unbiased": True},
 ]
 
 
@@ -138,6 +139,7 @@ def linked(cluster: atta.Cluster, graph: SmallGraph, strategy: str) -> Found:
     return [(*of_batch(batch), batch.links()["edge_label_index"].tolist()) for batch in loader]
 
 
+@pytest.mark.filterwarnings("ignore:edge_tables")
 def test_added_edges_give_the_batches_of_the_graph_cut_anew(live: Live, small_graph: SmallGraph) -> None:
     graph = small_graph
     before = sampled(live.cluster, graph, {})
@@ -157,6 +159,7 @@ def test_added_edges_give_the_batches_of_the_graph_cut_anew(live: Live, small_gr
         assert sampled(live.cluster, graph, {"home": home}) == sampled(live.cluster, graph, {})
 
 
+@pytest.mark.filterwarnings("ignore:edge_tables")
 def test_removed_and_replaced_edges(live: Live, small_graph: SmallGraph, tmp_path: Path) -> None:
     graph = small_graph
     gone = np.random.default_rng(4).permutation(OLD)[:500]
@@ -207,8 +210,8 @@ def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.Monkey
     live.cluster.stats()  # the sessions' ends have come before it
     for number in live.served:
         daemon = getattr(live, f"daemon{number}")
-        live.running.run(daemon._versions._look())
-        sources = {(name, kind): source for name, kind, source in daemon._versions._live}
+        live.running.run(daemon.graph.versions._look())
+        sources = {(name, kind): source for name, kind, source in daemon.graph.versions._live}
         assert sources == {("node", "x"): 2, ("node__to__node", "edges"): 3}, "version 1 is let go of"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta.wire import nearby
+from atta.wire import memfiles
 from tests.forking import in_fork
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
@@ -100,7 +100,7 @@ def test_sessions_and_strangers_leave_no_descriptor(cluster: atta.LocalCluster) 
     names = [name for name in of_packets if name.startswith(tuple(f"@atta-{pid}-" for pid in cluster.pids))]
     assert len(names) == len(cluster.pids)
     for name in names:
-        with nearby.packets() as stranger:
+        with memfiles.packets() as stranger:
             stranger.connect("\0" + name[1:])
             stranger.send(b"let me in")
             stranger.settimeout(10)

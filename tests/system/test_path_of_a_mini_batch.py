@@ -180,16 +180,14 @@ def test_the_messages_between_the_daemons_are_those_of_the_page(example: Example
     found = []
     for call, request, reply in example.of("GraphService", "KvService"):
         assert call.part == 1
-        if call.method == "GraphService.SampleOnce":
-            (asked,) = request.edge_types
+        if call.method == "GraphService.Sample":
             neighbors, edges = np.frombuffer(reply.neighbors, np.int32), np.frombuffer(reply.edge_ids, np.int32)
-            assert np.frombuffer(reply.counts, np.int32).sum() == len(neighbors) <= asked.fan_out
+            assert np.frombuffer(reply.counts, np.int32).sum() == len(neighbors) <= request.fan_out
             answer = f"{listed(ids[neighbors])} by edges {listed(edges)}"
         else:
-            (asked,) = request.pulls
             x, y = np.frombuffer(reply.data[:16], np.float32), np.frombuffer(reply.data[16:], np.int64)
             answer = f"x {listed(f'{v:g}' for v in x)}; y {y[0]}"
-        vertex = ids[np.frombuffer(asked.rows, np.int32) + start]
+        vertex = ids[np.frombuffer(request.rows, np.int32) + start]
         found.append((call.method, listed(vertex), answer, request.ByteSize(), len(call.replies[0])))
     hop_of = {15: 0, 13: 1, 19: 2}
     found.sort(key=lambda row: (hop_of[int(row[1])], row[0]))

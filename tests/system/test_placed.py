@@ -18,7 +18,7 @@ from atta.client.cluster import Cluster
 from atta.client.control import Description
 from atta.errors import ConfigError
 from atta.partition.schema import Schema
-from atta.wire.contract import Contract
+from atta.wire.identity import Contract
 from tests.system.conftest import SmallGraph
 
 

@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from atta.cli.cluster.rendering.kubernetes import CLUSTER, DATA, KubernetesPlan, documents
-from atta.cli.cluster.rendering.plan import DeploymentPlan
-from atta.cli.cluster.rendering.slurm import sbatch
+from atta.cli.cluster.rendering.manifests import (
+    CLUSTER,
+    DATA,
+    DeploymentPlan,
+    KubernetesPlan,
+    kubernetes_manifest,
+    slurm_script,
+)
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
@@ -113,8 +119,14 @@ def test_containers_of_kubernetes_train(
     dataset: Path, by_hand: list[float], tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     found = KubernetesPlan(plan(dataset, DATA), "atta:1", "claim")
-    objects = {document["kind"]: document["spec"] for document in documents(found) if "spec" in document}
-    (config,) = (d["data"]["cluster.toml"] for d in documents(found) if d["kind"] == "ConfigMap")
+    objects = {
+        document["kind"]: document["spec"]
+        for document in yaml.safe_load_all(kubernetes_manifest(found))
+        if "spec" in document
+    }
+    (config,) = (
+        d["data"]["cluster.toml"] for d in yaml.safe_load_all(kubernetes_manifest(found)) if d["kind"] == "ConfigMap"
+    )
     names = dict(zip(found.daemon_hosts(), HOSTS, strict=True))
     names |= {f"run-trainer-{n}.run-trainer": address for n, address in enumerate(HOSTS)}
     names |= {CLUSTER: str(tmp_path / "cluster.toml"), DATA: str(dataset)}
@@ -158,7 +170,7 @@ def test_the_script_of_slurm_trains(dataset: Path, by_hand: list[float], tmp_pat
         (stubs / name).write_text(text)
         (stubs / name).chmod(0o755)
     script = tmp_path / "run.sbatch"
-    script.write_text(sbatch(plan(dataset, str(dataset)), {}, {}))
+    script.write_text(slurm_script(plan(dataset, str(dataset)), {}, {}))
     env = environment(
         PATH=f"{stubs}:{os.environ['PATH']}", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="node[1-2]",
         SLURM_SUBMIT_DIR=str(tmp_path), REPORT=str(tmp_path / "report.json"),

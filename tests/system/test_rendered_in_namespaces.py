@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from atta.cli.cluster.rendering.kubernetes import CLUSTER, KubernetesPlan, documents
-from atta.cli.cluster.rendering.plan import DeploymentPlan
+from atta.cli.cluster.rendering.manifests import CLUSTER, DeploymentPlan, KubernetesPlan, kubernetes_manifest
 from atta.partition.dataset import Dataset
 from atta.partition.graph.needs import needs_of
 from atta_bench.lab.netlab import Host, NetLab
@@ -81,7 +81,7 @@ def test_pods_train_although_names_resolve_late(
     cluster = DeploymentPlan(
         "run", str(dataset), needs, nodes=2, trainers=2, train=TRAIN, tls=False, cache=1 << 26, buffer=1 << 28
     )
-    objects = documents(KubernetesPlan(cluster, "atta:1", "claim"))
+    objects = [*yaml.safe_load_all(kubernetes_manifest(KubernetesPlan(cluster, "atta:1", "claim")))]
     specs = {found["kind"]: found["spec"] for found in objects if "spec" in found}
     names = {found["kind"]: found["metadata"]["name"] for found in objects}
     (config,) = (found["data"]["cluster.toml"] for found in objects if found["kind"] == "ConfigMap")

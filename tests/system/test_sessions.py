@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import atta
-from atta.daemon.peers.chunks import PULL_BYTES
+from atta.daemon.peers.peers import PULL_BYTES
 from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from tests.addresses import held_addresses, held_port

@@ -275,7 +275,7 @@ def test_an_explanation_names_vertices_by_strings(graph: Named, plain: atta.Loca
 
 
 def test_files_of_ids(tmp_path: Path) -> None:
-    from atta.train.launching.id_files import read_ids
+    from atta.train.launching.predictors import read_ids
 
     file = tmp_path / "ids.txt"
     for text, columns, expected in [

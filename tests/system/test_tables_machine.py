@@ -34,11 +34,11 @@ from hypothesis.stateful import (
 import atta
 from atta.client.tables.cluster import RemoteTable
 from atta.kvstore.initial import Constant, Uniform, numbered_from
-from atta.kvstore.mutable.optimisers import initial_state
+from atta.kvstore.mutable.arrays import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from tests.system.conftest import SmallGraph
 from tests.unit.kvstore.test_rows import together
 from tests.unit.kvstore.test_steps import coalesced, expected

@@ -82,7 +82,7 @@ def test_the_other_daemon_tells_what_it_served(cluster: atta.LocalCluster) -> No
     home, other = cluster.trace()
     asked = Counter(e.kind for e in home.entries if isinstance(e, TaskSpan) and e.lane == "net" and e.remote_rows)
     served = Counter(e.request for e in other.entries if isinstance(e, ServedSpan))
-    assert served == {"GraphService.SampleOnce": asked["neighborhood"], "KvService.Pull": asked["feature"]}
+    assert served == {"GraphService.Sample": asked["neighborhood"], "KvService.Pull": asked["feature"]}
     assert all(e.started <= e.at and e.nbytes > 0 for e in other.entries if isinstance(e, ServedSpan))
 
 

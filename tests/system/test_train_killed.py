@@ -21,6 +21,7 @@ from atta.partition import partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint import LAST
+from atta.train.config import option_words
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -49,10 +50,8 @@ class Killed:
 
 def killed(settings: dict[str, Any], rank: int) -> Killed:
     """Run ``atta train``, kill one trainer once the second epoch is reported, and wait for the end."""
-    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in settings.items()}
-    options = [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
     job = subprocess.Popen(
-        [sys.executable, "-m", "atta.cli.main", "train", *options], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "atta.cli.main", "train", *option_words(settings)], stderr=subprocess.PIPE, text=True
     )
     try:
         assert job.stderr is not None

@@ -8,9 +8,8 @@ import pytest
 
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import SlotPool
-from atta.daemon.peers.hedges import Hedges
-from atta.daemon.peers.turns import MessageTurns
 from atta.daemon.peers.underway import PullsUnderWay
+from atta.daemon.peers.watching import Hedges
 from atta.scheduler import Scheduler
 from tests.unit.invariants import watch
 
@@ -23,6 +22,5 @@ def invariants_hold() -> Iterator[None]:
         watch(monkeypatch, Session, "deliver", "fail", "let_go", "batch", "close")
         watch(monkeypatch, SlotPool, "opened", "closed", "trim", "acquire", "lend", "release", "abandon")
         watch(monkeypatch, Hedges, "answered", "take")
-        watch(monkeypatch, MessageTurns, "_end")
         watch(monkeypatch, PullsUnderWay, "begin", "end")
         yield

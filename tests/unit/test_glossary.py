@@ -24,9 +24,6 @@ ENTRY = re.compile(r"- \*\*(.+?)\*\*: (.+)\. \*([^*]+)\*")
 
 SERVER_MEANS_A_MACHINE = (
     "platform/atta/train/",
-    "bench/strategies/",  # compares the training strategies
-    "bench/train/",
-    "bench/peers/",  # DistDGL calls its daemons servers
     "platform/atta/client/loaders/server.py",
     "platform/atta/cli/train.py",
     "platform/atta/cli/strategy.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -35,7 +36,7 @@ PURE = (
     "atta.scheduler",
     "atta.kvstore.parameters",
     "atta.wire.identity",
-    "atta.wire.release",
+    "atta.wire.identity",
     "atta.wire.security.roles",
     "atta.train.dorylus.hand_out",
     "atta.train.dorylus.progress",
@@ -46,7 +47,7 @@ PURE = (
     "atta.samplers.dag",
     "atta.samplers.seed_plan",
     "atta_bench.chaos.invariants",
-    "atta.cli.cluster.rolling.plan",
+    "atta.cli.cluster.rolling",
 )
 IMPURE_MODULES = {"socket", "threading", "time", "asyncio", "grpc", "random", "datetime", "concurrent", "subprocess"}
 TORCH_ALLOWED = (
@@ -147,6 +148,13 @@ def test_the_laboratory_is_installed_whole() -> None:
     assert about["project"]["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
+def test_clients_and_the_simulator_know_nothing_of_daemons() -> None:
+    """What all of them decide alike stands below: in the scheduler, in ``atta.wire``."""
+    above = [name for name in sources() if within(name, ("atta.client", "atta.simulate"))]
+    known = {name: sorted(m for m in imported_modules(name) if within(m, ("atta.daemon",))) for name in above}
+    assert not [(name, modules) for name, modules in known.items() if modules]
+
+
 def test_imports_make_no_circle() -> None:
     unseen = {name: imported_modules(name) for name in sources()}
     while free := [name for name, others in unseen.items() if not others & unseen.keys()]:
@@ -201,11 +209,15 @@ def test_nothing_from_outside_is_executed() -> None:
 
 
 def test_torch_s_meeting_that_unpickles_is_not_used() -> None:
+    """Its launcher keeps pickled state in a store that listens on all addresses."""
     guilty = [
         f"{name}:{node.lineno}"
         for name, tree in sources().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and node.value == "c10d"
+        if isinstance(node, ast.ImportFrom | ast.Constant)
+        and re.match(
+            r"c10d$|torch\.distributed\.(elastic|launcher)", str(getattr(node, "module", getattr(node, "value", "")))
+        )
     ]
     assert guilty == []
 

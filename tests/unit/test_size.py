@@ -20,6 +20,7 @@ CEILINGS = {
     "median_function": 6,
     "long_function": 20,
     "largest_lines": 491,
+    "bench_lines": 11_000,
 }
 
 
@@ -60,10 +61,13 @@ def test_what_counts(size: Any, tmp_path: Path) -> None:
     source += 'def one(\n    a: int,\n) -> int:\n    """Two\n    lines."""\n\n    return a\n'
     source += "def two() -> int:\n    def inner() -> int:\n        return 1\n    return inner()\n"
     (folder / "a.py").write_text(source)
-    for command in (["init", "-q"], ["add", "platform/atta/a.py", "platform/atta/made_pb2.py", "samplers"]):
+    (tmp_path / "bench/lab").mkdir(parents=True)
+    (tmp_path / "bench/lab/b.py").write_text(source)
+    for command in (["init", "-q"], ["add", "bench", "platform/atta/a.py", "platform/atta/made_pb2.py", "samplers"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     found = size.size_of(tmp_path)
     assert (found.code_lines, found.docstring_lines, found.native_lines) == (12, 4, 2)
+    assert found.bench_lines == 12
     assert (found.files, found.folders) == (2, 2)
     assert (found.median_function, found.long_function) == (4, 7)
     assert (found.largest_lines, found.largest_file) == (19, "platform/atta/a.py")

@@ -199,8 +199,9 @@ def read_chunks(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         add_node_tables(path, out, node_type, graph.data("node_data", theirs), options)
     for key, count in graph.counts("edge").items():
         tables = {name: rows for name, rows in graph.data("edge_data", key).items() if edge_table(path, name, options)}
-        found = EdgeFiles(graph.files("edges", key), tables, (path, count))
-        add_edge_rows(out, graph.names.edges[key], found, options)
+        found = EdgeFiles(graph.files("edges", key), tables)
+        if (total := add_edge_rows(out, graph.names.edges[key], found, options)) != count:
+            raise DataError(path, f"states {count} edges {key!r}, its files have {total}")
 
 
 @dataclass(frozen=True)

@@ -287,9 +287,9 @@ class EdgeFiles:
     stated: tuple[Path, int] | None = None
 
 
-def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: ImportOptions) -> None:
-    """Write the edges of a type and its tables, block by block. Raises DataError if a table has not a row for each edge, the
-    edges have not two columns, or another number of them is stated."""
+def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: ImportOptions) -> int:
+    """Write the edges of a type and its tables, block by block; returns how many edges the files have. Raises DataError if a
+    table has not a row for each edge, the edges have not two columns, or another number of them is stated."""
     edges, tables = found.edges, found.tables
     if edges.row_shape != (2,) and edges.count != 0:
         raise DataError(edges.path, f"{int(np.prod(edges.row_shape))} columns instead of 2")
@@ -318,3 +318,4 @@ def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: I
                 raise DataError(tables[name].path, f"has more rows than the {total} edges")
     if found.stated is not None and found.stated[1] != total:
         raise DataError(found.stated[0], f"states {found.stated[1]} edges, {edges.path.name} has {total}")
+    return total

@@ -17,32 +17,30 @@ from atta.errors import AttaError, ConfigError, DataError, DiskFullError, QuotaE
 from atta.observe.machine.ending import heed_interrupts
 from atta.observe.printable import printable
 
-__all__ = ["cli", "main"]
-
 _MODULES = {
-    "schema": "graphs.schema",
+    "schema": "graphs.tables",
     "import": "graphs.data",
-    "export": "graphs.export",
+    "export": "graphs.tables",
     "generate": "graphs.data",
     "partition": "graphs.partition",
-    "deploy": "graphs.deploy",
+    "deploy": "graphs.tables",
     "inspect": "graphs.data",
     "plan": "graphs.partition",
     "render": "cluster.rendering.command",
     "serve": "cluster.serve",
     "status": "cluster.status",
     "top": "cluster.top",
-    "dashboard": "cluster.dashboard.command",
+    "dashboard": "cluster.dashboard",
     "trace": "cluster.trace",
     "stop": "cluster.status",
-    "roll": "cluster.rolling.command",
+    "roll": "cluster.roll",
     "tables": "cluster.tables",
     "update": "cluster.update",
-    "token": "security.token",
-    "cert": "security.cert",
+    "token": "token",
+    "cert": "cert",
     "train": "train",
-    "worker": "cluster.worker",
-    "check": "check",
+    "worker": "train",
+    "check": "predict",
     "predict": "predict",
     "simulate": "simulate",
 }

@@ -14,21 +14,13 @@ from typing import Any, TypeVar
 
 import click
 
-from atta.cli.output import DURATION, INTS, NAMES, PARTS, SIZE
+from atta.cli.output import DURATION, INTS, NAMES, PARTS, RATE, SIZE
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import Option, Setting, SettingField, settings_of
-from atta.wire.ordinal import AUTO
-
-__all__ = [
-    "STRATEGY",
-    "GroupedCommand",
-    "StrategyCommand",
-    "config_option",
-    "inner_settings",
-    "settings_options",
-]
+from atta.wire.parts import AUTO
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_QUANTITIES = {"bytes": SIZE, "s": DURATION, "rate": RATE}
 _LIST_TYPES = {int: INTS, str: NAMES}
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _LEFT = 24
@@ -67,15 +59,15 @@ class GroupedCommand(click.Command):
 
     def __init__(self, *about: Any, groups: Mapping[str, str] | None = None, **more: Any) -> None:
         super().__init__(*about, **more)
-        self._groups = {heading: names.split() for heading, names in (groups or {}).items()}
+        self.groups = {heading: names.split() for heading, names in (groups or {}).items()}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section per group."""
         options = {_key(p): p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden}
-        grouped = {name for names in self._groups.values() for name in names}
+        grouped = {name for names in self.groups.values() for name in names}
         rest = [name for name in options if name not in grouped]
         for heading, names in (
-            *self._groups.items(),
+            *self.groups.items(),
             *([("Other options" if grouped else "Options", rest)] if rest else []),
         ):
             with formatter.section(heading):
@@ -93,6 +85,7 @@ class StrategyCommand(GroupedCommand):
         self.strategies = strategies
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the strategy for help, and tell where a setting belongs."""
         try:
             given = self.make_parser(ctx).parse_args(list(args))[0]
         except click.NoSuchOption as error:
@@ -175,9 +168,10 @@ def _row(option: click.Option, ctx: click.Context) -> tuple[str, str]:
     """What help says of an option: its names, and its text with the default."""
     key, text, shown = _key(option), (option.help or "").removesuffix("."), option.show_default
     if option.is_flag:
-        names, default = (
-            (f"--[no-]{key}", "yes" if option.default else "no") if option.secondary_opts else (f"--{key}", "")
-        )
+        off = "".join(option.secondary_opts)
+        names = f"--[no-]{key}" if off == f"--no-{key}" else f"--{key} / {off}" if off else f"--{key}"
+        values = (("yes", "no") if "[" in names else (key, off.lstrip("-"))) if off else ("", "")
+        default = values[0 if option.default is True else 1]
     else:
         choices = tuple(option.type.choices) if isinstance(option.type, click.Choice) else ()
         short = "|".join(choices) if len("|".join(choices)) < _LEFT - len(key) - 2 else ""
@@ -280,8 +274,8 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
         return _LIST_TYPES[setting.kind]
     if about.unit == "s" and setting.kind is str:
         return _AutoOrDuration()
-    if about.unit in ("bytes", "s"):
-        quantity = SIZE if about.unit == "bytes" else DURATION
+    if about.unit in _QUANTITIES:
+        quantity = _QUANTITIES[about.unit]
         return quantity.at_least(_text(quantity.name, about.at_least)) if about.at_least else quantity
     if about.unit == "parts":
         return PARTS
@@ -360,7 +354,10 @@ def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) 
     Raises:
         ConfigError: it has the wrong type, or the option refuses it.
     """
-    wanted = _wanted(option.type)
+    if option.multiple and isinstance(value, list):
+        once = click.Option([f"--{_key(option)}"], type=option.type)
+        return [_value(where, entry, once, ctx) for entry in value]
+    wanted = ("a list", ()) if option.multiple else _wanted(option.type)
     kinds = wanted[1]
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise ConfigError(f"{where}: {value!r} is not {wanted[0]}")

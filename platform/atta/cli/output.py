@@ -19,35 +19,13 @@ from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.observe.printable import printable
 from atta.observe.settings import SIZES, amount_of
-from atta.wire.ordinal import AUTO, NODE_VARIABLES, PART_VARIABLES, own_number
-from atta.wire.parts import as_parts, parse_parts
+from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
 if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --help` needs
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress as Bars
 
-__all__ = [
-    "COLUMNS",
-    "DURATION",
-    "INTS",
-    "NAMES",
-    "NODE_RANK",
-    "PARTS",
-    "RATE",
-    "SIZE",
-    "TO_WRITE",
-    "check_folder",
-    "echo",
-    "json_option",
-    "plot_option",
-    "printer",
-    "progress_bars",
-    "quiet_option",
-    "refuse_given",
-    "teller",
-    "write_json",
-    "write_text",
-]
+    from atta.observe.progress import Progress
 
 _PIPE_COLUMNS = 160
 _DURATIONS = {
@@ -320,7 +298,7 @@ def _write(option: str, target: str, path: Path, text: str) -> None:
 
 
 @contextmanager
-def progress_bars(quiet: bool) -> Iterator[Progress]:
+def progress_bars(quiet: bool) -> Iterator[Bars]:
     """Yield rich progress bars on standard error. They are invisible if ``quiet`` or not on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -350,3 +328,59 @@ def teller(quiet: bool) -> Callable[[str], None]:
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line as ``PlainConsole`` would, without loading rich. ``err``: on standard error."""
     click.echo(printable(text), err=err)
+
+
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")
+
+
+class _RichProgress:
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task: Any = None
+
+    def stage(self, name: str, total: int | None) -> None:
+        self.finish()
+        self._task = self._bars.add_task(name, total=total)
+
+    def advance(self, amount: int) -> None:
+        self._bars.advance(self._task, amount)
+
+    def finish(self) -> None:
+        if self._task is not None:
+            total = self._bars.tasks[-1].total
+            self._bars.update(self._task, total=total or 1, completed=total or 1)
+
+
+@contextmanager
+def work_progress(quiet: bool) -> Iterator[Progress]:
+    """Yield a progress receiver. It shows bars on a terminal, and nothing elsewhere."""
+    with progress_bars(quiet) as bars:
+        receiver = _RichProgress(bars)
+        yield receiver
+        receiver.finish()
+
+
+def say(quiet: bool, text: str) -> None:
+    """Print, unless ``quiet``."""
+    if not quiet:
+        echo(text)
+
+
+def size(count: float) -> str:
+    """Bytes with a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )

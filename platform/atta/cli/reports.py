@@ -12,8 +12,6 @@ from rich.text import Text
 
 from atta.observe.printable import printable
 
-__all__ = ["PlainConsole", "ReportConsole", "records"]
-
 
 class PlainConsole(Console):
     """Shows names, errors and data as they are, or escaped where a terminal would obey them. Rich lets those through.
@@ -38,6 +36,7 @@ class ReportConsole(PlainConsole):
     """Prints a table that is too wide for the terminal as one record per row, as ``psql`` does by ``\\x auto``."""
 
     def print(self, *objects: Any, **options: Any) -> None:
+        """Print what fits as it is, and wide tables as records."""
         super().print(*map(self._fitting, objects), **options)
 
     def _fitting(self, shown: Any) -> Any:

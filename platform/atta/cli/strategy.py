@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from atta.cli.output import echo, printer, write_json
-from atta.cli.work import size as size_text
+from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.observe.machine.memory import total_bytes
 
 if TYPE_CHECKING:
     from atta.train.planning import Advice, Expansion, Forecast, PlannedModel, Question, Sizes
-
-__all__ = ["plan_strategy"]
 
 _FAN_OUTS: tuple[int, ...] = (15, 10, 5)
 
@@ -45,8 +43,8 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
     need("planning a strategy", "torch", "torch_geometric")
     from atta.partition.dataset import Dataset
     from atta.train.planning import Machines, advise, count_sizes, forecasts, open_servers
+    from atta.train.planning.count import fitted_alpha
     from atta.train.planning.explain import recorded_losses
-    from atta.train.planning.paper import fitted_alpha
     from atta.train.planning.probe import device_here, measure
 
     dataset = Dataset.open(data, verify=False)

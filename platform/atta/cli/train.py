@@ -1,7 +1,9 @@
-"""``atta train``."""
+"""``atta train``, and ``atta worker``, which trainers of --strategy dorylus start."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,14 +11,13 @@ from click.core import ParameterSource
 
 from atta.cli.options import STRATEGY, StrategyCommand, config_option, inner_settings, settings_options
 from atta.cli.output import NODE_RANK, check_folder, echo, json_option, quiet_option, write_json
+from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.train.config import TrainConfig
 from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from atta.train import TrainReport
-
-__all__ = ["COMMANDS", "OPTION_GROUPS"]
 
 OPTION_GROUPS = {
     "Data": "data cluster task target class-weights regression-loss edge-type reverse-type edge-split split-by",
@@ -72,8 +73,8 @@ def train(
     \b
     Example: atta train --data data/demo-2p --trainers 2 --num-neighbors 15,10,5
              atta train --data data/demo-2p --strategy full:eas=1,15 --trainers 4
-             atta train --cluster cluster.toml --trainers 4 --nnodes 2 --node-rank 0 \\
-                 --rdzv-endpoint 10.0.0.1:29400
+             atta train --cluster cluster.toml --trainers 4 --nnodes 2 \\
+                 --node-rank 0 --rdzv-endpoint 10.0.0.1:29400
     """
     need("training", "torch", "torch_geometric")
     from atta.train import Nodes, fit
@@ -105,4 +106,32 @@ def _print(report: TrainReport) -> None:
     echo(f"median throughput {rates[len(rates) // 2]:,.0f} {counted}/s over {len(rates)} epochs")
 
 
-COMMANDS = [train]
+_MOST_TEXT = 1024
+
+
+@click.command()
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--number", type=int, default=-1, help="That the trainer gave it; -1: somebody else has started it.")
+def worker(address: str, number: int) -> None:
+    """Compute tasks of the trainer at HOST:PORT until it needs no more.
+
+    Trainers of atta train --strategy dorylus start their workers themselves. They write the key of the job, in
+    hexadecimal, into their standard input.
+
+    Example: atta worker 10.0.0.1:40123
+    """
+    if number >= 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then ends its workers
+    try:
+        key = bytes.fromhex(sys.stdin.readline(_MOST_TEXT))
+    except ValueError:
+        key = b""
+    if not key:
+        raise ConfigError("standard input holds no key; trainers start their workers, with a key of the job")
+    need("a worker", "torch")
+    from atta.train.dorylus.worker import work_for
+
+    work_for(address, key, number)
+
+
+COMMANDS: list[click.Command] = [train, worker]

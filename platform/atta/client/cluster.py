@@ -35,19 +35,18 @@ from atta.errors import (
 )
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.observe.figures import JobFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Recording
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.seed_plan import home_of
 from atta.wire.clusterfile import ended_daemon
-from atta.wire.contract import check_contract
-from atta.wire.identity import Bound, Identity, check
+from atta.wire.identity import Bound, Identity, check, check_contract
 from atta.wire.named import credentials_for, is_file, resolve_target
 from atta.wire.parts import Addresses, parts_text, replicas_of
+from atta.wire.retries import ALONE_S, patience_of
 from atta.wire.security.credentials import Credentials
-from atta.wire.silence import ALONE_S, patience_of
 
 __all__ = ["Cluster", "connect", "connect_all"]
 

@@ -17,18 +17,14 @@ import grpc
 from atta.client.next_call import NextCall, read_out
 from atta.errors import AttaError, ConfigError, DaemonEndedError, RemoteError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2, session_pb2
 from atta.wire import rpc
-from atta.wire.contract import Contract
-from atta.wire.identity import Bound, Identity, check
-from atta.wire.release import OWN, Release, check_release, release_of
+from atta.wire.identity import OWN, Bound, Contract, Identity, Release, check, check_release, release_of
 from atta.wire.retries import RetryBudget, pause_s
-from atta.wire.security.channels import ClientChannels
-from atta.wire.security.credentials import Credentials, TokenHeader
-from atta.wire.security.hosts import with_hosts
+from atta.wire.security.credentials import ClientChannels, Credentials, TokenHeader, with_hosts
 
 __all__ = [
     "CLOSED",

@@ -17,7 +17,7 @@ from atta.errors import (
     SamplingContractError,
     WrongDatasetError,
 )
-from atta.wire.contract import check_contract
+from atta.wire.identity import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 

@@ -13,7 +13,7 @@ from atta.errors import ConfigError, DeadlineError, RemoteError
 from atta.kvstore.parameters.spec import ParameterSpec
 from atta.protos.v1 import weights_pb2
 from atta.wire import rpc
-from atta.wire.messages.bulk import (
+from atta.wire.bulk import (
     BEGIN_VALUES,
     CREATE_MOMENTS,
     CREATE_VALUES,

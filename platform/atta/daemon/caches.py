@@ -1,7 +1,7 @@
 """What a daemon keeps of other daemons' partitions, and what fills it in.
 
-What to keep is chosen in the background while the daemon serves: on a large graph that takes seconds. Batches are the same
-whatever is here.
+What to keep is chosen in the background while the daemon serves: on a large graph that takes seconds. Batches are the
+same whatever is here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from typing import Any
 import structlog
 
 from atta.daemon.config import DaemonConfig
-from atta.daemon.filling.edges import EdgeFilling
-from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
-from atta.daemon.filling.pieces import FillPiece, PieceQueue
-from atta.daemon.filling.rows import row_pieces
-from atta.daemon.filling.source import FillSource
-from atta.daemon.links.links import DaemonLinks
+from atta.daemon.filling import (
+    EdgeFilling,
+    Filler,
+    FillPiece,
+    FillSource,
+    PieceQueue,
+    connections,
+    pieces_by_owner,
+    row_pieces,
+)
 from atta.daemon.loading import OpenedData
+from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.peers import Peers
 from atta.kvstore.cache import EdgeCache, RowCache
@@ -29,8 +34,6 @@ from atta.kvstore.cache.choice import Candidates, Division, candidates, divide
 from atta.kvstore.cache.ranking import HaloHeat
 from atta.kvstore.cache.rows import check_share
 from atta.observe.machine.threads import aside, yield_processor, yielding_thread
-
-__all__ = ["DaemonCaches"]
 
 log = structlog.get_logger("atta.daemon")
 

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from atta.errors import ConfigError
-from atta.kvstore.durable.votes import LEAST
+from atta.kvstore.durable.backup import LEAST
 from atta.observe.machine.memory import total_bytes
 from atta.observe.machine.processor import usable_cores
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.scheduler import POLICIES, SchedulerConfig
 from atta.wire.clusterfile import listening_at
 from atta.wire.parts import Addresses, replicas_of
-
-__all__ = ["DaemonConfig"]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -32,14 +30,11 @@ class DaemonConfig:
         ConfigError: a value is outside the bounds of its option.
     """
 
-    data: Annotated[
-        str, Option("Partitioned dataset: folder written by `atta partition`, or URL such as s3://bucket/data.")
-    ]
+    data: Annotated[str, Option("Partitioned dataset: a folder, or a URL such as s3://bucket/data.")]
     parts: Annotated[
         range,
         Option(
-            "Partition to serve, or consecutive ones: 0-2 or 0,1,2; auto: the number that Kubernetes, Slurm or the host's "
-            "name gives this process.",
+            "Partition, or consecutive ones: 0-2 or 0,1,2; auto: by Kubernetes, Slurm or the host's name.",
             name="part",
             unit="parts",
         ),
@@ -52,10 +47,7 @@ class DaemonConfig:
     peers_file: Annotated[str, NoOption("is --peers")] = ""
     """The cluster file that ``peers`` comes from, read again where a peer is away. Empty: it is not."""
     data_cache: Annotated[
-        str,
-        Option(
-            "Where the partition is kept that comes from object storage.", path="folder", unset="~/.cache/atta/data"
-        ),
+        str, Option("Where a partition from object storage is kept.", path="folder", unset="~/.cache/atta/data")
     ] = ""
     threads: Annotated[int, Option("Worker threads.", at_least=1, at_most=1024, unset="number of cores")] = field(
         default_factory=usable_cores
@@ -67,9 +59,7 @@ class DaemonConfig:
     memory: Annotated[
         str,
         Option(
-            "Load the partition, or map its files; disk: map them and read page by page, where they do not stay in memory; "
-            "auto: load it if it takes at most a quarter of the free memory, and caches fit beside it. Several partitions "
-            "are always loaded.",
+            "copy: load the partition (several always are); map: its files; disk: by page; auto: by the free memory.",
             choices=("auto", "copy", "map", "disk"),
         ),
     ] = "auto"
@@ -81,33 +71,28 @@ class DaemonConfig:
             name="buffer",
             unit="bytes",
             at_least=64 * MIB,
-            unset="4GiB, or 2GiB per thread if that is more, but then at most a quarter of the memory",
+            unset="4GiB, or 2GiB per thread, at most 1/4 of memory",
         ),
     ] = None
     queue_bytes: Annotated[
         int | None,
         Option(
-            "Batches in flight or finished, per session.",
+            "Batches of a session in flight or finished.",
             name="queue",
             unit="bytes",
             at_least=MIB,
-            unset="1GiB, or 512MiB per thread if that is more, but then at most an eighth of the memory",
+            unset="1GiB, or 512MiB per thread, at most 1/8 of memory",
         ),
     ] = None
     cache_bytes: Annotated[
         int | None,
-        Option(
-            "Memory for hot rows and in-edges of other partitions; 0: none.",
-            name="cache",
-            unit="bytes",
-            unset="1GiB, or less where memory is short",
-        ),
+        Option("For hot rows and in-edges of others; 0: none.", name="cache", unit="bytes", unset="1GiB, or less"),
     ] = None
-    cache_edges: Annotated[bool, Option("Keep in-edges of hot vertices too, and expand them here.")] = True
+    cache_edges: Annotated[bool, Option("Keep in-edges of hot vertices, and expand them.")] = True
     cache_share: Annotated[
         float | None,
         Option(
-            "Most of those rows, in percent of the number of HALO vertices.",
+            "Most rows in it, in percent of HALO vertices.",
             unit="percent",
             at_least=0,
             at_most=1,
@@ -117,162 +102,100 @@ class DaemonConfig:
     cache_rank: Annotated[
         str,
         Option(
-            "Whose rows: HALO vertices by edges into the partition, by expected visits, or what was asked for lately.",
+            "Whose rows: by degree, expected visits (access), or lately asked for (recent).",
             choices=("degree", "access", "recent"),
         ),
     ] = "degree"
-    cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs, hop by hop, that `access` expects.")] = (15, 10, 5)
-    cache_fill: Annotated[
-        int,
-        Option(
-            "Most bytes per second that fill the cache before batches ask for them; 0: only batches fill it.",
-            unit="bytes",
-        ),
-    ] = 256 * MIB
+    cache_fanouts: Annotated[tuple[int, ...], Option("Fan-outs that access expects.")] = (15, 10, 5)
+    cache_fill: Annotated[int, Option("Bytes a second that fill it beforehand; 0: none.", unit="bytes")] = 256 * MIB
     """It begins when the daemon serves."""
-    share_pulls: Annotated[bool, Option("Pull rows that several batches in flight want only once.")] = True
-    table_bytes: Annotated[
-        int, Option("Memory for mutable tables (embeddings, states).", name="tables", unit="bytes")
-    ] = 4 * GIB
+    share_pulls: Annotated[bool, Option("Pull a row that several batches want once.")] = True
+    table_bytes: Annotated[int, Option("For mutable tables (embeddings, states).", name="tables", unit="bytes")] = (
+        4 * GIB
+    )
     """Most memory that mutable tables may take. A table that would need more is refused."""
-    snapshots: Annotated[
-        str, Option("Where snapshots of mutable tables are kept; 'shutdown' when the daemon ends.", path="folder")
-    ] = ""
+    snapshots: Annotated[str, Option("Where snapshots of mutable tables are kept.", path="folder")] = ""
     """Empty: none are kept."""
     snapshot_bytes: Annotated[
         int | None,
-        Option(
-            "Most disk that snapshots take, old ones beside new ones.",
-            name="snapshots-size",
-            unit="bytes",
-            unset=f"{SNAPSHOTS} times --tables",
-        ),
+        Option("Most disk for snapshots.", name="snapshots-size", unit="bytes", unset=f"{SNAPSHOTS} times --tables"),
     ] = None
     """A save that would need more is refused. The one at the daemon's end is not: it may hold the only copy."""
     durability: Annotated[
         str,
         Option(
-            "When a push to a mutable table is acknowledged: applied; written, so that a killed daemon loses nothing; on "
-            "the disk; or written here and by --backup.",
+            "When a push is acknowledged: none, applied; process, written; disk, on the disk; replica, at --backup.",
             choices=("none", "process", "disk", "replica"),
         ),
     ] = "none"
     """``none``: tables are lost when the daemon dies, unless they were saved."""
-    backup: Annotated[
-        str,
-        Option("With --durability replica: the daemon of the same partition that keeps a copy.", metavar="HOST:PORT"),
-    ] = ""
-    keep_backup: Annotated[
-        bool, Option("Keep a copy of the mutable tables of a daemon that names this one as its --backup.")
-    ] = False
+    backup: Annotated[str, Option("Daemon of the same partition that keeps a copy.", metavar="HOST:PORT")] = ""
+    keep_backup: Annotated[bool, Option("Keep a copy of the tables of one that names this one.")] = False
     """The copy is in ``tables_dir``, and is used once 'atta tables promote' says so, or a majority."""
     promote_after_s: Annotated[
         float,
         Option(
-            "With --keep-backup: take over when the other daemon has not answered for so long and a majority of the "
-            "daemons in --peers, three or more, agrees; 0: only 'atta tables promote' does it.",
+            "With --keep-backup: take over after such a silence, if a majority of --peers agrees; 0: only atta tables promote.",
             name="promote-after",
             unit="s",
         ),
     ] = 0.0
-    tables_dir: Annotated[
-        str,
-        Option("Where the daemon keeps its tables with --durability.", path="folder", unset="DATA.tables"),
-    ] = ""
+    tables_dir: Annotated[str, Option("Where --durability writes.", path="folder", unset="DATA.tables")] = ""
     """Daemons of different partitions may share it."""
     log_bytes: Annotated[
-        int,
-        Option(
-            "Changes of tables that are logged before all tables are written.",
-            name="log-size",
-            unit="bytes",
-            at_least=MIB,
-        ),
+        int, Option("Log of changes until tables are written.", name="log-size", unit="bytes", at_least=MIB)
     ] = 256 * MIB
     """The log takes at most four times as much of the disk."""
     lease_s: Annotated[
-        float,
-        Option(
-            "How long a session lives without a sign of life from its consumer.", name="lease", unit="s", at_least=0.5
-        ),
+        float, Option("Life of a session without a sign of life.", name="lease", unit="s", at_least=0.5)
     ] = 60.0
     peer_deadline_s: Annotated[
         float, Option("How long to wait for another daemon.", name="peer-deadline", unit="s", at_least=0.1)
     ] = 60.0
     peer_delay_s: Annotated[
-        float,
-        Option(
-            "How long every request to another daemon waits first: for experiments with distant machines.",
-            name="peer-delay",
-            unit="s",
-        ),
+        float, Option("Delay of requests to daemons, for experiments.", name="peer-delay", unit="s")
     ] = 0.0
-    links: Annotated[
-        bool,
-        Option(
-            "Exchange rows and edges with other daemons, and batches with consumers on this machine, over sockets of "
-            "their own."
-        ),
-    ] = True
+    links: Annotated[bool, Option("Exchange with daemons and consumers over own sockets.")] = True
     """Off: by gRPC messages alone, which cost several times the processor time."""
     link_port: Annotated[
-        int,
-        Option(
-            "TCP port of the links to other daemons, at the address of --listen.",
-            at_least=0,
-            at_most=65_535,
-            unset="any",
-        ),
+        int, Option("TCP port of links to other daemons.", at_least=0, at_most=65_535, unset="any")
     ] = 0
     """0: any free one."""
     max_sessions: Annotated[int, Option("Sessions open at a time.", at_least=1)] = 256
     max_seeds: Annotated[int, Option("Seeds of a session.", at_least=1)] = 1 << 30
     max_connections: Annotated[int, Option("Connections open at a time.", at_least=1)] = 1024
     """Less where the process may not open as many files."""
-    max_calls: Annotated[int, Option("Calls under way at a time, of all connections.", at_least=64)] = 4096
+    max_calls: Annotated[int, Option("Calls under way at a time.", at_least=64)] = 4096
     request_bytes: Annotated[
         int, Option("Memory for requests under way.", name="request-memory", unit="bytes", at_least=512 * MIB)
     ] = 1 * GIB
     """A message that is still arriving counts as the longest one, 5 MiB. A connection may have an eighth."""
     answer_bytes: Annotated[
-        int,
-        Option(
-            "Memory for streamed answers that wait for their readers.",
-            name="answer-memory",
-            unit="bytes",
-            at_least=64 * MIB,
-        ),
+        int, Option("Memory for answers that wait for readers.", name="answer-memory", unit="bytes", at_least=64 * MIB)
     ] = 1 * GIB
     """A connection may have an eighth."""
     max_batch_size: Annotated[int, NoOption("keeps one mistaken request from taking all memory")] = 1 << 20
     drain_s: Annotated[float, Option("How long sessions may go on after SIGTERM.", name="drain", unit="s")] = 10.0
     policy: Annotated[str, Option("Launch policy of the scheduler.", choices=tuple(POLICIES))] = SchedulerConfig.policy
     prefetch: Annotated[int, Option("Depth of the policy `prefetch`.", at_least=1)] = SchedulerConfig.prefetch
-    trace_events: Annotated[
-        int, Option("What `atta trace` can look back on, about 300 bytes each; 0: nothing.", at_least=0)
-    ] = 65_536
+    trace_events: Annotated[int, Option("Events that atta trace can look back on.", at_least=0)] = 65_536
     """Number of entries that the daemon keeps of what it did."""
-    metrics: Annotated[str, Option("Prometheus metrics over HTTP, such as 127.0.0.1:9090.", metavar="HOST:PORT")] = ""
+    metrics: Annotated[str, Option("Prometheus metrics over HTTP.", metavar="HOST:PORT")] = ""
     """Empty: none, unless ``metrics_port`` is given."""
-    metrics_port: Annotated[int, Option("The same on every address of the machine.", at_least=0, at_most=65_535)] = 0
+    metrics_port: Annotated[int, Option("The same on every address.", at_least=0, at_most=65_535)] = 0
     """0: none."""
     tls_cert: Annotated[str, Option("Certificate of this daemon (PEM). Turns TLS on.", path="file")] = ""
     """Empty: callers are not asked who they are, and nothing is encrypted."""
     tls_key: Annotated[str, Option("Its private key (PEM, without a password).", path="file")] = ""
-    tls_ca: Annotated[
-        str, Option("Certificate of the authority that callers and peers must have theirs from.", path="file")
-    ] = ""
+    tls_ca: Annotated[str, Option("Authority of callers' and peers' certificates.", path="file")] = ""
     tls_callers: Annotated[
         str,
-        Option(
-            "What every caller must show: a certificate of the authority, to which a token may add roles; or a token.",
-            choices=("certificate", "token"),
-        ),
+        Option("What callers must show: certificate (a token adds roles) or token.", choices=("certificate", "token")),
     ] = "certificate"
-    tokens: Annotated[str, Option("Hashes of the tokens that are good, from `atta token new`.", path="file")] = ""
+    tokens: Annotated[str, Option("Hashes of good tokens, from atta token new.", path="file")] = ""
     """Read again when it changes."""
-    peer_token: Annotated[str, Option("File with the token that this daemon brings to its peers.", path="file")] = ""
-    insecure: Annotated[bool, Option("Listen beyond this machine without TLS: the network is trusted.")] = False
+    peer_token: Annotated[str, Option("Token that this daemon brings to its peers.", path="file")] = ""
+    insecure: Annotated[bool, Option("Listen beyond this machine without TLS.")] = False
     verify: Annotated[bool, Option("Check the checksums of all files at start.")] = True
     """Reads every byte of the partition once."""
     exit_with_parent: Annotated[bool, Option("Stop when standard input closes.")] = False

@@ -9,15 +9,12 @@ import structlog
 
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
-from atta.observe.machine.claims import claim, machine_room
-from atta.observe.machine.memory import available_bytes
+from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import read_page_by_page
 from atta.partition.disk.watching import WatchedFiles
 from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
 from atta.wire.parts import Addresses, groups_of, parts_text, spread
-
-__all__ = ["OpenedData"]
 
 log = structlog.get_logger("atta.daemon")
 ALL = 1 << 62

@@ -15,8 +15,6 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.kvstore.spec import MutableSpec
 
-__all__ = ["CODECS", "check_codec", "decode", "encode", "encoded_bytes"]
-
 CODECS = ("fp16", "bf16", "int8")
 
 

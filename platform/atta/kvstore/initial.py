@@ -13,19 +13,6 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.mutable import kernels
 
-__all__ = [
-    "Constant",
-    "Initialiser",
-    "Normal",
-    "RowIds",
-    "Uniform",
-    "Zeros",
-    "initialiser_from_dict",
-    "initialiser_to_dict",
-    "is_finite",
-    "numbered_from",
-]
-
 RowIds = Callable[[int, int], np.ndarray]
 """Called with two places, gives the ids of the rows from the first to before the second, any integers."""
 _BLOCK = 1 << 20

@@ -15,8 +15,6 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.kvstore.initial import Initialiser, Zeros, initialiser_from_dict, initialiser_to_dict, is_finite
 
-__all__ = ["MAX_LEASE_S", "MAX_ROWS", "MAX_ROW_BYTES", "STATE_NAMES", "MutableSpec", "OptimiserSpec", "check_name"]
-
 MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 1 << 48
 MAX_LEASE_S = 3600.0

@@ -17,8 +17,6 @@ from atta.samplers import kernels
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["Store", "Table", "known_codec", "wire_bytes"]
-
 
 def known_codec(codec: str) -> str:
     """``codec`` if rows can travel in it (empty: as they are); raises UnknownNameError."""

@@ -13,20 +13,16 @@ from functools import partial
 from pathlib import Path
 
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
-from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, Whole
-from atta.kvstore.durable.recorder import TableRecorder
+from atta.kvstore.durable.entries import Created, Deleted, Entry, Forgotten, Grown, TableRecorder, Whole
+from atta.kvstore.durable.parts import MANIFEST, read_contents, write_contents
+from atta.kvstore.durable.saved import read_saved, write_saved, writing
 from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.owners import TableOwner
 from atta.kvstore.mutable.sequences import Client
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.arrays import writing
-from atta.kvstore.snapshots.files import read_saved, write_saved
-from atta.kvstore.snapshots.parts import MANIFEST, read_contents, write_contents
 from atta.kvstore.spec import MutableSpec
 from atta.observe.machine.memory import available_bytes
 from atta.partition.disk.staging import Staging, recover
-
-__all__ = ["MAX_CLIENTS", "MAX_TABLES", "Tables"]
 
 MAX_TABLES = 1024
 """At most this many tables are held."""
@@ -239,15 +235,6 @@ class Tables:
             over = {name for name, table in self._leased().items() if table.lease_is_over(now)}
             self._drop(over)
             return tuple(sorted(over))
-
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant of the tables, or of one table, does not hold."""
-        tables = self._tables
-        for name, table in tables.items():
-            assert name == table.spec.name, f"table {table.spec.name} is held as {name}"
-            table.validate()
-        used = sum(table.nbytes for table in tables.values())
-        assert used <= self.quota_bytes, f"{used} of {self.quota_bytes} bytes for mutable tables are used"
 
     def close(self) -> None:
         """Refuse every later change. Waits for the pushes that are being applied."""

@@ -11,8 +11,6 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-__all__ = ["App", "bounded_listener", "run_aside"]
-
 App = Callable[..., Iterable[bytes]]
 """An application of WSGI."""
 

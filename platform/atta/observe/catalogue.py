@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "JOB_FIGURES", "SESSION_FIGURES", "Family", "Series", "family_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Family:

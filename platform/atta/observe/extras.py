@@ -8,8 +8,6 @@ from typing import Any
 
 from atta.errors import ConfigError
 
-__all__ = ["EXTRAS", "load", "member", "missing", "need", "not_installed"]
-
 EXTRAS = {
     "torch": "train",
     "torch_geometric": "train",

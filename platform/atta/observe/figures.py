@@ -13,16 +13,6 @@ import psutil
 
 from atta.protos.v1 import control_pb2
 
-__all__ = [
-    "DIRECTIONS",
-    "MAX_ENTRIES",
-    "MAX_REPORT_S",
-    "JobFigures",
-    "ProcessFigures",
-    "SessionFigures",
-    "of_all_layers",
-]
-
 DIRECTIONS = ("forward", "backward")
 """Of rows between trainers: rows travel forward, their gradients backward."""
 _SUMS = ("sent_bytes", "crossed_bytes", "rows", "broadcasts", "skipped")

@@ -14,8 +14,6 @@ from typing import Any
 from atta import errors
 from atta.errors import AttaError
 
-__all__ = ["VARIABLE", "leave", "read"]
-
 VARIABLE = "ATTA_LAST_WORDS"
 _LIMIT_BYTES = 1 << 20
 

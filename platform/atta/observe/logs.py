@@ -22,8 +22,6 @@ import structlog
 
 from atta.observe.printable import printable
 
-__all__ = ["LogSink", "LoggedProgress", "configure", "drain", "dropped_lines"]
-
 LIMIT_BYTES = 4 << 20
 """At most this many bytes of text wait to be written."""
 ENTRY_BYTES = 64

@@ -16,8 +16,6 @@ from atta.observe.answering import App, bounded_listener, run_aside
 from atta.observe.catalogue import FIGURES, JOB_FIGURES, SESSION_FIGURES, Family, family_of
 from atta.observe.figures import JobFigures, SessionFigures
 
-__all__ = ["MAX_SESSIONS", "DaemonCollector", "DaemonFigures", "metrics_app", "serve_metrics"]
-
 MAX_SESSIONS = 64
 """At most this many sessions, the longest open, have metrics of their own. ``atta_sessions`` counts all."""
 MAX_JOB_CHARS = 64

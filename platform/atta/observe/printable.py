@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["first_line", "printable"]
-
 
 def printable(text: str) -> str:
     """``text`` with an escape, as in Python's literals, for each character that is neither printable nor a tab or line end.

@@ -13,19 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = [
-    "BatchMark",
-    "Entry",
-    "MachineSample",
-    "Recording",
-    "ServedSpan",
-    "SessionMark",
-    "SessionSample",
-    "TaskSpan",
-    "from_lines",
-    "to_lines",
-]
-
 
 class TaskSpan(NamedTuple):
     """A task that has ended."""

@@ -25,23 +25,12 @@ from typing import Any, Literal
 
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = [
-    "SIZES",
-    "NoOption",
-    "Option",
-    "Setting",
-    "SettingField",
-    "amount_of",
-    "check_bounds",
-    "settings_of",
-]
-
 SIZES = {"": 1.0, "b": 1.0, **{f"{p}b": 1000.0**i for i, p in enumerate("kmgt", 1)}}
 SIZES |= {f"{p}ib": 1024.0**i for i, p in enumerate("kmgt", 1)}
 """Units of memory, in bytes."""
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Zµ]*)")
 
-Unit = Literal["", "bytes", "s", "percent", "parts"]
+Unit = Literal["", "bytes", "s", "rate", "percent", "parts"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +40,9 @@ class Option:
     Attributes:
         help: one sentence for people.
         name: name of the option, without dashes; empty: the field's name.
-        unit: what the field's number counts. ``bytes`` and ``s`` accept units in text (``4GiB``, ``2ms``). A field that
-            is a text has ``auto``, or the number of seconds. ``percent`` is given in percent and stored as a share: 50
-            is 0.5. ``parts``: partitions, such as ``0-2``.
+        unit: what the field's number counts. ``bytes``, ``s`` and ``rate`` (bytes per second) accept units in text
+            (``4GiB``, ``2ms``, ``1gbit``). A field that is a text has ``auto``, or the number of seconds. ``percent`` is
+            given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
         choices: the only values allowed.
         at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
         too_many: why there is an upper bound, in parentheses at the end of the message.

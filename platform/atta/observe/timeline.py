@@ -27,8 +27,6 @@ from atta.observe.recording import (
     TaskSpan,
 )
 
-__all__ = ["covered_s", "document", "rows", "trace_events"]
-
 Event = dict[str, Any]
 ROWS = ("batches", "CPU", "network", "served")
 _ROWS_PER_DAEMON = 10_000

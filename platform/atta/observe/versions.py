@@ -9,8 +9,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["machine", "versions"]
-
 _PACKAGES = ("atta", "torch", "torch_geometric", "dgl", "numpy", "grpcio", "protobuf", "pymetis")
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from atta.errors import ConfigError
 
 __all__ = ["SchedulerConfig"]
+MOST_THREADS = 8
+"""Most threads that serve links. One moves about as many bytes as a fast network."""
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,8 @@ class SchedulerConfig:
     def dag_cap(self) -> int:
         """DAGs in flight plus finished batches that one session may have."""
         return self.max_dags or max(16, 2 * self.workers)
+
+
+def link_threads(threads: int) -> int:
+    """Number of native threads that serve the links of a daemon with so many worker threads."""
+    return min(MOST_THREADS, max(1, threads // 2))

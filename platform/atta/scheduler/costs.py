@@ -7,11 +7,12 @@ forgotten exponentially. Until enough tasks have run, typical figures of one cor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from atta.samplers.dag.instance import Kind, Lane, Task
+import numpy as np
 
-__all__ = ["CostModel", "Line"]
+from atta.samplers.dag.instance import Kind, Lane, Task
 
 FORGETTING = 0.995
 """Factor by which a task's weight shrinks with every later task of its kind: about the last 200 count."""
@@ -23,6 +24,15 @@ _TYPICAL = {  # microseconds: fixed, per unit of cost
     Kind.JOIN: (50.0, 0.02),
 }
 _ROUND_TRIP_US = 500.0
+_SMALL_BATCH = 1 << 14
+"""Largest number of vertices of a batch that the event loop ends itself, as handing it over would take longer."""
+_UNIT_US = {Kind.NEIGHBORHOOD: 0.01, Kind.JOIN: 0.02, Kind.FEATURE: 0.00025}
+"""About how long a task at home takes per unit of ``Task.cost``, besides what it does in Python. Figures of one core."""
+_SEED_US = 0.1
+"""The same per seed."""
+_BRIEF_US, _BRIEF_ALONE_US = 30.0, 200.0
+"""The event loop itself runs tasks up to this long, as handing one to a worker and taking it back takes as long. A
+single worker would only take turns with the event loop, so there it may be more."""
 
 
 @dataclass(slots=True)
@@ -37,6 +47,12 @@ class Line:
     xx: float = 0.0
     y: float = 0.0
     xy: float = 0.0
+
+    @classmethod
+    def through(cls, points: Iterable[tuple[float, float]]) -> Line:
+        """The line through points of equal weight."""
+        x, y = np.array([*points], np.float64).reshape(-1, 2).T
+        return cls(len(x), *map(float, (x.sum(), x @ x, y.sum(), x @ y)))
 
     def add(self, x: float, y: float) -> None:
         """Take in one point. The earlier ones count a little less from now on."""
@@ -96,3 +112,21 @@ class CostModel:
             found[f"{kind.value}_{lane.value}_fixed_us"] = fixed
             found[f"{kind.value}_{lane.value}_per_unit_us"] = per_unit
         return found
+
+
+def brief_us(workers: int) -> float:
+    """How long a task may take that the event loop of a daemon with so many workers runs itself, in microseconds."""
+    return _BRIEF_ALONE_US if workers == 1 else _BRIEF_US
+
+
+def is_brief(task: Task, most_us: float, *, seeds: int, vertices: float) -> bool:
+    """Whether a task at home takes at most ``most_us``.
+
+    ``seeds``: of a full batch; ``vertices``: of the task's batch so far.
+    """
+    if task.kind is Kind.END:
+        return vertices <= _SMALL_BATCH
+    if task.kind is Kind.SEED:
+        return _SEED_US * seeds <= most_us
+    per_unit = _UNIT_US.get(task.kind)
+    return per_unit is not None and task.cost * per_unit <= most_us

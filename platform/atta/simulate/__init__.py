@@ -14,8 +14,7 @@
 A discrete-event simulation without a real clock and with one source of randomness: the same scenario always gives the
 same figures. docs/simulator.md says what is modelled and what is not.
 
-Reading order: ``profile``, ``scenario``, ``clock``, ``resources`` (what tasks compete for), ``machine``, ``cluster``,
-``display``.
+Reading order: ``profile``, ``scenario``, ``resources`` (what tasks compete for), ``machine``, ``cluster``.
 """
 
 from atta.simulate.cluster import Outcome, SimulatedCluster, simulate

@@ -101,10 +101,22 @@ class Measurements:
 @dataclass(frozen=True)
 class Waits:
     """What a machine lets threads wait although nothing is in their way, in seconds; see
-    ``atta.observe.machine.waking``."""
+    ``atta.observe.machine.threads``."""
 
     wake_s: float = 0.0
     timer_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """CPU seconds besides tasks: of all threads but event loops per batch, request, byte of answers and session, and the
+    ``loop`` costs of these. Half of a request and a byte falls to either end."""
+
+    batch_s: float
+    request_s: float
+    byte_s: float
+    loop: LoopCosts
+    session_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ class ServedDataset:
     dataset_id: str
     parts: int
     mean_degree: float
-    epoch_seeds: int
+    epoch_seeds: int = 0
     nodes: int = 0
 
     @property
@@ -154,23 +166,25 @@ def profile_of(
     measured: Mapping[str, Any],
     alone: Measurements | None = None,
     waits: Waits = Waits(),
+    overheads: Overheads | None = None,
+    cores: int | None = None,
 ) -> Profile:
     """The profile that explains all ``runs``.
 
     The first run's batches are those of the profile; ``measured``: notes for people. ``alone``: the first run again with
-    one consumer at a time.
+    one consumer at a time. ``overheads``: if they are known; else those that explain the runs. ``cores``: of the machine
+    that was measured; None: this one.
     """
     main, all_runs = runs[0], _sum_of(runs)
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
     per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
-    batch_s, request_s, byte_s, session_s = _overheads(runs, per_unit)
+    besides = overheads or _overheads(runs, per_unit, described.parts)
     fetched = main.of("feature", "cpu", "x") + main.of("feature", "net", "x")
     row_bytes = fetched / max(1.0, sum(main.fresh))
     hops = _hops(main, fan_outs, batches, fetched)
     expanded = batches * sum(hop.new * hop.home for hop in hops[:-1])  # at home
     repeats = _repeats(main.by_rank)
-    at_hand = main.at_hand()
     asked = {
         "neighborhood": (main.of("neighborhood", "net", "x"), ID_BYTES / max(1.0, described.mean_degree)),
         "feature": (main.asked(), ID_BYTES / max(1.0, row_bytes)),
@@ -178,7 +192,7 @@ def profile_of(
     remote = {}
     for kind, (units, request_bytes) in asked.items():
         answer = main.of(kind, "net", "y") / units if units else 0.0
-        each = Linear(1e6 * request_s / 2, 1e6 * byte_s * answer / 2)  # half of both at either end
+        each = Linear(1e6 * besides.request_s / 2, 1e6 * besides.byte_s * answer / 2)
         serve = Linear(each.fixed_us, each.us_per_unit + per_unit[kind])
         remote[kind] = Remote(request_bytes, answer, serve, each)
     return Profile(
@@ -187,7 +201,7 @@ def profile_of(
         hops=hops,
         local=local_costs,
         remote=remote if described.parts > 1 else {},
-        loop=_loop_costs(runs, described.parts),
+        loop=besides.loop,
         parts=described.parts,
         placement=_placement(main.by_rank),
         spread=float(np.std(np.log(main.sizes))) if len(main.sizes) > 1 else 0.0,
@@ -195,23 +209,18 @@ def profile_of(
         mean_degree=described.mean_degree,
         row_bytes=row_bytes,
         batch_bytes=main.nbytes / batches,
-        batch_us=1e6 * batch_s,
-        session_us=1e6 * session_s,
+        batch_us=1e6 * besides.batch_s,
+        session_us=1e6 * besides.session_s,
         wake_us=1e6 * waits.wake_s,
         timer_us=1e6 * waits.timer_s,
         crowding=max(1.0, main.batch_cpu_s() / alone.batch_cpu_s()) if alone is not None else 1.0,
-        cache_hit=main.hit() if repeats else at_hand,
+        cache_hit=main.hit() if repeats else main.at_hand(),
         repeats=repeats,
         draws=draws_of(main.expanded, fan_outs),
         vertices=described.vertices if main.expanded else (),
         epoch_seeds=described.epoch_seeds,
-        cores=len(os.sched_getaffinity(0)),
-        measured={
-            **measured,
-            "dataset_id": described.dataset_id,
-            "batches": [run.batches for run in runs],
-            "cpu_ms_per_batch": 1e3 * main.batch_cpu_s(),
-        },
+        cores=len(os.sched_getaffinity(0)) if cores is None else cores,
+        measured=measured,
     )
 
 
@@ -268,8 +277,8 @@ def _loop_costs(runs: Sequence[Measurements], parts: int) -> LoopCosts:
     return LoopCosts(1e6 * batch_s, 1e6 * task_s, half, half, 1e6 * byte_s, 1e6 * session_s)
 
 
-def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> list[float]:
-    """CPU seconds per batch, request, byte and session, besides tasks, event loops and work in answers.
+def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float], parts: int) -> Overheads:
+    """What the runs have cost besides tasks and work in answers.
 
     A unit of cost takes as long for another daemon as at home (``per_unit``: microseconds).
     """
@@ -281,7 +290,8 @@ def _overheads(runs: Sequence[Measurements], per_unit: Mapping[str, float]) -> l
             served += 1e-6 * unit_us * units
         rows.append((float(run.batches), run.requests(), run.moved(), run.sessions()))
         rest.append(max(0.0, run.unaccounted_s() - served))
-    return _explained(rows, rest)
+    batch_s, request_s, byte_s, session_s = _explained(rows, rest)
+    return Overheads(batch_s, request_s, byte_s, _loop_costs(runs, parts), session_s)
 
 
 def _explained(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:

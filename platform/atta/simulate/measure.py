@@ -10,11 +10,11 @@
        '-- CPU time with one consumer at a time         -> how much more it is if all parts share the cores
     the same batches again, unmeasured                  -> new vertices per hop, at home and elsewhere
 
-Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.task_costs``). So a machine that
+Every daemon counts the CPU time of its tasks, thread by thread (``atta.daemon.engine.runner``). So a machine that
 is shared with others gives nearly the same costs as an idle one. Consumers are processes of their own, and do nothing
 but take batches (``consumers``). What is in the batches is counted later: consumers that count leave daemons without
 work, and processors with less to do work faster. Transfers and queues are not measured, they are simulated. What a
-machine lets threads wait although nothing is in their way is measured apart (``atta.observe.machine.waking``).
+machine lets threads wait although nothing is in their way is measured apart (``atta.observe.machine.threads``).
 ``fitting`` makes the profile.
 """
 
@@ -33,7 +33,7 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader
 from atta.client.local import LocalCluster, local
 from atta.errors import ConfigError
-from atta.observe.machine.waking import timer_lateness_s, wake_s
+from atta.observe.machine.threads import timer_lateness_s, wake_s
 from atta.observe.versions import machine, versions
 from atta.partition.dataset import Dataset
 from atta.simulate.consumers import Consumers, Start, start_here
@@ -112,10 +112,18 @@ def measure(
                 found = replace(_counted(loaders, dataset, run.size, measured), totals=found.totals, cpu_s=found.cpu_s)
             runs.append(found)
     *together, alone = runs
+    notes = {
+        "source": Path(source).name,
+        "epochs": epochs,
+        "threads": threads,
+        "machine": machine(),
+        "versions": versions(),
+        "dataset_id": described.dataset_id,
+        "batches": [run.batches for run in together],
+        "cpu_ms_per_batch": 1e3 * runs[0].batch_cpu_s(),
+    }
     waits = Waits(wake_s(), timer_lateness_s())
-    return profile_of(
-        together, described, batch_size, hops, alone=alone, waits=waits, measured=_provenance(source, epochs, threads)
-    )
+    return profile_of(together, described, batch_size, hops, alone=alone, waits=waits, measured=notes)
 
 
 @dataclass(frozen=True)
@@ -219,13 +227,3 @@ def _totals(cluster: Cluster) -> dict[str, float]:
         for name, value in counters.items():
             total[name] = total.get(name, 0.0) + value
     return total
-
-
-def _provenance(source: str | Path, epochs: int, threads: int) -> dict[str, Any]:
-    return {
-        "source": Path(source).name,
-        "epochs": epochs,
-        "threads": threads,
-        "machine": machine(),
-        "versions": versions(),
-    }

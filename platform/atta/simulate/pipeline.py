@@ -5,19 +5,23 @@ Progress, tasks, pool and weights are decided by the code that trainers and daem
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, DataError
+from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
+from atta.observe.settings import NoOption, Setting
 from atta.simulate.resources import Clock
 from atta.train.dorylus.hand_out import HandOut, PoolSize
-from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work, check_mode, stages_of
+from atta.train.dorylus.progress import MODES, PipelineProgress, PipelineStage, Work, check_mode, stages_of
 
 
 @dataclass(frozen=True)
@@ -26,44 +30,40 @@ class PipelineScenario:
 
     Attributes:
         machines: each has a trainer.
-        intervals: of each trainer.
-        layers: of the model.
         epochs: to simulate.
-        mode, staleness: as ``atta train`` takes them.
-        workers: most workers of a trainer.
         threads: with which a trainer gathers.
-        graph_s: gathering, or scattering, an interval.
-        task_s: computing a task.
-        task_bytes: of a task on its way to a worker, and of its result on the way back.
-        link: bytes per second of each worker's link, each way.
         rtt_s: round trip between machines, and to workers.
-        jitter_s: a task takes longer by 0 to this, drawn evenly.
-        kill: share of tasks during which their worker dies.
-        start_s: how long a worker takes to start.
-        timeout_s: of tasks; None: from their mean.
-        max_relaunch: of a task.
         seed: of everything that is drawn.
     """
 
-    machines: int = 2
-    intervals: int = 16
-    layers: int = 2
-    epochs: int = 10
-    mode: str = "async"
-    staleness: int = 0
-    workers: int = 100
-    threads: int = 1
-    graph_s: float = 0.01
-    task_s: float = 0.01
-    task_bytes: float = 0.0
-    link: float = math.inf
-    rtt_s: float = 0.0
-    jitter_s: float = 0.0
-    kill: float = 0.0
-    start_s: float = 2.0
-    timeout_s: float | None = None
-    max_relaunch: int = 5
-    seed: int = 0
+    machines: Annotated[int, NoOption("an option of every simulation")] = 2
+    intervals: Annotated[int, Setting("Intervals of each trainer.", at_least=1, at_most=4096)] = 16
+    layers: Annotated[int, Setting("Layers of the model.", at_least=1, at_most=100)] = 2
+    epochs: Annotated[int, NoOption("an option of every simulation")] = 10
+    mode: Annotated[str, Setting("As in atta train.", choices=MODES)] = "async"
+    staleness: Annotated[int, Setting("As in atta train.", at_least=0, at_most=64)] = 0
+    workers: Annotated[int, Setting("Most workers of a trainer.", at_least=1, at_most=10_000)] = 100
+    threads: Annotated[int, NoOption("an option of every simulation")] = 1
+    graph_s: Annotated[float, Setting("Gathering, or scattering, an interval.", name="graph", unit="s")] = 0.01
+    task_s: Annotated[float, Setting("Computing a worker's task.", name="compute", unit="s")] = 0.01
+    task_bytes: Annotated[float, Setting("Of a task, and of its result on the way back.", unit="bytes")] = 0.0
+    link: Annotated[
+        float, Setting("Rate of each worker's link, each way.", name="worker-link", unit="rate", unset="no limit")
+    ] = math.inf
+    rtt_s: Annotated[float, NoOption("an option of every simulation")] = 0.0
+    jitter_s: Annotated[float, Setting("A task takes longer by 0 to this, drawn evenly.", name="jitter", unit="s")] = (
+        0.0
+    )
+    kill: Annotated[float, Setting("Share of tasks during which their worker dies.", at_least=0, at_most=0.99)] = 0.0
+    start_s: Annotated[float, Setting("How long a worker takes to start.", name="worker-start", unit="s")] = 2.0
+    timeout_s: Annotated[
+        float | None, Setting("As in atta train.", name="worker-timeout", unit="s", unset="from the mean")
+    ] = None
+    max_relaunch: Annotated[int, Setting("As in atta train.", at_least=0, at_most=1000)] = 5
+    seed: Annotated[int, NoOption("an option of every simulation")] = 0
+    plan: Annotated[
+        str | None, Setting("File of atta plan --json: machines, layers and costs, unless given.", metavar="FILE")
+    ] = None
 
     def __post_init__(self) -> None:
         check_mode(self.mode, self.staleness)
@@ -85,6 +85,27 @@ class PipelineScenario:
 
 _TICK_S = 0.1
 _TICKS_PER_CHECK = 10
+
+
+def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
+    """The fields of a scenario that a file of ``atta plan --strategy auto --json`` tells: its machines and layers, and
+    what one of ``intervals`` costs by the sizes and rates of the plan.
+
+    Raises:
+        DataError: the file cannot be read or is no such file.
+    """
+    from atta.train.planning.sizes import PlannedModel, Rates, ServerWork, interval_costs
+
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        rates = {name: math.inf if value is None else value for name, value in found["rates"].items()}
+        model, work = PlannedModel(**found["network"]), ServerWork(**found["sizes"]["exchanged"])
+        costs = interval_costs(work, model, Rates(**rates), intervals)
+        return {"machines": int(found["machines"]["servers"]), "layers": model.layers, **costs._asdict()}
+    except OSError as error:
+        raise DataError(path, f"cannot read the plan: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(path, f"is no file of `atta plan --strategy auto --json`: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class Cores:
 class Pool:
     """A bounded number of threads on some cores.
 
-    They serve the oldest batch first, as in a daemon (``atta.daemon.peers.turns``). If all come with the same
+    They serve the oldest batch first, as in a daemon (``atta.daemon.services.data``). If all come with the same
     ``since``, they are served in order of arrival. A daemon's event loop is a pool of one thread.
 
     A thread without work sleeps. Waking it takes ``wake_s``, and no CPU time, if a core sleeps, too; a core that is at

@@ -9,27 +9,25 @@ processor time by thread (bench/results/scale.md). ``atta simulate --measure`` m
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atta.errors import DataError
-from atta.scheduler.costs import Line
-from atta.simulate.profile import LOCAL_KINDS, REMOTE_KINDS, HopSize, Linear, LoopCosts, Profile, Remote
+import numpy as np
 
-ID_BYTES = 4.0
-"""Bytes of a vertex in a request."""
-TRANSPORT = Linear(6.0, 0.0005)
-"""CPU microseconds per request and per byte of the answer, at either end, of the threads of links."""
-LOOP = LoopCosts(batch_us=3000.0, answer_us=43.0, us_per_byte=0.00017)
-"""CPU microseconds of the event loop that asks."""
-BATCH_US = 1900.0
-"""CPU microseconds per batch outside tasks and event loops: the consumer takes it over."""
-_Table = defaultdict[tuple[str, str], float]
+from atta.errors import DataError
+from atta.simulate.fitting import Measurements, Overheads, ServedDataset, profile_of
+from atta.simulate.profile import LoopCosts, Profile
+
+TYPICAL = Overheads(
+    batch_s=1.9e-3,
+    request_s=12e-6,
+    byte_s=1e-9,
+    loop=LoopCosts(batch_us=3000.0, answer_us=43.0, us_per_byte=0.00017),
+)
+"""CPU of consumers, of the threads of links and of the event loop that asks."""
 
 
 @dataclass
@@ -100,93 +98,57 @@ def _dags(events: Iterable[dict[str, Any]]) -> dict[tuple[int, int], _Dag]:
     return found
 
 
-class _Sums:
-    """Tasks of whole batches, added up by (kind, operator)."""
-
-    def __init__(self, dags: Sequence[_Dag]) -> None:
-        self.home: _Table = defaultdict(float)  # cost
-        self.away: _Table = defaultdict(float)
-        self.asked: _Table = defaultdict(float)  # rows that requests asked other owners for
-        self.cached: _Table = defaultdict(float)  # rows of other owners that were at hand, or came for another batch
-        self.kept: _Table = defaultdict(float)  # those of them that are part of the cost at home
-        self.nbytes: _Table = defaultdict(float)  # of the answers
-        self.lines = {kind: Line() for kind in LOCAL_KINDS}
-        for task in (task for dag in dags for task in dag.tasks):
-            args, key = task["args"], (task["cat"], task["args"]["operator"])
-            if "rows" in args:
-                self.away[key] += args["cost"]
-                self.asked[key] += args["rows"]
-                self.cached[key] += args.get("shared rows", 0)
-                self.nbytes[key] += args["bytes"]
-            else:
-                self.home[key] += args["cost"]
-                if task["cat"] == "feature":
-                    self.cached[key] += args.get("cached rows", 0)
-                    self.kept[key] += args.get("cached rows", 0)
-                if task["cat"] in self.lines:
-                    self.lines[task["cat"]].add(args["cost"], task["dur"])
-
-
-def _of(table: _Table, kind: str) -> float:
-    """The sum over a kind of tasks."""
-    return sum(value for (found, _), value in table.items() if found == kind)
-
-
 def _profile(
     path: str | Path, dags: Sequence[_Dag], batch_size: int, fan_outs: tuple[int, ...], *, parts: int, cores: int
 ) -> Profile:
-    sums, count = _Sums(dags), len(dags)
-    features = [("feature", f"feature{hop}") for hop in range(len(fan_outs) + 1)]
-    first = sums.home[features[0]] + sums.away[features[0]]
-    if not fan_outs or not first:
+    seen = Measurements(len(dags), totals=_totals(dags))
+    home, away, cached = _features(dags, len(fan_outs))
+    if not fan_outs or not home[0] + away[0]:
         raise DataError(path, "has no batches of NeighborLoader with table rows")
-    touched = _of(sums.asked, "feature") + _of(sums.cached, "feature")
-    pulled = touched - _of(sums.kept, "feature")
-    row_bytes = _of(sums.away, "feature") / pulled if pulled else first / (count * batch_size)
-    for key, rows in sums.kept.items():
-        sums.home[key] -= rows * row_bytes
-        sums.away[key] += rows * row_bytes
-    hops = []
-    for key in features:
-        nbytes = sums.home[key] + sums.away[key]
-        hops.append(HopSize(nbytes / row_bytes / count, sums.home[key] / nbytes if nbytes else 1.0))
-    hops[0] = HopSize(float(batch_size), hops[0].home)  # seeds may have tables of their own
-    expanded = count * sum(hop.new * hop.home for hop in hops[:-1])
-    degree = _of(sums.home, "neighborhood") / expanded if expanded else 1.0
-    asked = _of(sums.asked, "neighborhood")
-    local = {kind: Linear(*line.fit()) for kind, line in sums.lines.items() if line.n}
-    return Profile(
-        batch_size=batch_size,
-        fan_outs=fan_outs,
-        hops=tuple(hops),
-        local=local,
-        remote={kind: _remote(sums, kind, local.get(kind, Linear())) for kind in REMOTE_KINDS} if parts > 1 else {},
-        loop=LOOP,
-        parts=parts,
-        spread=_spread(dags),
-        degree=degree,
-        mean_degree=_of(sums.away, "neighborhood") / asked if asked else degree,
-        row_bytes=row_bytes,
-        batch_bytes=sum(hop.new for hop in hops) * (row_bytes + 8) + 24 * _of(sums.home, "join") / count,
-        batch_us=BATCH_US,
-        cache_hit=_of(sums.cached, "feature") / touched if touched else 0.0,
-        cores=cores,
-        measured={"trace": Path(path).name, "batches": count},
-    )
+    pulled = seen.totals["remote_rows"] + seen.totals["shared_rows"]
+    row_bytes = away.sum() / pulled if pulled else (home[0] + away[0]) / (len(dags) * batch_size)
+    seen.totals["cached_rows"] = float(cached.sum())
+    fresh = (home + away) / row_bytes
+    at_home = (home / row_bytes - cached) / np.maximum(fresh, 1e-9)
+    fresh[0] = len(dags) * batch_size  # seeds may have tables of their own
+    seen.fresh, seen.home = fresh.tolist(), (fresh * at_home).tolist()
+    seen.sizes = [sum(t["args"]["cost"] for t in dag.tasks if t["cat"] == "feature") or 1.0 for dag in dags]
+    seen.nbytes = fresh.sum() * (row_bytes + 8) + 24 * seen.of("join", "cpu", "x")
+    described = ServedDataset("", parts, _mean_degree(seen))
+    notes = {"trace": Path(path).name, "batches": len(dags)}
+    return profile_of([seen], described, batch_size, fan_outs, overheads=TYPICAL, cores=cores, measured=notes)
 
 
-def _remote(sums: _Sums, kind: str, home: Linear) -> Remote:
-    """The costs of requests. Answering one costs as much as the same task at home, plus its transport."""
-    asked, cached = _of(sums.asked, kind), _of(sums.cached, kind)
-    units = _of(sums.away, kind) * asked / (asked + cached) if asked else 0.0
-    answer = _of(sums.nbytes, kind) / units if units else 0.0
-    each = Linear(TRANSPORT.fixed_us, TRANSPORT.us_per_unit * answer)
-    serve = Linear(home.fixed_us + each.fixed_us, home.us_per_unit + each.us_per_unit)
-    return Remote(ID_BYTES * asked / units if units else 0.0, answer, serve, each)
+def _totals(dags: Iterable[_Dag]) -> dict[str, float]:
+    """What daemons count of tasks (``Measurements.totals``)."""
+    totals: dict[str, float] = defaultdict(float)
+    for task in (task for dag in dags for task in dag.tasks):
+        args, kind, x = task["args"], task["cat"], float(task["args"]["cost"])
+        asks = "rows" in args
+        lane, y = ("net", float(args["bytes"])) if asks else ("cpu", 1e-6 * task["dur"])
+        for name, value in {"n": 1.0, "x": x, "xx": x * x, "y": y, "xy": x * y}.items():
+            totals[f"cost_{kind}_{lane}_{name}"] += value
+        if asks:
+            totals["remote_rows" if kind == "feature" else "remote_vertices"] += args["rows"]
+            totals["shared_rows"] += args.get("shared rows", 0) if kind == "feature" else 0
+    return totals
 
 
-def _spread(dags: Sequence[_Dag]) -> float:
-    """Standard deviation of the logarithm of batch sizes."""
-    sizes = [sum(t["args"]["cost"] for t in dag.tasks if t["cat"] == "feature") for dag in dags]
-    logs = [math.log(size) for size in sizes if size > 0]
-    return statistics.pstdev(logs) if len(logs) > 1 else 0.0
+def _features(dags: Iterable[_Dag], hops: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By hop [hops + 1]: bytes of rows that tasks at home gathered, and that others sent; and rows in a cache, which
+    count as home."""
+    home, away, cached = (np.zeros(hops + 1) for _ in range(3))
+    at = {f"feature{hop}": hop for hop in range(hops + 1)}
+    for task in (task for dag in dags for task in dag.tasks if task["args"]["operator"] in at):
+        args, hop = task["args"], at[task["args"]["operator"]]
+        (away if "rows" in args else home)[hop] += args["cost"]
+        cached[hop] += 0 if "rows" in args else args.get("cached rows", 0)
+    return home, away, cached
+
+
+def _mean_degree(seen: Measurements) -> float:
+    """Of the vertices that other daemons expanded; if there are none, of those at home."""
+    asked, expanded = seen.totals.get("remote_vertices", 0.0), sum(seen.home[:-1])
+    if asked:
+        return seen.of("neighborhood", "net", "x") / asked
+    return seen.of("neighborhood", "cpu", "x") / expanded if expanded else 1.0

@@ -27,8 +27,6 @@ from atta.train.settings.minibatch import UNTABLED
 from atta.train.strategies import STRATEGIES, strategies_with
 from atta.wire.clusterfile import listening_at
 
-__all__ = ["TrainConfig", "option_words"]
-
 
 @dataclass(frozen=True)
 class TrainConfig(

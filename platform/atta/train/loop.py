@@ -29,9 +29,8 @@ from atta.train.checkpoint import (
     save_checkpoint,
     save_rank,
 )
-from atta.train.reports.display import Display
+from atta.train.reports.display import Display, exporting
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
-from atta.train.reports.export import exporting
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed, parse_logger, patience_of
@@ -43,8 +42,6 @@ from atta.train.tasks.objective import Objective
 from atta.train.tasks.task import VERTICES, LearningTask, TargetCounts
 from atta.train.tasks.watching import check_known, watched_by
 from atta.train.tasks.weights import class_weights
-
-__all__ = ["EpochLoop"]
 
 Settings = TypeVar("Settings", bound=TrainSettings)
 

@@ -29,21 +29,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError, UnknownNameError
-from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, replicas_of
-from atta.wire.toml import read_toml
+from atta.wire.parts import Addresses, as_parts, groups_of, parts_text, read_toml, replicas_of
 
 if TYPE_CHECKING:
     from atta.wire.security.credentials import Credentials
-
-__all__ = [
-    "check_address",
-    "ended_daemon",
-    "listening_at",
-    "prefer",
-    "read_cluster",
-    "read_credentials",
-    "write_cluster",
-]
 
 _KEYS = ["part", "parts", "address", "ended"]
 

@@ -1,4 +1,5 @@
-"""Which daemon a request is meant for, and whether the daemon that gets it is that one. Pure.
+"""Which daemon a request is meant for, whether the daemon that gets it is that one, draws alike, and speaks the same
+protocol. Pure.
 
 An address may lead to the wrong daemon: a cluster file is wrong, two daemons have changed places, another dataset is
 served there now, or the daemon has been restarted. It would answer with rows of other vertices, and nobody would
@@ -12,9 +13,9 @@ import enum
 import secrets
 from dataclasses import dataclass, replace
 
-from atta.errors import ConfigError, RestartedError, WrongDatasetError
-
-__all__ = ["HEADER", "Bound", "Identity", "check", "new_incarnation"]
+from atta.errors import ConfigError, ProtocolError, RestartedError, SamplingContractError, WrongDatasetError
+from atta.observe.version import __version__
+from atta.protos.v1 import control_pb2
 
 HEADER = "atta-to"
 
@@ -91,3 +92,71 @@ def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
             f"has been started anew (it is incarnation {found.incarnation} of the daemon of partition {found.part}, not "
             f"{meant.incarnation or '(none named)'}): the sessions of before are gone",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """Digests of what a daemon draws from the built-in graph, and of its operators (``atta.samplers.local.contract``)."""
+
+    draws: str = ""
+    operators: str = ""
+
+
+def check_contract(found: Contract, address: str, meant: Contract, other: str) -> None:
+    """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``.
+
+    Raises:
+        SamplingContractError: names both and what differs.
+    """
+    for what, one, two in (
+        ("sampling contract", found.draws, meant.draws),
+        ("operators", found.operators, meant.operators),
+    ):
+        if one != two:
+            raise SamplingContractError(
+                address,
+                f"would draw other batches than {other}: its {what} {_have(what)} the digest {one}, there {two}; run the "
+                "same release with the same operators",
+            )
+
+
+def _have(what: str) -> str:
+    return "have" if what.endswith("s") else "has"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What a process speaks.
+
+    Attributes:
+        version: of Atta; for messages alone.
+        oldest, newest: the range of protocols.
+    """
+
+    version: str
+    oldest: int
+    newest: int
+
+    def __str__(self) -> str:
+        some = f"protocol {self.oldest}" if self.oldest == self.newest else f"protocols {self.oldest} to {self.newest}"
+        return f"{some} (Atta {self.version or 'of an unknown version'})"
+
+
+OWN = Release(__version__, 2, 2)
+
+
+def release_of(reply: control_pb2.DescribeReply) -> Release:
+    """What a daemon has told of its release."""
+    return Release(reply.version, reply.oldest_protocol, reply.newest_protocol)
+
+
+def check_release(found: Release, address: str, own: Release = OWN) -> None:
+    """Refuse the daemon at ``address`` if it and ``own`` have no protocol in common.
+
+    Raises:
+        ProtocolError: names both ranges, and who has to be upgraded.
+    """
+    if max(found.oldest, own.oldest) <= min(found.newest, own.newest) and found.oldest <= found.newest:
+        return
+    older = "the daemon" if found.newest < own.oldest else "this process"
+    raise ProtocolError(address, f"speaks {found}, this process {own}: upgrade {older}, one release at a time")

@@ -1,4 +1,9 @@
-"""Sealed memory files (memfd) that a daemon and its consumers map, and locks on ranges of them.
+"""What processes of one machine share: sealed memory files (memfd) that a daemon and its consumers map, locks on ranges
+of them, and the socket over which a consumer asks for batches.
+
+Over the socket it sends the token of its session, and then a ``NextRequest`` for each batch. The daemon answers each
+one with a ``BatchHeader``; the batch lies in shared memory. Each of these is one packet. A daemon that has anything
+else to say hangs up, and the consumer asks by ``SessionService.Next``, which has an answer for everything.
 
 A seal keeps a file from shrinking, so that reading a mapping of it cannot end in SIGBUS. A lock belongs to an open file
 description. The kernel drops it when its holder dies, so a range without a lock has no readers. The files have no name
@@ -7,17 +12,14 @@ in a file system.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import errno
 import fcntl
 import os
 import re
+import socket
 import struct
-
-__all__ = [
-    "LENT_NAME", "PAGE", "SEALS", "SECRET_BYTES", "create", "exclude", "open_lent", "open_sealed", "populate", "punch",
-    "share", "unlock",
-]  # fmt: skip
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Seals of every memory file: its size never changes."""
@@ -149,3 +151,57 @@ def populate(address: int, nbytes: int) -> bool:
     """
     start = address // PAGE * PAGE
     return not _LIBC.madvise(start, address - start + nbytes, _POPULATE_WRITE)
+
+
+TOKEN_BYTES = 16
+REQUEST_BYTES = 16 << 10
+"""Largest request."""
+HEADER_BYTES = 64 << 10
+"""Largest answer."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+def packets() -> socket.socket:
+    """A Unix socket that keeps the limits of packets. It does not block."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.setblocking(False)
+    return made
+
+
+def other_end(sock: socket.socket) -> tuple[int, int]:
+    """The process id and the user id behind the other end, as the kernel has noted them."""
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid), int(uid)
+
+
+class Gaps:
+    """The free ranges of ``nbytes`` bytes, by first fit. Pure."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._gaps = [(0, nbytes)]  # (start, stop), ascending; no two overlap or touch
+        self._nbytes = nbytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is taken."""
+        return self._gaps == [(0, self._nbytes)]
+
+    def take(self, nbytes: int) -> int | None:
+        """Where ``nbytes`` now taken begin; None: no gap is long enough."""
+        for index, (start, stop) in enumerate(self._gaps):
+            if stop - start >= nbytes:
+                left = (start + nbytes, stop)
+                self._gaps[index : index + 1] = [left] if left[0] < stop else []
+                return start
+        return None
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Free a range that ``take`` has taken."""
+        stop = start + nbytes
+        index = bisect.bisect(self._gaps, (start, stop))
+        first = last = index
+        if index and self._gaps[index - 1][1] == start:
+            first, start = index - 1, self._gaps[index - 1][0]
+        if index < len(self._gaps) and self._gaps[index][0] == stop:
+            last, stop = index + 1, self._gaps[index][1]
+        self._gaps[first:last] = [(start, stop)]

@@ -1,4 +1,4 @@
-"""Which partitions a daemon serves: as people write them, and as a cluster file spreads them over daemons. Pure.
+"""What people write: which partitions a daemon serves, which of several equal processes this is, and TOML files.
 
 A daemon serves consecutive partitions, so that the internal ids that it owns are one range of each node type.
 """
@@ -6,11 +6,12 @@ A daemon serves consecutive partitions, so that the internal ids that it owns ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from atta.errors import ConfigError
-
-__all__ = ["Addresses", "as_parts", "groups_of", "parse_parts", "parts_text", "replicas_of", "spread"]
+from atta.errors import ConfigError, DataError
 
 Addresses = str | tuple[str, ...]
 """Where the daemon of some partitions is, ``host:port``; several: its replicas, the preferred one first."""
@@ -105,3 +106,54 @@ def spread(served: range, addresses: Mapping[int, Addresses], partitions: int) -
     if found[-1].stop > partitions:
         raise ConfigError(f"the cluster file names partition {found[-1].stop - 1}, the dataset has {partitions}")
     return found
+
+
+AUTO = "auto"
+"""What people write for a number that the environment tells."""
+PART_VARIABLES = ("JOB_COMPLETION_INDEX", "SLURM_PROCID", "SLURM_NODEID")
+"""Where the number of a daemon stands. Slurm may run several daemons on one node."""
+NODE_VARIABLES = ("JOB_COMPLETION_INDEX", "SLURM_NODEID", "SLURM_PROCID")
+"""Where the number of a machine stands."""
+_LARGEST = 1 << 20
+
+
+def own_number(environment: Mapping[str, str], host: str, variables: Sequence[str]) -> int:
+    """The number of this process, from 0.
+
+    It is the first of ``variables`` that is set in ``environment``. Otherwise it is the number that ends the first
+    label of the host's name, such as 3 in ``atta-daemon-3`` or ``node3.example``.
+
+    Raises:
+        ConfigError: neither tells a number, or a variable holds something else.
+    """
+    for name in variables:
+        if text := environment.get(name, "").strip():
+            return _number(text, f"{name}={text!r}")
+    found = re.search(r"[0-9]+$", host.partition(".")[0])
+    if found is None:
+        raise ConfigError(
+            f"auto: no number is known: set {', '.join(variables)}, or end the host name {host!r} with it"
+        )
+    return _number(found[0], f"host name {host!r}")
+
+
+def _number(text: str, where: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) > _LARGEST:
+        raise ConfigError(f"auto: {where} is not a number from 0 to {_LARGEST}")
+    return int(text)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The document in a file.
+
+    Raises:
+        DataError: the file cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(path, f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(path, f"is not a TOML file: {error}") from error
+    except RecursionError:
+        raise DataError(path, "is not a TOML file that can be read: its values are nested too deeply") from None

@@ -2,7 +2,7 @@
 
 ``METHODS`` names every remote procedure once. Handlers and stubs are both built from it. It also says how a request
 must name its daemon (see ``atta.wire.identity``). Methods with payload fields exchange ``Bulk`` values. Their large
-fields are never copied through a protobuf message (see ``atta.wire.messages.bulk``).
+fields are never copied through a protobuf message (see ``atta.wire.bulk``).
 """
 
 from __future__ import annotations
@@ -29,40 +29,24 @@ from atta.protos.v1 import (
     update_pb2,
     weights_pb2,
 )
-from atta.wire.identity import Bound
-from atta.wire.messages import bulk
-from atta.wire.messages.bulk import (
+from atta.wire import bulk
+from atta.wire.bulk import (
     BATCH_CHUNK,
     BEGIN_REPLY,
     CREATE_REQUEST,
     GRADIENT_REQUEST,
-    PULL_CHUNK,
+    PULL_REPLY,
     PUSH_REQUEST,
     ROWS_CHUNK,
-    SAMPLE_CHUNK,
+    SAMPLE_REPLY,
     WEIGHTS_REPLY,
 )
-from atta.wire.messages.fields import ARRAYS_BYTES, check_fields, check_size
-from atta.wire.messages.stubs import MethodStub
+from atta.wire.fields import ARRAYS_BYTES, check_fields, check_size
+from atta.wire.identity import Bound
+from atta.wire.pieces import MethodStub
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-
-__all__ = [
-    "ACCESS",
-    "MAX_MESSAGE_BYTES",
-    "METHODS",
-    "Bulk",
-    "RpcMethod",
-    "answered",
-    "channel_options",
-    "client_options",
-    "error_from",
-    "handlers",
-    "status_of",
-    "stub",
-    "understanding",
-]
 
 ACCESS = "access refused: "
 """How the reason begins with which a daemon refuses a caller. Forgotten clients of tables have the same status."""
@@ -74,7 +58,7 @@ PEER_ENDED = "a daemon is gone: "
 """How it begins if that one is known to have ended: waiting for it would be in vain."""
 MAX_MESSAGE_BYTES = ARRAYS_BYTES
 """Largest answer in one message. Senders cut long ones into chunks of a few MB. A request may have as many bytes, and
-travels in pieces (``atta.wire.messages.pieces``)."""
+travels in pieces (``atta.wire.pieces``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +141,14 @@ METHODS: dict[str, RpcMethod] = {
     **_table(
         "GraphService",
         Bound.DATA,
-        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, True, SAMPLE_CHUNK),
-        SampleOnce=(graph_pb2.SampleRequest, graph_pb2.SampleChunk, False, SAMPLE_CHUNK),
+        Sample=(graph_pb2.SampleRequest, graph_pb2.SampleReply, False, SAMPLE_REPLY),
         Pair=(graph_pb2.PairRequest, graph_pb2.PairReply),
         Probe=(graph_pb2.ProbeRequest, graph_pb2.ProbeReply),
     ),
     **_table(
         "KvService",
         Bound.DATA,
-        Pull=(kv_pb2.PullRequest, kv_pb2.PullChunk, True, PULL_CHUNK),
+        Pull=(kv_pb2.PullRequest, kv_pb2.PullReply, False, PULL_REPLY),
         ListTables=(kv_pb2.ListTablesRequest, kv_pb2.ListTablesReply),
     ),
     **_table(

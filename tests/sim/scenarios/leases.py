@@ -76,5 +76,5 @@ async def leases(world: World) -> None:
     await world.ended({"client": world.client("client", _asking(world, every_s))})
     await healed(world, addresses)
     await asyncio.sleep(TABLE_LEASE_S + 3 * LEASE_LOOK_S)
-    left = [table.spec.name for address in addresses for table in world.daemons[address]._tables._tables.list()]
+    left = [table.spec.name for address in addresses for table in world.daemons[address].tables.service._tables.list()]
     assert not left, f"tables of a job that has ended are left: {left}"

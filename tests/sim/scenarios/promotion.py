@@ -83,11 +83,11 @@ class Machines:
 
     def holds(self, address: str) -> bool:
         """Whether a daemon lives and says that it holds tables."""
-        return self.world.nodes[address].alive and self.world.daemons[address]._about_tables()[0] > 0
+        return self.world.nodes[address].alive and self.world.daemons[address].tables.about()[0] > 0
 
     def look(self) -> None:
         """Note whether the backup has everything by now."""
-        journal = self.world.daemons[self.holder]._journal if self.world.nodes[self.holder].alive else None
+        journal = self.world.daemons[self.holder].tables.journal if self.world.nodes[self.holder].alive else None
         shipping = journal._shipping if journal is not None else None
         self.copied |= shipping is not None and shipping._at is not None and shipping.lag == 0
 
@@ -203,7 +203,7 @@ async def _happens(world: World, machines: Machines, rules: Rules, clients: list
         if machines.lost or rng.random() < 0.3:
             _ask(world, machines.backup, "BackupService.Promote", backup_pb2.PromoteRequest(), "operator")
     elif kind == "rival":
-        copy = world.daemons[machines.backup]._backup._copy
+        copy = world.daemons[machines.backup].tables.backup._copy
         request = backup_pb2.VoteRequest(part=0, candidate="rival:1")
         request.store.CopyFrom(backup_pb2.StoreName(id=copy._store_id, epoch=copy._epoch))
         _ask(world, rng.choice(machines.all), "BackupService.Vote", request, "rival")

@@ -179,10 +179,10 @@ async def _nothing_left(world: World, addresses: list[str], *, undisturbed: bool
     await asyncio.sleep(3 * LEASE_S)
     for address in addresses:
         daemon = world.daemons[address]
-        left = len(daemon._sessions), daemon._engine.stats()["sessions"]
+        left = len(daemon.batches.sessions), daemon.batches.engine.stats()["sessions"]
         assert not any(left), f"{address}: sessions are left: {left}"
-        lent = daemon._engine.stats()["lent_bytes"]
+        lent = daemon.batches.engine.stats()["lent_bytes"]
         assert not lent, f"{address}: {lent} bytes of batches are lent to nobody"
         if undisturbed:
-            expired = daemon._sessions.stats()["sessions_expired"]
+            expired = daemon.batches.sessions.stats()["sessions_expired"]
             assert not expired, f"{address}: {expired} leases have run out, and nothing was wrong"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError, UnknownNameError
-from atta_bench.chaos.graph import WIDTH, ChaosGraph
 from atta_bench.chaos.invariants import (
     ConsumerChecker,
     ProcessSample,
@@ -24,10 +23,8 @@ from atta_bench.chaos.invariants import (
     next_after,
 )
 from atta_bench.chaos.invariants import leaks as leaks_of
-from atta_bench.chaos.loaders import LoaderKind, loader_kinds
-from atta_bench.chaos.oracle import expected_batches, expected_weights
-from atta_bench.chaos.plan import FaultKind, kinds_of, plan_faults
-from atta_bench.chaos.worker import EPOCHS, Lines, stepped, weights_digest
+from atta_bench.chaos.plan import WIDTH, ChaosGraph, FaultKind, LoaderKind, kinds_of, loader_kinds, plan_faults
+from atta_bench.chaos.worker import EPOCHS, Lines, expected_batches, expected_weights, stepped, weights_digest
 
 PROCESSES = ["daemon-0", "daemon-1", "consumer-0", "trainer-1"]
 EXPECTED = [["a0", "a1"], ["b0", "b1"]]

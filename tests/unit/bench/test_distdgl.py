@@ -11,12 +11,20 @@ import pytest
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import partition_graph
 from atta.partition.graph import GraphWriter
+from atta_bench.lab.distdgl import (
+    GRAPH_NAME,
+    MASK,
+    PlainGraph,
+    fingerprint,
+    mask_of,
+    prepare,
+    read_plain,
+    read_tables,
+    run_distdgl,
+)
 from atta_bench.lab.netlab import Host, NetLab
 from atta_bench.lab.workload import BenchWorkload, Recipe
 from atta_bench.loader.benchmark import LoaderBench, run
-from atta_bench.peers.distdgl.launch import run_distdgl
-from atta_bench.peers.distdgl.partition import GRAPH_NAME, MASK, mask_of, prepare, read_tables
-from atta_bench.peers.source import PlainGraph, fingerprint, read_plain
 
 N, M = 400, 6000
 

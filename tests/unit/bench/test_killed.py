@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atta_bench.training.killed import account, lives, wrong_steps
+from atta_bench.train.killed import account, lives, wrong_steps
 
 
 def marks(began: float, at: tuple[int, int] | None, steps: list[tuple[float, str]]) -> list[dict[str, Any]]:

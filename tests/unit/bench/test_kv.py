@@ -14,9 +14,9 @@ from rich.console import Console
 
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.partition import Dataset
-from atta_bench.kv import benchmark as kv
-from atta_bench.kv.benchmark import KvBench
-from atta_bench.kv.gather import GatherConfig, measure
+from atta_bench.pieces import kv
+from atta_bench.pieces.kv import KvBench
+from atta_bench.pieces.kv_rows import GatherConfig, measure_gather
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_the_table_is_made_once(small: KvBench) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.usefixtures("one_thread")
 def test_local_gathers_have_all_figures(small: KvBench, threads: int) -> None:
-    found = measure(GatherConfig(str(kv.prepare(small)), "atta", 100, threads, repeats=2, seed=1))
+    found = measure_gather(GatherConfig(str(kv.prepare(small)), "atta", 100, threads, repeats=2, seed=1))
     assert set(found) == {"atta", "loop", "copy", "torch", "torch-out"} | ({"numpy"} if threads == 1 else set())
     for figures in found.values():
         assert figures["bytes_per_s"] > 0
@@ -94,7 +94,7 @@ def test_local_gathers_have_all_figures(small: KvBench, threads: int) -> None:
 def test_a_way_that_gathers_wrong_rows_is_found_out(small: KvBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atta.kvstore.store.Store.gather_to", lambda *_: None)
     with pytest.raises(AttaError, match="atta gathers wrong rows"):
-        measure(GatherConfig(str(kv.prepare(small)), "atta", 100, 1, repeats=1, seed=1))
+        measure_gather(GatherConfig(str(kv.prepare(small)), "atta", 100, 1, repeats=1, seed=1))
 
 
 class Measured:
@@ -104,8 +104,8 @@ class Measured:
         self.asked: list[tuple[str, int]] = []
         self.broken = ""
 
-    def ask(self, host: object, module: str, arguments: list[str], threads: int) -> dict[str, dict[str, float]]:
-        config = json.loads(arguments[-1])
+    def ask(self, host: object, what: str, settings: str, threads: int) -> dict[str, dict[str, float]]:
+        config = json.loads(settings)
         self.asked.append((config["system"], threads))
         if config["system"] == self.broken:
             raise AttaError("out of cheese")

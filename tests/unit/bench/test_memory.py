@@ -1,4 +1,4 @@
-"""bench/training/memory.py: both strategies have the same vertices per step, in Python and on the command line."""
+"""bench/train/memory.py: both strategies have the same vertices per step, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from atta.cli.train import train
 from atta.errors import ConfigError
 from atta.train import Nodes, TrainConfig
-from atta_bench.training import memory
+from atta_bench.train import memory
 
 
 def test_the_same_training_vertices_per_step() -> None:

@@ -17,7 +17,7 @@ from atta_bench.loader.benchmark import figures
 HOST = loopback(1)[0]
 RANK = """
 import sys, time
-from atta_bench.lab.reporter import Epoch, Reporter
+from atta_bench.lab.workload import Epoch, Reporter
 rank, seconds = int(sys.argv[1]), float(sys.argv[2])
 reporter = Reporter()
 print("libraries chatter")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atta_bench import reliability
+from atta_bench.chaos import command as reliability
 
 
 def document(seed: int, **changes: Any) -> dict[str, Any]:

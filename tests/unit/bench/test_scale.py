@@ -19,12 +19,31 @@ from rich.console import Console
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.machine.threads import named_threads
 from atta.partition.dataset import Dataset
+from atta_bench.graphs import GraphSource, cut, graph_folder
 from atta_bench.scale.benchmark import ScaleBench
-from atta_bench.scale.cell import Batches, check_seeds, epochs_for
-from atta_bench.scale.clocks import ProcessorTime, parse_stat, read_times, role_of, total
-from atta_bench.scale.figures import Stretch, counted, figures_of, first_batches, seeds_per_s, split_by_code
-from atta_bench.scale.graphs import GraphSource, graph_folder, partitioned
-from atta_bench.scale.profile import CODE, code_of, count_samples, no_perf, sampled
+from atta_bench.scale.cell import (
+    Batches,
+    Stretch,
+    check_seeds,
+    counted,
+    epochs_for,
+    figures_of,
+    first_batches,
+    seeds_per_s,
+    split_by_code,
+)
+from atta_bench.scale.clocks import (
+    CODE,
+    ProcessorTime,
+    code_of,
+    count_samples,
+    no_perf,
+    parse_stat,
+    read_times,
+    role_of,
+    sampled,
+    total,
+)
 from atta_bench.scale.report import ScaleReport, SystemRound, increase, quotients
 
 
@@ -365,7 +384,7 @@ def test_graph_and_partitionings_are_made_once(tmp_path: Path) -> None:
     source, said = GraphSource(nodes=2000, edges=8000, features=3, method="random"), list[str]()
     for _ in range(2):
         graph = graph_folder(source, tmp_path, said.append)
-        parted = partitioned(graph, 2, source, tmp_path, said.append)
+        parted = cut(graph, 2, source, tmp_path, said.append)
     assert len(said) == 2
     dataset = Dataset.open(parted)
     assert dataset.num_parts == 2

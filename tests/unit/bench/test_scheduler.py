@@ -11,7 +11,7 @@ from atta.errors import ConfigError, UnknownNameError
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.processes import Measured, Usage
 from atta_bench.lab.workload import BenchWorkload
-from atta_bench.scheduler import SchedulerBench, figures
+from atta_bench.loader.scheduler import SchedulerBench, figures
 
 WORK = BenchWorkload((2, 2), 8, warm_up=1, epochs=2, seconds=0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from atta.simulate import LoopCosts, simulate
-from atta_bench.scheduling import simulated
+from atta_bench.loader import simulated
 from tests.unit.simulate.scenarios import PROFILE
 
 

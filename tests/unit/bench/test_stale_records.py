@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atta_bench.training.stale import differences, ratios, verdicts
+from atta_bench.train.stale import differences, ratios, verdicts
 
 
 def cell(variant: str, seed: int, test: float) -> dict[str, Any]:

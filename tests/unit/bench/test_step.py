@@ -1,4 +1,4 @@
-"""bench/scheduling/step.py: when a rate counts as recovered."""
+"""bench/loader/step.py: when a rate counts as recovered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from atta_bench.scheduling.step import recovery_s
+from atta_bench.loader.step import recovery_s
 
 
 def test_a_steady_rate_needs_no_recovery() -> None:

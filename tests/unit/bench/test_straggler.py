@@ -17,8 +17,9 @@ from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.train.dorylus.faults import WorkerFaults
 from atta.train.planning.value import PriceList
-from atta_bench.strategies import StopPattern, StrategiesBench, values
-from atta_bench.train.straggler import JITTER, Straggler, trainer_process
+from atta_bench.train.run import JITTER, StopPattern, Straggler, trainer_process
+from atta_bench.train.settings import StrategiesBench
+from atta_bench.train.strategies import values
 from tests.waiting import eventually
 
 

@@ -12,20 +12,12 @@ from click.testing import CliRunner
 from atta.cli.main import cli
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.reports.epochs import EpochReport
-from atta_bench.commands.variants import SHARE, VARIANT
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.processes import Measured, Usage
 from atta_bench.results import BenchReport
-from atta_bench.strategies import (
-    STRATEGIES,
-    StrategiesBench,
-    Variant,
-    accuracies,
-    epochs_of,
-    external_rate,
-    figures,
-)
 from atta_bench.train.run import Trained
+from atta_bench.train.settings import SHARE, STRATEGIES, VARIANT, StrategiesBench, Variant
+from atta_bench.train.strategies import accuracies, epochs_of, external_rate, figures
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_phases_add_up_to_the_epoch_and_the_last_epoch_is_judged() -> None:
 
 def test_the_model_of_dgls_layers_is_graphsage_with_means() -> None:
     dgl, torch = pytest.importorskip("dgl"), pytest.importorskip("torch")
-    from atta_bench.train.learner import DglSage
+    from atta_bench.train.worker import DglSage
 
     rng = np.random.default_rng(7)
     src, dst = (

@@ -16,13 +16,12 @@ from atta.cli.main import cli
 from atta.cli.output import TO_WRITE, _check_file, check_folder, write_json
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
-from atta_bench.cache.benchmark import CacheBench
-from atta_bench.commands import measuring
-from atta_bench.commands.command import bench
-from atta_bench.lab.workfolder import work_folder
+from atta_bench import command as measuring
+from atta_bench.command import bench
+from atta_bench.graphs import GraphSource, graph_folder, work_folder
 from atta_bench.lab.workload import BenchWorkload
-from atta_bench.partition.benchmark import PartitionBench, _measure
-from atta_bench.scale.graphs import GraphSource, graph_folder
+from atta_bench.pieces.cache import CacheBench
+from atta_bench.pieces.partition import PartitionBench, _measure
 
 WRITTEN = {"--json", "--plot", "--out"}
 """Options of files. Where one of them names a folder its type is click.Path, and `check_folder` tries it."""
@@ -149,7 +148,7 @@ def test_benchmarks_name_the_folder_that_they_cannot_write_to(tmp_path: Path, mo
     with pytest.raises(
         ConfigError, match=r"^--graph /proc/g: datasets are made beside it, and /proc cannot be written"
     ):
-        _measure(PartitionBench("/proc/g"), "random")
+        _measure(PartitionBench("/proc/g"), "random", Path())
 
 
 def test_a_daemon_says_so_before_it_loads() -> None:

@@ -16,15 +16,23 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
 
-from atta.cli.cluster.dashboard import serving
-from atta.cli.cluster.dashboard.curves import MOST_CHARACTERS, TrainerHistory, curve, figures_of
-from atta.cli.cluster.dashboard.page import MOST_LINKS, MOST_SESSIONS, View, page
+from atta.cli.cluster.dashboard import server
+from atta.cli.cluster.page import (
+    MOST_CHARACTERS,
+    MOST_LINKS,
+    MOST_SESSIONS,
+    TrainerHistory,
+    View,
+    curve,
+    figures_of,
+    page,
+)
 from atta.cli.main import cli
 from atta.client.rates import DaemonRates, Sample, SessionRates
 from atta.errors import ConfigError, UnavailableError
 from atta.observe.figures import JobFigures, SessionFigures
+from atta.train.reports.display import TrainingCollector
 from atta.train.reports.epochs import EpochReport
-from atta.train.reports.export import TrainingCollector
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "link"}
@@ -188,7 +196,7 @@ def test_a_daemon_that_is_down_keeps_its_columns() -> None:
 
 @contextmanager
 def served(page: Any, trace: Any = lambda: "{}") -> Iterator[str]:
-    found = serving.server("127.0.0.1", 0, page, trace)
+    found = server("127.0.0.1", 0, page, trace)
     thread = threading.Thread(target=found.serve_forever, args=(0.01,))
     thread.start()
     try:

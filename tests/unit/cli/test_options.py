@@ -12,7 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from atta.cli.options import GroupedCommand, config_option, settings_options
+from atta.cli.main import cli
+from atta.cli.options import GroupedCommand, _key, config_option, settings_options
+from atta.cli.output import INTS
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Option, check_bounds, settings_of
 
@@ -41,8 +43,9 @@ class Kitchen:
 @config_option
 @settings_options(Kitchen)
 @click.option("--tip", type=int, default=3)
-def cook(settings: dict[str, Any], tip: int) -> None:
-    click.echo(json.dumps({**asdict(Kitchen(**settings)), "tip": tip}))
+@click.option("--guests", type=INTS, multiple=True)
+def cook(settings: dict[str, Any], tip: int, guests: tuple[tuple[int, ...]]) -> None:
+    click.echo(json.dumps({**asdict(Kitchen(**settings)), "tip": tip, **({"guests": guests} if guests else {})}))
 
 
 def run(*words: str) -> Result:
@@ -79,7 +82,7 @@ def test_defaults_are_those_of_the_dataclass() -> None:
 
 
 def test_every_field_is_an_option_or_says_why_not() -> None:
-    offered = {p.name for p in cook.params} - {"tip", "config"}
+    offered = {p.name for p in cook.params} - {"tip", "guests", "config"}
     reasons = {s.field: s.option.reason for s in settings_of(Kitchen) if isinstance(s.option, NoOption)}
     assert offered == {s.field for s in settings_of(Kitchen)} - reasons.keys()
     assert reasons == {"staff": "comes from another file"}
@@ -127,6 +130,33 @@ def test_help_says_everything() -> None:
     assert "Number of the door [any]" in text, "one default, in words"
 
 
+@pytest.mark.parametrize(
+    ("name", "nearly", "key"),
+    [
+        ("train", "epoch", "epochs"),
+        ("serve", "listten", "listen"),
+        ("predict", "checkpont", "checkpoint"),
+        ("simulate", "machine", "machines"),
+        ("partition", "part", "parts"),
+        ("plan", "nodez", "nodes"),
+    ],
+)
+def test_commands_have_short_help_in_groups_and_a_file_of_options(
+    tmp_path: Path, name: str, nearly: str, key: str
+) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, GroupedCommand)
+    shown = command.get_help(click.Context(command, info_name=f"atta {name}", terminal_width=80)).splitlines()
+    assert len(shown) <= 110
+    assert max(map(len, shown)) <= 80
+    keys = sorted(
+        _key(option) for option in command.get_params(click.Context(command)) if option.name not in ("src", "dst")
+    )
+    assert keys == sorted(option for group in command.groups.values() for option in group), "every option is in a group"
+    said = CliRunner().invoke(cli, [name, "--config", toml(tmp_path, f"{nearly} = 1")]).exception
+    assert str(said).endswith(f"{nearly!r}; did you mean {key!r}?")
+
+
 def test_bounds_hold_in_python_too() -> None:
     with pytest.raises(ConfigError, match=r"^--ovens 10: must be at most 9 \(the wiring\)$"):
         Kitchen("x", ovens=10)
@@ -147,6 +177,12 @@ def test_a_file_fills_the_same_fields(tmp_path: Path) -> None:
     assert made("--config", toml(tmp_path, 'place = "y"\nopen_late = true')) == plain(Kitchen("y", open_late=True)) | {
         "tip": 3
     }
+
+
+def test_an_option_that_is_given_several_times_is_a_list_in_a_file(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'place = "y"\nguests = [[2, 3], [4]]')
+    assert made("--config", path)["guests"] == made("--place", "y", "--guests", "2,3", "--guests", "4")["guests"]
+    assert made("--config", path, "--guests", "5")["guests"] == [[5]]
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
@@ -170,6 +206,8 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ('trays = "3,2"', "{path}: trays: '3,2' is not a list"),
         ("trays = [true]", "{path}: trays: [True] is not a list"),
         ("pantry = 5", "{path}: pantry: '5' is less than 1MiB"),
+        ("guests = 3", "{path}: guests: 3 is not a list"),
+        ('guests = ["x"]', "{path}: guests: 'x' is not a list"),
         ("rest = true", "{path}: rest: True is not a number or a text with a unit"),
         ("[oven]\nheat = 3", "unknown key of {path} 'oven'"),
         ("open-late = true\nopen_late = true", "{path}: open_late: is given twice"),

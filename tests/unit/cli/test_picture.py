@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from atta.cli.cluster.picture import picture
+from atta.cli.cluster.top import picture
 from atta.client.rates import DaemonRates, Sample, SessionRates
 from tests.unit.platform.figures import job, session
 

@@ -8,23 +8,27 @@ import os
 import shlex
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+import yaml  # type: ignore[import-untyped]
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.cli.cluster.rendering.command import render
-from atta.cli.cluster.rendering.kubernetes import KubernetesPlan, documents
-from atta.cli.cluster.rendering.plan import DRAIN_S, GRACE_S, DeploymentPlan
-from atta.cli.cluster.rendering.slurm import sbatch
-from atta.cli.cluster.rendering.systemd import units
-from atta.cli.cluster.rendering.yaml import as_yaml
+from atta.cli.cluster.rendering.manifests import (
+    DRAIN_S,
+    GRACE_S,
+    DeploymentPlan,
+    KubernetesPlan,
+    kubernetes_manifest,
+    slurm_script,
+    systemd_units,
+)
 from atta.cli.main import cli
 from atta.errors import ConfigError, DataError
 from atta.partition import partition_graph
@@ -44,8 +48,11 @@ def plan(parts: int, nodes: int = 0, *, tls: bool = False, **more: Any) -> Deplo
 
 
 def objects(parts: int, nodes: int, *, tls: bool = False, queue: str = "") -> dict[tuple[str, str], dict[str, Any]]:
-    found = documents(KubernetesPlan(plan(parts, nodes, tls=tls), "atta:1", "claim", queue, 1, FILES if tls else None))
-    return {(document["kind"], document["metadata"]["name"]): document for document in found}
+    cluster = plan(parts, nodes, tls=tls)
+    text = kubernetes_manifest(KubernetesPlan(cluster, "atta:1", "claim", queue, 1, FILES if tls else None))
+    assert "<<" not in text
+    assert "#?" not in text
+    return {(document["kind"], document["metadata"]["name"]): document for document in yaml.safe_load_all(text)}
 
 
 def accepted(words: list[str]) -> dict[str, Any]:
@@ -135,35 +142,21 @@ def test_secrets_are_divided() -> None:
 @pytest.mark.parametrize("tls", [False, True])
 def test_kubernetes_takes_the_objects(parts: int, tls: bool) -> None:
     """Where the packages are installed: the schemas of the three newest versions that the validator knows."""
-    yaml = pytest.importorskip("yaml")
     validate = pytest.importorskip("kubernetes_validate")
-    text = as_yaml(objects(parts, 2, tls=tls, queue="q").values(), "a comment")
+    found = objects(parts, 2, tls=tls, queue="q").values()
     known = {validate.utils.major_minor(version) for version in validate.utils.all_versions()}
     for version in sorted(known, key=lambda v: [*map(int, v.split("."))])[-3:]:
-        for document in yaml.safe_load_all(text):
+        for document in found:
             validate.validate(document, version, strict=True)
 
 
-leaves = st.one_of(st.text(max_size=12), st.integers(), st.booleans())
-values = st.recursive(
-    leaves, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=6), v, max_size=3), max_leaves=8
-)
-
-
-@pytest.mark.skipif(find_spec("yaml") is None, reason="needs PyYAML")
-@given(st.lists(st.dictionaries(st.text(max_size=6), values, min_size=1, max_size=3), min_size=1, max_size=2))
-def test_yaml_says_what_was_meant(wanted: list[dict[str, Any]]) -> None:
-    import yaml
-
-    assert list(yaml.safe_load_all(as_yaml(wanted, "one\ntwo"))) == wanted
-
-
-def test_yaml_by_hand() -> None:
-    document = {"a": {"b": [1, "x", {"c": True, "d": "yes"}], "e": []}, "f": "p = 1\n\nq: 2\n", "g": "0"}
-    assert as_yaml([document], "note") == (
-        '# note\n---\na:\n  b:\n    - 1\n    - x\n    - c: true\n      d: "yes"\n  e: []\n'
-        'f: |\n  p = 1\n\n  q: 2\ng: "0"\n'
-    )
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=3), st.text(max_size=12))
+def test_any_words_survive_yaml(words: list[str], image: str) -> None:
+    cluster = DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=("--job", *words))
+    *_, job = yaml.safe_load_all(kubernetes_manifest(KubernetesPlan(cluster, image, "c")))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == image
+    assert container["args"][-len(words) :] == [word.replace("$", "$$") for word in words]
 
 
 @pytest.mark.parametrize(("parts", "nodes", "tls"), [(1, 0, False), (2, 2, True), (4, 1, False)])
@@ -172,7 +165,7 @@ def test_the_script_of_slurm_is_one_for_bash(
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     files = {"--tls-ca": "/c/ca.pem", "--tls-cert": "/c/d.pem", "--tls-key": "/c/d.key"}
-    script = sbatch(
+    script = slurm_script(
         plan(parts, nodes, tls=tls), files, {"ca": "/c/ca.pem", "cert": "/c/my cert.pem", "key": "/c/t.key"}
     )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
@@ -185,7 +178,7 @@ def test_the_script_of_slurm_is_one_for_bash(
 
 
 def test_units_of_systemd(tmp_path: Path) -> None:
-    found = units(plan(2, 2), ["a", "b"], {}, {}, "/opt/atta")
+    found = systemd_units(plan(2, 2), ["a", "b"], {}, {}, "/opt/atta")
     assert list(found) == ["cluster.toml", *(f"atta-{w}-{n}.service" for w in ("daemon", "trainer") for n in (0, 1))]
     (tmp_path / "cluster.toml").write_text(found["cluster.toml"])
     assert read_cluster(tmp_path / "cluster.toml") == {0: "a:7070", 1: "b:7070"}
@@ -208,7 +201,7 @@ def test_units_of_systemd(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    for name, text in units(plan(2, 1), ["a", "fd00::2"], {}, {}, shutil.which("true") or "").items():
+    for name, text in systemd_units(plan(2, 1), ["a", "fd00::2"], {}, {}, shutil.which("true") or "").items():
         (tmp_path / name).write_text(text)
     told = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *tmp_path.glob("*.service")],
@@ -221,7 +214,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 def test_ipv6_addresses_of_machines_have_brackets(tmp_path: Path) -> None:
     for host in ("fd00::2", "[fd00::2]"):
-        found = units(plan(2, 2), [host, "10.0.0.1"], {}, {})
+        found = systemd_units(plan(2, 2), [host, "10.0.0.1"], {}, {})
         (tmp_path / "cluster.toml").write_text(found["cluster.toml"])
         assert read_cluster(tmp_path / "cluster.toml") == {0: "[fd00::2]:7070", 1: "10.0.0.1:7070"}
         listening = "--listen {0}:7070 --link-port 7071 --metrics {0}:9090"
@@ -232,13 +225,13 @@ def test_ipv6_addresses_of_machines_have_brackets(tmp_path: Path) -> None:
 
 def test_words_survive_systemd() -> None:
     words = ("--save", "a b", "--job", "100%", "--x", "$HOME", "--y", 'q"\\')
-    text = units(DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=words), ["h"], {}, {})
+    text = systemd_units(DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=words), ["h"], {}, {})
     assert '--save "a b" --job 100%% --x $$HOME --y "q\\"\\\\"' in text["atta-trainer-0.service"]
 
 
 def test_words_survive_kubernetes() -> None:
     cluster = DeploymentPlan("atta", "/d", plan(1).needs, nodes=1, trainers=1, train=("--job", "$(A) $$B"))
-    (job,) = (d for d in documents(KubernetesPlan(cluster, "i", "c")) if d["kind"] == "Job")
+    *_, job = yaml.safe_load_all(kubernetes_manifest(KubernetesPlan(cluster, "i", "c")))
     assert job["spec"]["template"]["spec"]["containers"][0]["args"][-2:] == ["--job", "$$(A) $$$$B"]
 
 
@@ -337,10 +330,10 @@ def test_nonsense_is_refused(dataset: Path, words: tuple[str, ...], told: str) -
 )
 def test_machines_of_units_are_checked(hosts: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        units(plan(2, 3), hosts, {}, {})
+        systemd_units(plan(2, 3), hosts, {}, {})
 
 
 @pytest.mark.parametrize("host", ["fd00::g", "a:7070", "a b"])
 def test_what_is_no_host_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
-        units(plan(1), [host], {}, {})
+        systemd_units(plan(1), [host], {}, {})

@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from atta.cli.cluster.rolling.command import _patient
-from atta.cli.cluster.rolling.plan import Phase, Restart, Seen, in_order, not_seen, refusal
-from atta.cli.cluster.rolling.processes import LocalProcess, RunningFleet, is_gone
-from atta.cli.cluster.rolling.roll import Roll
+from atta.cli.cluster.roll import LocalProcess, RunningFleet, _patient, is_gone
+from atta.cli.cluster.rolling import Phase, Restart, Roll, Seen, in_order, not_seen, refusal
 from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError
 from atta.wire.parts import Addresses

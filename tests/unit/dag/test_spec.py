@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError, UnknownNameError
 from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.check import SPEC_VERSION, check_spec
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
-from atta.samplers.dag.plan import Kind, Plan, SpecLimits
+from atta.samplers.dag.plan import EdgeNorm, EdgeWeights, Kind, Plan, SpecLimits
 from atta.samplers.dag.spec import Hops, batch_spec, budget_spec, neighbor_spec, pair_spec
 from atta.samplers.methods import Method
 from tests.unit.dag.schemas import CITES, HAS, PLAIN, TYPED, WRITES

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from atta.kvstore.durable.parts import SnapshotParts
 from atta.kvstore.mutable.sequences import Sequences
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.tables import Tables
 from tests.unit.invariants import watch
 

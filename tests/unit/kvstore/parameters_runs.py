@@ -11,8 +11,9 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownClientError
 from atta.kvstore.parameters.arrival import ArrivalJob, Pushed
+from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
+from tests.unit.invariants import validate
 
 SGD = VectorStep("sgd", 1.0)
 _DRAWN = np.random.default_rng(0)
@@ -82,10 +83,10 @@ class ArrivalRun:
             elif event < 0.5:
                 self.act(self.rng.randrange(self.members))
             elif self.network.deliver():
-                self.job.validate()
+                validate(self.job)
         self.network.repeat = 0.0
         while self.network.deliver():
-            self.job.validate()
+            validate(self.job)
         assert self.job.weights.stashed == 0
         assert self.job.weights.version == len(self.applied) == int(self.updates.sum())
         assert np.array_equal(self.job.weights.of(self.job.weights.version), -self.updates)
@@ -186,10 +187,10 @@ class SummedRun:
             if self.rng.random() < 0.55:
                 self.act(self.rng.randrange(self.intervals))
             elif self.network.deliver():
-                self.job.validate()
+                validate(self.job)
         self.network.repeat = 0.0
         while self.network.deliver():
-            self.job.validate()
+            validate(self.job)
         assert self.job.weights.stashed == 0
         assert self.job.weights.version == self.epochs
 

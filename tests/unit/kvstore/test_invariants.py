@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atta.kvstore.durable.parts import SnapshotParts
 from atta.kvstore.mutable.sequences import WINDOW, Sequences
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
+from tests.unit.invariants import validate
 
 SPEC = MutableSpec("t", 4, row_shape=(2,), optimiser=OptimiserSpec.adagrad(0.1), versioned=True, max_rows=9)
 ID = "0123456789abcdef"
@@ -25,7 +26,7 @@ def pushed() -> Sequences:
     for number in (0, 2):
         with sequences.once("a", number):
             pass
-    sequences.validate()
+    validate(sequences)
     return sequences
 
 
@@ -44,14 +45,14 @@ def test_pushes_of_a_client(change: Callable[..., object], words: str) -> None:
     sequences = pushed()
     change(sequences._clients["a"])
     with pytest.raises(AssertionError, match=words):
-        sequences.validate()
+        validate(sequences)
 
 
 def test_number_of_clients() -> None:
     sequences = pushed()
     sequences._clients.update({name: type(sequences._clients["a"])() for name in "bc"})
     with pytest.raises(AssertionError, match="3 clients"):
-        sequences.validate()
+        validate(sequences)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +69,10 @@ def test_number_of_clients() -> None:
 )
 def test_rows_of_a_table(field: str, broken: object, words: str) -> None:
     table = MutableTable(SPEC)
-    table.validate()
+    validate(table)
     table._contents = dataclasses.replace(table._contents, **{field: broken})
     with pytest.raises(AssertionError, match=words):
-        table.validate()
+        validate(table)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_table(field: str, broken: object, words: str) -> None:
     table = MutableTable(SPEC)
     setattr(table, field, broken)
     with pytest.raises(AssertionError, match=words):
-        table.validate()
+        validate(table)
 
 
 def test_a_broken_client_breaks_its_table() -> None:
@@ -96,20 +97,20 @@ def test_a_broken_client_breaks_its_table() -> None:
     table.register("a")
     table._sequences._clients["a"].ahead.add(0)
     with pytest.raises(AssertionError, match="push 0"):
-        table.validate()
+        validate(table)
 
 
 def test_all_tables() -> None:
     tables = Tables(10_000)
     table = tables.create(SPEC)
-    tables.validate()
+    validate(tables)
     tables.quota_bytes = table.nbytes - 1
     with pytest.raises(AssertionError, match="bytes for mutable tables are used"):
-        tables.validate()
+        validate(tables)
     tables.quota_bytes = 10_000
     tables._tables = {"u": table}
     with pytest.raises(AssertionError, match="held as u"):
-        tables.validate()
+        validate(tables)
 
 
 def test_parts_of_a_snapshot(tmp_path: Path) -> None:
@@ -117,10 +118,10 @@ def test_parts_of_a_snapshot(tmp_path: Path) -> None:
     tables.create(SPEC)
     tables.snapshot(parts.beside(ID), snapshot_id=ID)
     (tmp_path / f"part-0000.{ID[::-1]}.partial").mkdir()  # still being written
-    parts.validate()
+    validate(parts)
     (tmp_path / f"part-0000.{ID}").rename(tmp_path / f"part-0000.{'f' * 16}")
     with pytest.raises(AssertionError, match=f"holds the part of snapshot {ID}"):
-        parts.validate()
+        validate(parts)
     (tmp_path / f"part-0000.{'f' * 16}" / "tables.json").unlink()
     with pytest.raises(AssertionError, match="holds no tables"):
-        parts.validate()
+        validate(parts)

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from atta.errors import DataError, UnknownClientError
 from atta.kvstore.initial import Constant, Uniform, numbered_from
-from atta.kvstore.mutable.optimisers import initial_state
+from atta.kvstore.mutable.arrays import initial_state
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 from tests.unit.kvstore.test_steps import coalesced, expected

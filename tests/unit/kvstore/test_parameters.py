@@ -12,9 +12,9 @@ import torch
 
 from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
 from atta.kvstore.parameters.arrival import ArrivalJob
-from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ParameterJobs
+from atta.kvstore.parameters.jobs import MAX_JOBS_WITH_WEIGHTS, ParameterJobs, SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
-from atta.kvstore.parameters.summed import SummedJob
+from tests.unit.invariants import validate
 from tests.unit.kvstore.parameters_runs import ArrivalRun, SummedRun
 
 STEPS = [VectorStep("sgd", 0.1), VectorStep("sgd", 0.1, 0.01), VectorStep("adam", 0.1), VectorStep("adam", 0.1, 0.01)]
@@ -204,7 +204,7 @@ def test_a_job_goes_on_from_its_state(step: VectorStep) -> None:
             assert started is not None
             assert started.version == epoch
             job.push(0, epoch, 0, epoch, gradients[epoch])
-            job.validate()
+            validate(job)
         return job
 
     half = steps(SummedJob(spec, ZEROS), range(3)).weights

@@ -13,7 +13,7 @@ from atta.errors import DataError
 from atta.kvstore.durable.entries import Created
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.initial import Initialiser, Normal, Uniform
-from atta.kvstore.mutable.owners import EdgeIndex, TableOwner
+from atta.kvstore.mutable.owners import EdgeIndex, TableOwner, span_of
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
@@ -73,7 +73,7 @@ def by_id(dataset: Dataset, spec: MutableSpec, of: Callable[[TableOwner], Mutabl
 
 
 def created(spec: MutableSpec, owner: TableOwner) -> MutableTable:
-    span = owner.span(spec)
+    span = span_of(spec, owner.dataset, owner.part)
     return Tables(1 << 20, owner=owner).create(spec, span.start, len(span))
 
 
@@ -103,7 +103,10 @@ def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_pat
     spec = spec_of("nodes:author", Normal(0, 1))
 
     def recovered(owner: TableOwner) -> MutableTable:
-        folder, span = tmp_path / f"log-{owner.dataset.num_parts}-{owner.part}", owner.span(spec)
+        folder, span = (
+            tmp_path / f"log-{owner.dataset.num_parts}-{owner.part}",
+            span_of(spec, owner.dataset, owner.part),
+        )
         store = TableStore(folder, {}, forced=False)
         store.open(lambda _: {})
         store.append([Created(7, spec, span.start, len(span), 1).encode()])
@@ -114,7 +117,10 @@ def test_recovery_and_snapshots_keep_them(cut: Callable[[int], Dataset], tmp_pat
         return found.tables["t"]
 
     def saved(owner: TableOwner) -> MutableTable:
-        span, folder = owner.span(spec), tmp_path / f"snapshot-{owner.dataset.num_parts}-{owner.part}"
+        span, folder = (
+            span_of(spec, owner.dataset, owner.part),
+            tmp_path / f"snapshot-{owner.dataset.num_parts}-{owner.part}",
+        )
         tables, again = Tables(1 << 20, owner=owner), Tables(1 << 20, owner=owner)
         tables.create(spec, span.start, len(span))
         tables.snapshot(folder)
@@ -133,7 +139,7 @@ def test_snapshots_of_another_cut_are_refused(cut: Callable[[int], Dataset], tmp
     tables.snapshot(tmp_path / "numbers")
     tables.delete("t")
     spec = spec_of("nodes:author", Normal(0, 1))
-    tables.create(spec, 0, len(TableOwner(cut(1), 0).span(spec)))
+    tables.create(spec, 0, len(span_of(spec, cut(1), 0)))
     tables.snapshot(tmp_path / "vertices")
     other = Tables(1 << 20, owner=TableOwner(cut(2), 0))
     other.restore(tmp_path / "numbers")

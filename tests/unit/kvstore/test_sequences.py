@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
 from atta.kvstore.mutable import sequences as module
-from atta.kvstore.mutable.gate import Gate
-from atta.kvstore.mutable.sequences import WINDOW, Client, Sequences
+from atta.kvstore.mutable.sequences import WINDOW, Changes, Client, Gate, Sequences
 from tests.unit.kvstore.test_rows import together
 
 
@@ -194,7 +193,7 @@ def test_many_threads_agree_on_who_applies() -> None:
 
 
 def test_the_gate_lets_in_many_or_one() -> None:
-    gate, together_inside = Gate(), threading.Barrier(2)
+    gate, together_inside = Gate(Changes()), threading.Barrier(2)
     inside: list[str] = []
 
     def shared() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atta.kvstore.mutable import kernels
-from atta.kvstore.mutable.optimisers import apply_step, initial_state
+from atta.kvstore.mutable.arrays import apply_step, initial_state
 from atta.kvstore.spec import OptimiserSpec
 
 SPECS = [

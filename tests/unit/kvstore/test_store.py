@@ -502,7 +502,7 @@ def test_a_checkpoint_is_written_over_the_last_but_one(tmp_path: Path) -> None:
         if number == 4:
             kept.tables.delete("learnt")
         kept.checkpoint()
-        (newest,) = kept.store._checkpoints()
+        (newest,) = logfile.checkpoints_in(kept.store.folder)
         files.append({path.stat().st_ino for path in newest.rglob("*.npy")})
         state = kept.state()
         shutil.copytree(tmp_path / "a", tmp_path / "b")

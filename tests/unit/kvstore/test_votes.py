@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import DataError
-from atta.kvstore.durable import votes
-from atta.kvstore.durable.votes import Ballot, VoteBook, is_majority
+from atta.kvstore.durable import backup as votes
+from atta.kvstore.durable.backup import Ballot, VoteBook, is_majority
 
 STORES = [bytes([n]) * 16 for n in range(3)]
 ballots = st.builds(Ballot, st.sampled_from(STORES), st.integers(0, 4), st.sampled_from(["a:1", "b:1", "c:1"]))

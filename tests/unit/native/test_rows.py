@@ -346,16 +346,27 @@ def test_what_was_written_to_a_private_mapping_stays(tmp_path: Path) -> None:
     assert (private == 7).all()
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("fresh", [False, True])
-def test_weights_of_edges_are_products_of_their_ends(rng: np.random.Generator, dtype: type, fresh: bool) -> None:
-    row, col = (rng.integers(0, 9, 200).astype(dtype) for _ in range(2))
-    left, right, before = (rng.random(count).astype(np.float32) for count in (9, 9, 200))
-    for sources in (None, left):
-        expected = right[col] * (1 if fresh else before) * (1 if sources is None else left[row])
+@pytest.mark.parametrize("trees", [False, True])
+@pytest.mark.parametrize("edges", [200, 400_000])
+def test_stitched_edges_weigh_the_product_of_their_ends(rng: np.random.Generator, edges: int, trees: bool) -> None:
+    sources, frontier, first = 50, edges // 8, 7
+    counts = rng.multinomial(edges, np.full(frontier, 1 / frontier)).astype(np.int32)
+    neighbors, left, right = (
+        rng.integers(0, sources, edges),
+        *(rng.random(n).astype(np.float32) for n in (sources, frontier)),
+    )
+    local, of_trees = np.arange(first, first + frontier, dtype=np.int32), rng.integers(0, 3, frontier).astype(np.int32)
+    group = [(np.arange(frontier), counts, neighbors, None)]
+    for factors in (None, left):
         for no_loops in (False, True):
-            out = before.copy()
-            kernels.weigh_edges(row, col, sources, right, out, fresh=fresh, no_loops=no_loops)
-            np.testing.assert_allclose(out, np.where(no_loops & (row == col), 0, expected), rtol=1e-6)
-    with pytest.raises(ValueError, match=r"row 1: 8 is outside|row.*8"):
-        kernels.weigh_edges(np.full(2, 8, dtype), col[:2], left[:8], right, before[:2], fresh=True)
+            row, col, out = np.empty(edges, np.int64), np.empty(edges, np.int64), np.full(edges + 1, -1, np.float32)
+            how = kernels.Weighing(out, right, factors, no_loops)
+            compactor = kernels.Compactor(0 if trees else sources)
+            compactor.stitch(group, local, row, col, trees=of_trees if trees else None, sources=sources, weights=how)
+            expected = np.repeat(right, counts) * (1 if factors is None else left[neighbors])
+            assert np.array_equal(out[:-1], np.where(no_loops & (row == col), 0, expected).astype(np.float32))
+            assert out[-1] == -1
+    for bad in (kernels.Weighing(out, right[1:], None, False), kernels.Weighing(out[1:-1], right, None, False),
+                kernels.Weighing(out, right, left[1:], False)):  # fmt: skip
+        with pytest.raises(ValueError, match="weights"):
+            kernels.Compactor(sources).stitch(group, local, row, col, sources=sources, weights=bad)

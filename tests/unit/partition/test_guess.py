@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from atta.cli.graphs import schema as command
+from atta.cli.graphs.tables import COMMANDS
 from atta.errors import ConfigError, DataError
 from atta.partition import Graph
 from atta.partition.importers import import_graph
@@ -105,7 +105,7 @@ def papers(folder: Path) -> dict[str, Any]:
 
 
 def run(*words: object) -> Result:
-    group = click.Group(commands={c.name: c for c in command.COMMANDS})
+    group = click.Group(commands={c.name: c for c in COMMANDS})
     result = CliRunner().invoke(group, [str(word) for word in words])
     if result.exception is not None:
         raise result.exception

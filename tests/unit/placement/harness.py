@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +16,10 @@ import numpy as np
 
 from atta import _native
 from atta.daemon.engine.access import ClusterAccess
-from atta.daemon.engine.pulls import RemoteContext
-from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
-from atta.daemon.links.attaching import Attaching
-from atta.daemon.links.owners import LinkedOwners
-from atta.daemon.links.served import Numbers, register
-from atta.daemon.links.steps import LinkSteps
-from atta.daemon.peers.answers import AskedOwners, PulledRows, SampledRows
-from atta.daemon.peers.owners import Owners
+from atta.daemon.engine.tasks import AtHome, RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.peers.links import LinkedOwners, LinkSteps, Numbers, register
+from atta.daemon.peers.owners import AskedOwners, Owners
+from atta.daemon.peers.sockets import Attaching
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.choice import HotVertices, edge_types_into
@@ -75,7 +71,8 @@ class Typed:
 
 
 class Neighbour:
-    """Answers a task's requests to a peer (``AskedPeer``) from a partition's shard and tables, in small pieces."""
+    """Answers a task's requests to a peer (``AskedPeer``) from a partition's shard and tables, edges of a few rows at a
+    time."""
 
     address = "nowhere"
     connected = True
@@ -83,21 +80,14 @@ class Neighbour:
     def __init__(self, shard: Shard, store: Store) -> None:
         self._shard, self._store = shard, store
 
-    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
-        for item in items:
-            for at in range(0, len(item.rows), 3):
-                yield SampledRows(item, at, ask(self._shard, item, slice(at, at + 3)), 0)
-                await asyncio.sleep(0)
+    async def sample(self, item: SampleItem, *, age_ms: int = 0) -> tuple[Answer, int]:
+        await asyncio.sleep(0)
+        return ask(self._shard, item, slice(0, 3)), 0
 
-    async def pull(
-        self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
-    ) -> AsyncIterator[PulledRows]:
-        for number, item in enumerate(items):
-            tables = [self._store.table(item.node_type, name) for name in item.tables]
-            for at in range(0, len(item.rows), 4):
-                rows = item.rows[at : at + 4]
-                yield PulledRows(number, at, len(rows), memoryview(self._store.pack(tables, rows, b"", codec)))
-                await asyncio.sleep(0)
+    async def pull(self, item: FeatureItem, codec: str = "", *, age_ms: int = 0) -> memoryview:
+        await asyncio.sleep(0)
+        tables = [self._store.table(item.node_type, name) for name in item.tables]
+        return memoryview(self._store.pack(tables, item.rows, b"", codec))
 
     async def pair(
         self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int, version: int = 0

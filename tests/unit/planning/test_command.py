@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from atta.cli.main import cli
 from atta.partition.cutting.run import partition_graph
 from atta.partition.generate import GenerateOptions, generate
-from atta.train.planning.probe import fit_cost, piece
+from atta.train.planning.probe import piece
 from atta.train.planning.sizes import Expansion, PlannedModel
 
 
@@ -102,13 +102,6 @@ def test_partitioning_is_planned_as_before() -> None:
     done = plan("--nodes", 1000, "--edges", 10_000)
     assert done.exit_code == 0
     assert "Partitioning, estimated" in done.output
-
-
-def test_costs_by_two_measurements() -> None:
-    assert vars(fit_cost(10, (100, 50), (3.0, 2.0))) == pytest.approx({"per_vertex": 0.1, "per_edge": 0.02})
-    assert vars(fit_cost(10, (100, 50), (2.0, 3.0))) == pytest.approx({"per_vertex": 0.2, "per_edge": 0.0})
-    assert vars(fit_cost(10, (100, 50), (3.0, 1.0))) == pytest.approx({"per_vertex": 0.0, "per_edge": 0.03})
-    assert vars(fit_cost(10, (0, 0), (3.0, 3.0))) == pytest.approx({"per_vertex": 0.3, "per_edge": 0.0})
 
 
 def test_a_piece_has_the_degrees_of_the_graph(data: Path) -> None:

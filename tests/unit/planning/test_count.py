@@ -19,6 +19,7 @@ from atta.train.planning.count import (
     Question,
     Servers,
     count_sizes,
+    fitted_alpha,
     largest,
     mini_batch_of,
     received_rows,
@@ -202,3 +203,15 @@ def test_questions_that_make_no_sense() -> None:
     with pytest.raises(ConfigError, match="1 servers, not 2"):
         count_sizes(empty, Question(2, 1, 1))
     assert count_sizes(empty, Question(1, 2, 3)).closure == ServerWork(4, 0, 4, 0)
+
+
+@given(alpha=st.floats(0.05, 0.9), degree=st.floats(2, 50), hops=st.integers(1, 5))
+def test_alpha_is_found_again(alpha: float, degree: float, hops: int) -> None:
+    closure = [degree ** (alpha * h) for h in range(hops + 1)]
+    assert fitted_alpha(closure, 1e12, degree) == pytest.approx(alpha)
+
+
+def test_alpha_looks_at_no_hop_that_ran_out_of_vertices() -> None:
+    assert fitted_alpha([10, 20, 100, 100], 100, 10) == pytest.approx(0.30103, abs=1e-5)
+    assert fitted_alpha([10], 100, 10) is None
+    assert fitted_alpha([10, 10], 10, 1) is None

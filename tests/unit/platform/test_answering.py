@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from atta.cli.cluster.dashboard.serving import server
+from atta.cli.cluster.dashboard import server
 from atta.observe import answering
 from atta.observe.metrics import DaemonCollector, DaemonFigures, serve_metrics
 from tests.addresses import held_port

@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 
 from atta.client.every import check_together
-from atta.daemon.peers.link import Alike, PeerLink
+from atta.daemon.peers.connection import Alike, PeerConnection
 from atta.errors import SamplingContractError
 from atta.protos.v1 import control_pb2
 from atta.samplers.local import contract as golden
 from atta.samplers.methods import Method
 from atta.wire import rpc
-from atta.wire.contract import Contract, check_contract
-from atta.wire.identity import Identity
-from atta.wire.release import OWN
+from atta.wire.identity import OWN, Contract, Identity, check_contract
 
 MINE = Contract("1234", "abcd")
 
@@ -113,7 +111,7 @@ def meet(addresses: tuple[str, ...]) -> str:
     """The address of the replica that a peer's link settles on."""
 
     async def run() -> str:
-        link = PeerLink(addresses, Identity(1, "d"), 20.0, connect_s=5.0, alike=Alike(MINE, "me:1"))
+        link = PeerConnection(addresses, Identity(1, "d"), 20.0, connect_s=5.0, alike=Alike(MINE, "me:1"))
         try:
             await link.ready()
             return link.address

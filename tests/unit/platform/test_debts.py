@@ -7,11 +7,11 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.services.debts import (
+from atta.daemon.services.rooms import (
     FREE_S,
     GIVEN_UP_BYTES_PER_S,
     MOST_CONNECTIONS,
-    MOST_S,
+    MOST_PAUSE_S,
     NOT_ADMITTED_S,
     PEERS_BYTES_PER_S,
     REFUSED_BYTES_PER_S,
@@ -69,7 +69,7 @@ def test_debts_add_up_and_are_paid_by_waiting(events: list[tuple[str, str, int, 
             debts.given_up(connection, nbytes, now, of_peers=of_peers)
             rate = PEERS_BYTES_PER_S if of_peers else GIVEN_UP_BYTES_PER_S
             owed[connection] += nbytes / rate if nbytes > SMALL_BYTES else 0.0
-        owed[connection] = min(owed[connection], FREE_S + MOST_S)
+        owed[connection] = min(owed[connection], FREE_S + MOST_PAUSE_S)
         for name, seconds in owed.items():
             assert math.isclose(debts.wait_s(name, now), max(0.0, seconds - FREE_S), abs_tol=1e-6), name
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atta.errors import QuotaExceededError
 from atta.protos.v1 import control_pb2, graph_pb2, session_pb2, table_pb2
 from atta.wire import rpc
-from atta.wire.messages.fields import ARRAYS_BYTES, MAX_FIELDS, PLAIN_BYTES, check_fields, count_fields
+from atta.wire.fields import ARRAYS_BYTES, MAX_FIELDS, PLAIN_BYTES, check_fields, count_fields
 
 KINDS = sorted({m.request for m in rpc.METHODS.values()} | {m.reply for m in rpc.METHODS.values()}, key=str)
 MANY = 1 << 30
@@ -104,7 +104,7 @@ TINY = 4 << 20
         ("TableService.Push", b"\x12\x00" * (TINY // 2)),
         ("SessionService.Open", b"\x12\x02\x12\x00" * (TINY // 4)),  # operators without anything
         ("SessionService.Open", b"\x12\x84\x80\x80\x02" + b"\x12\x00" * (TINY // 2 + 2)),  # the same in one DAG
-        ("GraphService.Sample", b"\x12\x02\x52\x00" * (TINY // 4)),
+        ("GraphService.Sample", b"\x52\x00" * (TINY // 2)),
         ("KvService.Pull", b"\x12\x00" * (TINY // 2)),
         ("SessionService.Next", b"\x1a\xa0\xd0\x07" + b"\x01" * 125_984),  # packed
         ("TableService.Forget", table_pb2.ForgetClientRequest(clients=range(MAX_FIELDS + 1)).SerializeToString()),
@@ -125,7 +125,7 @@ def test_a_message_of_tiny_fields_is_refused(name: str, raw: bytes) -> None:
 
 def test_arrays_may_be_large_and_other_requests_may_not() -> None:
     array = b"\0" * (PLAIN_BYTES + 8)
-    sample = graph_pb2.SampleRequest(edge_types=[graph_pb2.EdgeSample(rows=array)] * 3)
+    sample = graph_pb2.SampleRequest(rows=array, trees=array, times=array)
     assert rpc.METHODS["GraphService.Sample"].decode_request(sample.SerializeToString()) == sample
     opening = session_pb2.OpenRequest(seeds=session_pb2.Seeds(ids=array))
     assert rpc.METHODS["SessionService.Open"].decode_request(opening.SerializeToString()) == opening

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.filling.filler import Filler, connections, pieces_by_owner
-from atta.daemon.filling.pieces import FIRST_RETRY_S, LAST_RETRY_S, FillPiece, PieceQueue
+from atta.daemon.filling import FIRST_RETRY_S, LAST_RETRY_S, Filler, FillPiece, PieceQueue, connections, pieces_by_owner
 from atta.errors import UnavailableError
 from tests.unit.invariants import watch
 

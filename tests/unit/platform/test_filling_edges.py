@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.filling.edges import EdgeFilling
-from atta.daemon.filling.filler import Filler, pieces_by_owner
-from atta.daemon.filling.pieces import FillPiece, PieceQueue
-from atta.daemon.filling.source import FillSource
-from atta.daemon.peers.answers import SampledRows
+from atta.daemon.filling import EdgeFilling, Filler, FillPiece, FillSource, PieceQueue, pieces_by_owner
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError, UnavailableError, WrongDatasetError
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.cache.choice import HotVertices, candidates
-from atta.kvstore.cache.pieces import PIECE_BYTES, TIER_BYTES, in_pieces
+from atta.kvstore.cache.edges import PIECE_BYTES, TIER_BYTES, in_pieces
 from atta.kvstore.cache.ranking import HaloHeat
 from atta.samplers.batch.items import SampleItem
 from atta.samplers.shard import Answer
@@ -53,15 +49,15 @@ class Faulty(Neighbour):
         self.away, self.failures, self.alter = away, failures, alter
         self.error = error or UnavailableError("nowhere", "gone")
 
-    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> AsyncIterator[SampledRows]:
+    async def sample(self, item: SampleItem, *, age_ms: int = 0) -> tuple[Answer, int]:
         assert age_ms == 0
-        assert all(item.fan_out == -1 for item in items)
+        assert item.fan_out == -1
         self._fail()
-        async for item, first, answer, nbytes in super().sample(items):
-            if self.alter and len(answer.edge_ids):
-                self.alter -= 1
-                answer = Answer(answer.counts, answer.neighbors, answer.edge_ids ^ 1)
-            yield SampledRows(item, first, answer, nbytes)
+        answer, nbytes = await super().sample(item)
+        if self.alter and len(answer.edge_ids):
+            self.alter -= 1
+            answer = Answer(answer.counts, answer.neighbors, answer.edge_ids ^ 1)
+        return answer, nbytes
 
     async def probe(
         self, edge_type: str, question: Any, rows: np.ndarray, operands: Any = None, *, version: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.filling import rows as filling_rows
-from atta.daemon.filling.rows import row_pieces
-from atta.daemon.filling.source import FillSource
-from atta.daemon.peers.answers import PulledRows
+from atta.daemon import filling as filling_rows
+from atta.daemon.filling import FillSource, row_pieces
 from atta.daemon.peers.owners import Owners
 from atta.errors import RemoteError
 from atta.kvstore.cache import RowCache
@@ -43,23 +41,18 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 class Owner:
-    """Answers pulls from its store, a few rows at a time, and notes which rows it was asked for."""
+    """Answers pulls from its store, and notes which rows it was asked for."""
 
     address = "owner"
 
     def __init__(self, dataset: Dataset, part: int) -> None:
         self._store, self.asked, self.lose = Store(dataset, part), [], 0
 
-    async def pull(
-        self, items: Sequence[FeatureItem], codec: str = "", *, age_ms: int = 0
-    ) -> AsyncIterator[PulledRows]:
-        (item,) = items
+    async def pull(self, item: FeatureItem, codec: str = "", *, age_ms: int = 0) -> memoryview:
         self.asked.append(item.rows)
         tables = [self._store.table(item.node_type, name) for name in item.tables]
-        for first in range(0, len(item.rows), 7):
-            chosen = item.rows[first : first + 7]
-            data = b"".join(table.data[chosen].tobytes() for table in tables)
-            yield PulledRows(0, first, len(chosen), memoryview(data[: len(data) - self.lose]))
+        data = b"".join(table.data[item.rows].tobytes() for table in tables)
+        return memoryview(data[: len(data) - self.lose])
 
 
 def owners(dataset: Dataset) -> Any:
@@ -164,7 +157,7 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_enters_nothing(dataset: D
     for peer in peers.values():
         peer.lose = 1
     for piece in row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, peers)):
-        with pytest.raises(RemoteError, match="bytes for 7 rows"):
+        with pytest.raises(RemoteError, match=r"sends \d+ bytes for \d+ rows of 28 bytes"):
             fetch([piece])
     assert not cached(dataset, cache, 1) | cached(dataset, cache, 2)
 
@@ -175,14 +168,13 @@ def test_the_policy_that_keeps_what_was_asked_for_lately_is_not_filled(dataset: 
 
 
 def test_a_short_answer_is_an_error(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: Any, **__: Any) -> AsyncIterator[PulledRows]:
-        for answer in ():
-            yield answer
+    async def nothing(*_: Any, **__: Any) -> bytes:
+        return b""
 
     monkeypatch.setattr(Owner, "pull", nothing)
     cache = RowCache.of(dataset, 0, limit_bytes=1 << 20)
     piece = next(iter(row_pieces(cache, HaloHeat(dataset, 0), source_of(dataset, owners(dataset)))))
-    with pytest.raises(RemoteError, match="sends 0 rows of"):
+    with pytest.raises(RemoteError, match="sends 0 bytes for"):
         fetch([piece])
 
 

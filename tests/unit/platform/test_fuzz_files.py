@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from atta.errors import DataError
 from atta.train.checkpoint import seal
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 from tests.fuzz.files import Files, sealed
 from tests.fuzz.targets import kept
 

@@ -15,13 +15,13 @@ import pytest
 from atta.daemon.services.handling import Handling
 from atta.daemon.services.rooms import RequestRoom
 from atta.errors import ConfigError, UnavailableError, WrongDatasetError
-from atta.protos.v1 import control_pb2, kv_pb2
+from atta.protos.v1 import control_pb2, table_pb2
+from atta.wire.bulk import ROWS_VALUES
 from atta.wire.identity import HEADER, Bound, Identity
-from atta.wire.messages.bulk import PULL_DATA
 from atta.wire.rpc import Bulk
 
 HERE = Identity(1, "data", "now")
-PULL = kv_pb2.PullRequest(pulls=[kv_pb2.TablePull(node_type="n")])
+PULL = table_pb2.PullRowsRequest(name="t")
 
 
 class Aborted(Exception):
@@ -58,10 +58,10 @@ class Service:
             raise self.error
         return control_pb2.StatsReply(counters={"a": 1})
 
-    async def pull(self, request: kv_pb2.PullRequest, context: Any) -> AsyncIterator[Any]:
+    async def pull(self, request: table_pb2.PullRowsRequest, context: Any) -> AsyncIterator[Any]:
         self.requests.append(request)
         yield b"12345"
-        yield Bulk(kv_pb2.PullChunk(), {PULL_DATA: np.zeros(3, np.int64)})
+        yield Bulk(table_pb2.RowsChunk(), {ROWS_VALUES: np.zeros(3, np.int64)})
         if self.error is not None:
             raise self.error
 
@@ -72,7 +72,7 @@ class Daemon:
     def __init__(self) -> None:
         self.handling, self.service = Handling(HERE, "here:1", RequestRoom(1 << 30)), Service()
         self._stats = self.handling.handler("ControlService.Stats", self.service.stats)
-        self._pull = self.handling.handler("KvService.Pull", self.service.pull)
+        self._pull = self.handling.handler("TableService.Pull", self.service.pull)
 
     def stats(self, named: str | None = HERE.named(Bound.NAMED), raw: bytes = b"") -> Any:
         context: Any = Context(named, raw)
@@ -108,9 +108,9 @@ def test_requests_errors_and_bulk_bytes_are_counted_by_method() -> None:
     assert daemon.handling.stats() == {
         "requests_ControlService.Stats": 2,
         "request_errors_ControlService.Stats": 1,
-        "requests_KvService.Pull": 2,
-        "request_errors_KvService.Pull": 1,
-        "sent_bytes_KvService.Pull": 2 * (5 + 24),
+        "requests_TableService.Pull": 2,
+        "request_errors_TableService.Pull": 1,
+        "sent_bytes_TableService.Pull": 2 * (5 + 24),
     }
 
 
@@ -143,12 +143,12 @@ def test_what_is_meant_for_another_daemon_reaches_no_handler(named: str | None) 
     with pytest.raises(Aborted, match=r"^FAILED_PRECONDITION: serves partition 1 of dataset data"):
         daemon.pull(named, b"not looked at")
     assert daemon.service.requests == []
-    assert daemon.handling.stats()["request_errors_KvService.Pull"] == 1
+    assert daemon.handling.stats()["request_errors_TableService.Pull"] == 1
 
 
 def test_what_is_no_message_reaches_no_handler() -> None:
     daemon = Daemon()
-    for ask, name in ((daemon.stats, "StatsRequest"), (daemon.pull, "PullRequest")):
+    for ask, name in ((daemon.stats, "StatsRequest"), (daemon.pull, "PullRowsRequest")):
         with pytest.raises(Aborted, match=rf"INVALID_ARGUMENT: .*the request is not a {name}"):
             ask(raw=b"\xff" * 5)
     assert daemon.service.requests == []
@@ -165,7 +165,7 @@ def test_a_stream_that_its_reader_leaves_is_no_error() -> None:
         await replies.aclose()
 
     asyncio.run(leave())
-    assert daemon.handling.stats()["request_errors_KvService.Pull"] == 0
+    assert daemon.handling.stats()["request_errors_TableService.Pull"] == 0
 
 
 class Held:
@@ -191,7 +191,7 @@ def test_an_error_that_is_kept_keeps_nothing_of_its_request() -> None:
         yield b""
 
     handling = Handling(HERE, "here:1", RequestRoom(1 << 30))
-    unary, stream = handling.handler("ControlService.Stats", stats), handling.handler("KvService.Pull", pull)
+    unary, stream = handling.handler("ControlService.Stats", stats), handling.handler("TableService.Pull", pull)
 
     async def call() -> None:
         context: Any = Context(HERE.named(Bound.NAMED))

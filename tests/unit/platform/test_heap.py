@@ -9,7 +9,7 @@ import sys
 LIBC = """
 import ctypes, resource
 from pathlib import Path
-from atta.observe.machine.heap import give_back_freed, keep_freed
+from atta.observe.machine.memory import give_back_freed, keep_freed
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 keep_freed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.peers import hedges
-from atta.daemon.peers.hedges import Hedges
+from atta.daemon.peers import watching as hedges
 from atta.daemon.peers.peers import Peer
+from atta.daemon.peers.watching import Hedges
 from atta.errors import ConfigError
 from atta.protos.v1 import control_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
-from atta.wire.release import OWN
+from atta.wire.bulk import PULL_DATA
+from atta.wire.identity import OWN
 from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
@@ -69,7 +70,7 @@ class Owner:
         self.plan, self.connections, self.cancelled = plan, [], 0
         self.asked_twice = asyncio.Event()
 
-    async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def pull(self, request: Any, context: Any) -> Any:
         number = len(self.connections)
         self.connections.append(context.peer())
         if number:
@@ -85,7 +86,7 @@ class Owner:
                     self.cancelled += 1
             case "fails":
                 await context.abort(*rpc.status_of(ConfigError("no such table")))
-        yield Bulk(kv_pb2.PullChunk(pull=0, first_row=0, rows=len(ROWS)), {4: ROWS.tobytes()})
+        return Bulk(kv_pb2.PullReply(), {PULL_DATA: ROWS.tobytes()})
 
 
 async def describe(_request: Any, _context: Any) -> Any:
@@ -107,7 +108,7 @@ async def talk(owner: Owner, requests: int, warm: int = hedges.ENOUGH) -> tuple[
     try:
         for _ in range(requests):
             item = FeatureItem("node", ("x",), ROWS, np.arange(len(ROWS)))
-            got += [bytes(data) async for _, _, _, data in peer.pull([item])]
+            got.append(bytes(await peer.pull(item)))
     finally:
         await peer.close()
         await server.stop(grace=None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.inference.block import DegreeRule, LayerBlock, in_degrees, one_prepared
-from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare, block_size, share_count
+from atta.client.inference.task import AwaitStage, InferencePlan, RunShare, block_size, share_count
 from atta.errors import ConfigError
 
 

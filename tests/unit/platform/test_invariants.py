@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.engine.arenas import Gaps
 from atta.daemon.engine.session import MAX_HELD_SLOTS, Delivery, Session, SessionRequest
 from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.peers import hedges, underway
-from atta.daemon.peers.hedges import Hedges
-from atta.daemon.peers.turns import MessageTurns
+from atta.daemon.peers import underway
+from atta.daemon.peers import watching as hedges
 from atta.daemon.peers.underway import Pull, PullsUnderWay
+from atta.daemon.peers.watching import Hedges
+from atta.wire.memfiles import Gaps
+from tests.unit.invariants import validate
 
 
 def breaks(machine: Any, damage: Callable[[Any], object], words: str) -> None:
     """Whether ``validate`` says ``words`` after the damage."""
-    machine.validate()
+    validate(machine)
     damage(machine)
     with pytest.raises(AssertionError, match=words):
-        machine.validate()
+        validate(machine)
 
 
 def put(name: str, value: object) -> Callable[[Any], object]:
@@ -118,16 +119,16 @@ def test_slots(pool: SlotPool, damage: Callable[[Any], object], words: str) -> N
 def test_gaps() -> None:
     gaps = Gaps(10)
     gaps.take(4)
-    gaps.validate([(0, 4)])
+    validate(gaps, [(0, 4)])
     for taken in ([], [(0, 5)], [(0, 3)], [(0, 2), (2, 4), (4, 4)]):
         with pytest.raises(AssertionError):
-            gaps.validate(taken)
+            validate(gaps, taken)
     gaps._gaps = [(4, 6), (6, 10)]
     with pytest.raises(AssertionError, match="gaps touch"):
-        gaps.validate([(0, 4)])
+        validate(gaps, [(0, 4)])
     gaps._gaps = [(4, 9)]
     with pytest.raises(AssertionError, match="ranges end at 9 of 10"):
-        gaps.validate([(0, 4)])
+        validate(gaps, [(0, 4)])
 
 
 # -- peers -------------------------------------------------------------------------------------------------------------
@@ -150,30 +151,6 @@ def test_hedges(damage: Callable[[Any], object], words: str) -> None:
     for _ in range(hedges.ENOUGH):
         policy.answered("Pull", 0.1)
     breaks(policy, damage, words)
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda t: t._sending.update(a=3), "3 messages are being sent"),
-        (lambda t: t._sending.update(a=0), "0 messages are being sent"),
-        (lambda t: t._sending.update(a=1), "wait for a free place"),
-        (lambda t: t._sending.clear(), "wait for a free place"),
-    ],
-)
-def test_message_turns(damage: Callable[[Any], object], words: str) -> None:
-    async def run() -> None:
-        turns = MessageTurns(2)
-        async with turns.turn("a", 0.0), turns.turn("a", 0.0):
-            third = asyncio.ensure_future(turns.turn("a", 0.0).__aenter__())
-            await asyncio.sleep(0)
-            sending = dict(turns._sending)
-            breaks(turns, damage, words)
-            turns._sending.update(sending)
-            third.cancel()
-            await asyncio.gather(third, return_exceptions=True)
-
-    asyncio.run(run())
 
 
 KEY = (1, "node", ("x",), "")

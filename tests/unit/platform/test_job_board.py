@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from atta.daemon.services.jobs import MAX_JOBS, JobBoard
+from atta.daemon.services.control import MAX_JOBS, JobBoard
 from atta.errors import ConfigError
 from atta.observe.figures import MAX_ENTRIES, MAX_REPORT_S, JobFigures, of_all_layers
 from tests.unit.platform.figures import job

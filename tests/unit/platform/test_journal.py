@@ -18,8 +18,8 @@ import pytest
 
 from atta.daemon.durable import journal as journal_module
 from atta.daemon.durable.journal import Journal
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import QuotaExceededError, UnknownClientError
@@ -27,7 +27,7 @@ from atta.kvstore.durable.store import TableStore
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 from atta.wire.rpc import Bulk
 
 SPEC = MutableSpec("rows", 1000, "<i8", row_shape=(100,))

@@ -26,11 +26,11 @@ from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import Registration, TableShard
 from atta.client.tables.remote import RemoteTable
 from atta.daemon.durable.journal import Journal
-from atta.daemon.engine import table_rows
-from atta.daemon.engine.table_rows import lent_values
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.engine import lent as table_rows
+from atta.daemon.engine.lent import lent_values
+from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services import tables as tables_service
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, RemoteError
@@ -41,7 +41,7 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles, rpc
-from atta.wire.messages.bulk import PUSH_VALUES
+from atta.wire.bulk import PUSH_VALUES
 from tests.unit.platform.test_pulls import DTYPES, Lost, Refused, same_bits
 
 DATASET: Any = SimpleNamespace(dataset_id="d", partitions=SimpleNamespace(num_parts=1), groups=[range(1)])

@@ -19,11 +19,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from atta import _native
-from atta.cli.security.openssl import make_authority
-from atta.daemon.links import listening
-from atta.daemon.links.attaching import Attaching, _connected
-from atta.daemon.links.links import DaemonLinks
-from atta.daemon.links.listening import ACCEPTED, LinkNotSecure, LinkService, congestion_control
+from atta.cli.cert import make_authority
+from atta.daemon.peers import sockets as listening
+from atta.daemon.peers.links import DaemonLinks
+from atta.daemon.peers.sockets import ACCEPTED, Attaching, LinkNotSecure, LinkService, _connected, congestion_control
 from atta.errors import ConfigError
 from atta.protos.v1 import link_pb2
 from atta.samplers.kernels.arrays import as_bytes
@@ -377,7 +376,7 @@ def test_a_silent_link_ends_though_a_replica_answers(now: str, answers: bool, en
     async def answer() -> bool:
         return answers
 
-    peer = SimpleNamespace(address="first", answers=answer)
+    peer = SimpleNamespace(address="first", connection=SimpleNamespace(watch=SimpleNamespace(answers=answer)))
     native = SimpleNamespace(detach=detached.append, attached=lambda _: 0)
     attaching = Attaching(cast(Any, native), 0, lambda _: cast(Any, peer), [1], width=1)
     attaching._addresses[1], attaching.missing = "first", set()

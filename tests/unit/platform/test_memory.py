@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from atta.observe.machine.claims import claim, machine_room, promised_bytes
-from atta.observe.machine.memory import available_bytes, total_bytes
+from atta.observe.machine.memory import available_bytes, claim, machine_room, promised_bytes, total_bytes
 
 MACHINE = SimpleNamespace(available=1000, total=4000)
 
@@ -87,7 +86,7 @@ def test_claims_count_as_far_as_they_are_not_taken(tmp_path: Path) -> None:
 def test_another_process_is_reckoned_with_until_it_ends() -> None:
     """Also if it is killed. Who looks at the same time waits."""
     script = (
-        "import sys; from atta.observe.machine.claims import claim, machine_room\n"
+        "import sys; from atta.observe.machine.memory import claim, machine_room\n"
         "with machine_room():\n    claim(1 << 50); print('up', flush=True); sys.stdin.readline()\n"
         "print('done', flush=True); sys.stdin.readline()"
     )

@@ -20,7 +20,7 @@ from atta.daemon.services import nearby as served
 from atta.daemon.services.nearby import MOST_GREETINGS, NearbyConsumers
 from atta.errors import ConfigError
 from atta.protos.v1.session_pb2 import BatchHeader, NextRequest
-from atta.wire import nearby
+from atta.wire import memfiles
 from tests.unit.platform.test_session import Pool, delivery
 
 
@@ -55,7 +55,7 @@ class Consumer:
     """A consumer of the test, or somebody else who has found the socket."""
 
     def __init__(self, home: NearbyConsumers) -> None:
-        self.sock = nearby.packets()
+        self.sock = memfiles.packets()
         self.sock.connect(f"\0{home.name}")
 
     async def send(self, packet: bytes) -> None:
@@ -155,7 +155,7 @@ def test_whatever_else_the_answer_is_the_daemon_hangs_up() -> None:
         await consumer.ask(0)  # does not wait for its answer
         assert await consumer.answer() is None
         assert session.busy == 0
-        for packet in (b"\xff", b"\0" * (nearby.REQUEST_BYTES + 1)):
+        for packet in (b"\xff", b"\0" * (memfiles.REQUEST_BYTES + 1)):
             consumer = await met(home, session)
             await consumer.send(packet)
             assert await consumer.answer() is None

@@ -23,7 +23,7 @@ from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.stream import BatchStream
 from atta.errors import ConfigError, DeadlineError, RemoteError
 from atta.protos.v1 import session_pb2
-from atta.wire import nearby
+from atta.wire import memfiles
 from tests.forking import in_fork
 from tests.unit.platform import test_stream
 
@@ -44,7 +44,7 @@ class Daemon(test_stream.Daemon):
         self.released: list[list[int]] = []
         self.pid = os.getpid() if pid is None else pid
         self.name = f"atta-test-{secrets.token_hex(8)}"
-        self._socket = nearby.packets()
+        self._socket = memfiles.packets()
         self._socket.setblocking(True)
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(8)
@@ -185,7 +185,7 @@ def test_without_a_free_descriptor_the_daemon_is_asked_by_grpc(daemon: Daemon, m
     def packets() -> socket.socket:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(asking, "nearby", SimpleNamespace(**{**vars(nearby), "packets": packets}))
+    monkeypatch.setattr(asking, "memfiles", SimpleNamespace(**{**vars(memfiles), "packets": packets}))
     assert list(test_stream.numbers(opened(daemon))) == [0, 1, 2]
     assert (daemon.nearby, daemon.by_grpc) == ([], [0, 1, 2])
 
@@ -254,10 +254,10 @@ def test_no_socket_is_left_where_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch
     made: list[socket.socket] = []
 
     def packets() -> socket.socket:
-        made.append(nearby.packets())
+        made.append(memfiles.packets())
         return made[-1]
 
-    monkeypatch.setattr(asking, "nearby", SimpleNamespace(**{**vars(nearby), "packets": packets}))
+    monkeypatch.setattr(asking, "memfiles", SimpleNamespace(**{**vars(memfiles), "packets": packets}))
     assert NearbyDaemon.of(session_pb2.OpenReply(nearby="nobody-listens-here", token=TOKEN), 5.0) is None
     assert [sock.fileno() for sock in made] == [-1]
     assert NearbyDaemon.of(session_pb2.OpenReply(), 5.0) is None

@@ -13,11 +13,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from atta.daemon.config import DaemonConfig
-from atta.daemon.descriptors import OTHER, check_descriptors, within_descriptors
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.services.debts import Debts
+from atta.daemon.limits import OTHER, check_descriptors, within_descriptors
+from atta.daemon.security.admission import CallGuard
 from atta.daemon.services.handling import MAX_NAMED
 from atta.daemon.services.opening import ENDED, MAX_CAPACITY, Openings, check_request, check_room, shown_name
+from atta.daemon.services.rooms import Debts
 from atta.daemon.services.seed_ids import choose_seeds
 from atta.daemon.services.sessions import SessionService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, UnknownNameError
@@ -343,7 +343,7 @@ def test_a_session_ends_with_the_token_that_opened_it(
 ) -> None:
     """Its consumer on the same machine brings no token with its requests, and they renew the lease."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
     issued = [issue(name, [Role.READER], now + timedelta(hours=hours)) for name, hours in (("one", 1), ("other", 2))]
     (one, entry), (other, _) = issued
     good = TokenFile.of(entry for _, entry in issued)

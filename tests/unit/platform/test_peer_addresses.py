@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from atta.daemon.peers.addresses import PeerAddresses
+from atta.daemon.peers.connection import PeerAddresses
 from atta.errors import DaemonEndedError
 from atta.wire.clusterfile import read_cluster, write_cluster
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +15,8 @@ from atta.errors import RemoteError, WrongDatasetError
 from atta.protos.v1 import control_pb2, graph_pb2, kv_pb2
 from atta.samplers.batch.items import FeatureItem
 from atta.wire import rpc
-from atta.wire.identity import HEADER
-from atta.wire.release import OWN
+from atta.wire.bulk import PULL_DATA
+from atta.wire.identity import HEADER, OWN
 from atta.wire.rpc import Bulk
 
 DATASET: Any = SimpleNamespace(dataset_id="d", schema=SimpleNamespace(edge_tables={}), groups=[range(1), range(1, 2)])
@@ -45,9 +44,9 @@ class Owner:
             newest_protocol=OWN.newest,
         )
 
-    async def pull(self, _request: Any, context: Any) -> AsyncIterator[Any]:
+    async def pull(self, _request: Any, context: Any) -> Any:
         self._note("Pull", context)
-        yield Bulk(kv_pb2.PullChunk(pull=0, first_row=0, rows=5), {4: b"12345"})
+        return Bulk(kv_pb2.PullReply(), {PULL_DATA: b"12345"})
 
     async def pair(self, request: Any, context: Any) -> Any:
         self._note("Pair", context)
@@ -80,7 +79,7 @@ async def ask(owner: Owner, *requests: Any) -> list[Any]:
 
 
 async def pull(peer: Peer) -> bytes:
-    return b"".join([bytes(data) async for _, _, _, data in peer.pull([ITEM])])
+    return bytes(await peer.pull(ITEM))
 
 
 async def pair(peer: Peer) -> list[int]:
@@ -124,14 +123,14 @@ def test_a_single_answer_that_breaks_off_is_asked_for_again() -> None:
     assert [name for name, _ in owner.asked] == ["Describe", "Pair", "Describe", "Pair"]
 
 
-def test_answers_out_of_turn_are_refused() -> None:
+def test_an_answer_that_cannot_be_read_is_an_error_of_the_peer() -> None:
+    """gRPC gives None for it."""
     owner = Owner(1, "d")
 
-    async def twice(_request: Any, _context: Any) -> AsyncIterator[Any]:
-        for _ in range(2):
-            yield Bulk(kv_pb2.PullChunk(pull=0, first_row=0, rows=2), {4: b"12"})
+    async def unreadable(_request: Any, _context: Any) -> bytes:
+        return b"\xff"
 
-    owner.pull = twice  # type: ignore[method-assign]
-    (error,) = asyncio.run(ask(owner, pull))
+    owner.pair = unreadable  # type: ignore[method-assign]
+    (error,) = asyncio.run(ask(owner, pair))
     assert isinstance(error, RemoteError)
-    assert "answers 2 rows from row 0 of item 0; row 2 of item 0 is next" in str(error)
+    assert "without an answer that can be read" in str(error)

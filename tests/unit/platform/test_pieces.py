@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire import rpc
-from atta.wire.messages import pieces
-from atta.wire.messages.fields import ARRAYS_BYTES
-from atta.wire.messages.pieces import LEAST_PIECE_BYTES, MESSAGE_BYTES, PIECE_BYTES, PiecedRequest, announced, pieces_of
+from atta.wire import pieces, rpc
+from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.pieces import LEAST_PIECE_BYTES, MESSAGE_BYTES, PIECE_BYTES, PiecedRequest, announced, pieces_of
 
 
 def announcement(nbytes: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atta.daemon.peers.link import Presence, Return
+from atta.daemon.peers.watching import Presence, Return
 
 
 def test_a_peer_that_goes_and_comes_back_is_spoken_of_twice() -> None:

@@ -23,10 +23,10 @@ from atta.client.tables import lending, pulls
 from atta.client.tables.lending import Lender
 from atta.client.tables.pushes import TableShard
 from atta.client.tables.remote import RemoteTable
-from atta.daemon.engine import table_rows
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.engine import lent as table_rows
+from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services import tables as tables_service
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, RemoteError, StaleRowError, UnavailableError

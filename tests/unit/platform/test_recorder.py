@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -125,21 +124,20 @@ def test_what_links_have_served_is_told_too() -> None:
 def test_served_requests_are_recorded_also_when_they_fail() -> None:
     recorder = Recorder(10, Clock())
 
-    async def pull(request: Any, context: Any) -> AsyncIterator[bytes]:
-        for size in request:
-            yield bytes(size)
+    async def pull(request: Any, context: Any) -> bytes:
+        return bytes(request)
 
     async def pair(request: Any, context: Any) -> None:
         raise KeyError(request)
 
-    async def talk() -> list[bytes]:
+    async def talk() -> bytes:
         kv = recorder.served("KvService", {"Pull": pull})
         graph = recorder.served("GraphService", {"Pair": pair})
         with pytest.raises(KeyError):
             await graph["Pair"]("x", None)
-        return [reply async for reply in kv["Pull"]([5, 7], None)]
+        return await kv["Pull"](12, None)
 
-    assert asyncio.run(talk()) == [bytes(5), bytes(7)]
+    assert asyncio.run(talk()) == bytes(12)
     assert entries(recorder) == [
         ServedSpan(2.0, 1.0, "GraphService.Pair", 0),
         ServedSpan(4.0, 3.0, "KvService.Pull", 12),

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.client.control import Connection
-from atta.daemon.peers.link import PeerLink
+from atta.daemon.peers.connection import PeerConnection
 from atta.errors import DrainingError, ProtocolError, UnavailableError
 from atta.partition.schema import Schema
 from atta.protos.v1 import control_pb2
 from atta.wire import rpc
-from atta.wire.identity import Identity
-from atta.wire.release import OWN, Release, check_release, release_of
+from atta.wire.identity import OWN, Identity, Release, check_release, release_of
 
 NUMBERS = st.integers(1, 9)
 
@@ -49,7 +48,7 @@ def meet(address: str) -> None:
     """Connect as a peer does."""
 
     async def run() -> None:
-        link = PeerLink((address,), Identity(1, "d"), 20.0, connect_s=5.0)
+        link = PeerConnection((address,), Identity(1, "d"), 20.0, connect_s=5.0)
         try:
             await link.ready()
         finally:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.services import debts, rooms
+from atta.daemon.services import rooms
 from atta.daemon.services.rooms import AnswerRoom, RequestRoom, Room
 from atta.errors import ConfigError, QuotaExceededError
-from atta.wire.messages.fields import ARRAYS_BYTES
-from atta.wire.messages.pieces import MESSAGE_BYTES, pieces_of
+from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.pieces import MESSAGE_BYTES, pieces_of
+from tests.unit.invariants import validate
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["enter", "leave", "shrink", "cancel"]), st.integers(0, 2), st.integers(1, 60)),
@@ -43,7 +44,7 @@ def test_any_calls(steps: list[tuple[str, int, int]]) -> None:
                     room.leave(call.result(), keep=size // 2)
             for _ in range(4):
                 await asyncio.sleep(0)
-            room.validate()
+            validate(room)
             assert room.used_bytes == sum(call.result().nbytes for call in calls if call.done())
         for call in calls:
             call.cancel()
@@ -237,9 +238,9 @@ def test_what_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work for nothing costs a second for each MiB, and nothing is free."""
-    monkeypatch.setattr(debts, "REFUSED_BYTES_PER_S", 1 << 20)
-    monkeypatch.setattr(debts, "GIVEN_UP_BYTES_PER_S", 1 << 20)
-    monkeypatch.setattr(debts, "FREE_S", 0.0)
+    monkeypatch.setattr(rooms, "REFUSED_BYTES_PER_S", 1 << 20)
+    monkeypatch.setattr(rooms, "GIVEN_UP_BYTES_PER_S", 1 << 20)
+    monkeypatch.setattr(rooms, "FREE_S", 0.0)
 
 
 @pytest.mark.usefixtures("dear")
@@ -272,7 +273,7 @@ def test_a_connection_pauses_after_an_answer_that_it_gave_up() -> None:
     """Its other answers wait as well as its requests. An answer that was read to its end costs nothing."""
 
     async def run() -> None:
-        owed = debts.Debts()
+        owed = rooms.Debts()
         answers, requests = AnswerRoom(1 << 20, 1 << 20, owed), RequestRoom(4 * ARRAYS_BYTES, owed)
 
         async def answered(connection: str, *, read: bool) -> None:

@@ -11,8 +11,8 @@ from atta import errors
 from atta.daemon.config import DaemonConfig
 from atta.daemon.limits import grpc_options
 from atta.wire import rpc
-from atta.wire.messages.fields import ARRAYS_BYTES
-from atta.wire.messages.pieces import MESSAGE_BYTES, announced
+from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.pieces import MESSAGE_BYTES, announced
 
 
 class FakeRpcError(grpc.RpcError):

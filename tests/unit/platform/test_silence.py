@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atta.daemon.peers.watching import PeerWatch
 from atta.errors import AttaError, DeadlineError
-from atta.wire.silence import ALONE_S, ASK_AFTER_S, REPLICAS_S, WATCH_S, DaemonSilence, patience_of
+from atta.wire.retries import ALONE_S, ASK_AFTER_S, REPLICAS_S, WATCH_S, DaemonSilence, patience_of
 
 
 def test_half_open_links_are_noticed_within_two_seconds_if_there_is_a_replica() -> None:
@@ -50,7 +50,7 @@ def test_a_daemon_is_silent_if_nothing_came_since_the_question(events: list[tupl
 @pytest.mark.parametrize("there", [True, False])
 def test_who_waits_for_a_silent_peer_is_cancelled(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     """A peer that answers the question is waited for on."""
-    monkeypatch.setattr("atta.wire.silence.ASK_AFTER_S", 0.05)
+    monkeypatch.setattr("atta.wire.retries.ASK_AFTER_S", 0.05)
     monkeypatch.setattr("atta.daemon.peers.watching.WATCH_S", 0.02)
     lost: list[AttaError] = []
     questions = 0

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.turns import TurnPool
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import TurnPool
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.tables import TableService
 from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError
@@ -23,7 +23,7 @@ from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.protos.v1 import table_pb2
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, ROWS_VALUES
 from atta.wire.rpc import Bulk
 
 SPEC = MutableSpec("rows", 1000, row_shape=(100,))

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atta.daemon.links.tokens import MOST, SECRET_BYTES, TOKEN_BYTES, TOKEN_S, Grant, Tokens
+from atta.daemon.peers.sockets import MOST_TOKENS, SECRET_BYTES, TOKEN_BYTES, TOKEN_S, Grant, Tokens
+from tests.unit.invariants import validate
 
 
 class TokensMachine(RuleBasedStateMachine):
@@ -18,18 +19,18 @@ class TokensMachine(RuleBasedStateMachine):
         self.given: list[tuple[bytes, float, Grant]] = []
         self.used: list[bytes] = []
 
-    @rule(count=st.sampled_from([1, 2, MOST - 1, MOST]))
+    @rule(count=st.sampled_from([1, 2, MOST_TOKENS - 1, MOST_TOKENS]))
     def give(self, count: int) -> None:
         for peer in range(count):
             grant = Grant(peer, bytes([peer % 256]) * SECRET_BYTES)
             self.given.append((self.tokens.new(self.now, grant), self.now + TOKEN_S, grant))
-        self.given = [given for given in self.given if given[1] > self.now][-MOST:]
+        self.given = [given for given in self.given if given[1] > self.now][-MOST_TOKENS:]
 
     @rule(seconds=st.sampled_from([0.0, 0.1, TOKEN_S / 2, TOKEN_S]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(at=st.integers(0, 2 * MOST))
+    @rule(at=st.integers(0, 2 * MOST_TOKENS))
     def take(self, at: int) -> None:
         if self.given:
             token, end, grant = self.given.pop(at % len(self.given))
@@ -47,7 +48,7 @@ class TokensMachine(RuleBasedStateMachine):
 
     @invariant()
     def sound(self) -> None:
-        self.tokens.validate()
+        validate(self.tokens)
 
 
 TestTokens = TokensMachine.TestCase
@@ -57,7 +58,7 @@ TestTokens.settings = settings(max_examples=20, stateful_step_count=25)
 def test_the_oldest_of_as_many_tokens_as_there_may_be_is_good() -> None:
     tokens = Tokens()
     grant = Grant(3)
-    given = [tokens.new(0.0, grant) for _ in range(MOST)]
+    given = [tokens.new(0.0, grant) for _ in range(MOST_TOKENS)]
     assert tokens.take(given[0], 1.0) == grant
     more = [tokens.new(1.0, grant), tokens.new(1.0, grant)]
     assert tokens.take(given[1], 1.0) is None  # the oldest made room

@@ -1,4 +1,4 @@
-"""Answers to peers: the oldest batch first, on the threads and on every connection."""
+"""Answers to peers: the oldest batch first, on the threads that make them and among the requests to a peer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.peers.turns import MessageTurns, TurnPool, began
+from atta.daemon.peers.peers import RequestTurns
+from atta.daemon.services.data import TurnPool, began
 
 
 def test_threads_take_the_oldest_first_and_equals_in_order_of_arrival() -> None:
@@ -50,65 +51,62 @@ def test_an_age_counts_back_from_now() -> None:
 
 
 @given(
-    messages=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.booleans()), max_size=24),
+    requests=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=24),
     width=st.integers(1, 3),
 )
 @settings(deadline=None)
-def test_every_connection_sends_the_oldest_next_and_never_more_than_its_width(
-    messages: list[tuple[str, int, bool]], width: int
-) -> None:
-    """For each message: its connection, its age, and whether its receiver goes away before its turn."""
+def test_the_oldest_request_is_next_and_never_more_are_under_way(requests: list[tuple[int, bool]], width: int) -> None:
+    """For each request: since when its batch is made, and whether whoever asks goes away before its turn."""
 
     async def play() -> None:
-        turns, sending, order = MessageTurns(width), {"a": 0, "b": 0}, {"a": [], "b": []}
-        release = asyncio.Event()
+        turns, order, release = RequestTurns(width), [], asyncio.Event()
+        under_way = 0
 
-        async def send(connection: str, since: float, number: int) -> None:
-            async with turns.turn(connection, since):
-                sending[connection] += 1
-                assert sending[connection] <= width
-                order[connection].append((since, number))
+        async def ask(since: float, number: int) -> None:
+            nonlocal under_way
+            async with turns.turn(since):
+                under_way += 1
+                assert under_way <= width
+                order.append((since, number))
                 if since < 0:
                     await release.wait()
                 await asyncio.sleep(0)
-                sending[connection] -= 1
+                under_way -= 1
 
-        # Fill both connections, so that all messages have to wait.
-        full = [asyncio.create_task(send(name, -1.0, n)) for name in "ab" for n in range(width)]
+        full = [asyncio.create_task(ask(-1.0, n)) for n in range(width)]  # so that all requests have to wait
         await asyncio.sleep(0)
-        tasks = [asyncio.create_task(send(name, since, n)) for n, (name, since, _) in enumerate(messages)]
+        tasks = [asyncio.create_task(ask(since, n)) for n, (since, _) in enumerate(requests)]
         await asyncio.sleep(0)
-        for task, (_, _, leaves) in zip(tasks, messages, strict=True):
+        for task, (_, leaves) in zip(tasks, requests, strict=True):
             if leaves:
                 task.cancel()
         await asyncio.sleep(0)
         release.set()
         await asyncio.gather(*full, *tasks, return_exceptions=True)
-        for name in "ab":
-            due = sorted((since, n) for n, (to, since, leaves) in enumerate(messages) if to == name and not leaves)
-            if width == 1:
-                assert order[name][width:] == due
-            assert sorted(order[name][width:]) == due
-        assert len(turns) == 0
+        due = sorted((since, n) for n, (since, leaves) in enumerate(requests) if not leaves)
+        if width == 1:
+            assert order[width:] == due
+        assert sorted(order[width:]) == due
+        assert turns._free == width
         assert not turns._waiting
 
     asyncio.run(play())
 
 
-def test_a_place_that_was_handed_to_one_who_has_just_left_goes_on_to_the_next() -> None:
+def test_a_turn_that_was_handed_to_one_who_has_just_left_goes_on_to_the_next() -> None:
     async def play() -> list[str]:
-        turns, seen = MessageTurns(width=1), []
+        turns, seen = RequestTurns(1), []
 
-        async def send(name: str) -> None:
-            async with turns.turn("a", 0.0):
+        async def ask(name: str) -> None:
+            async with turns.turn(0.0):
                 seen.append(name)
 
-        async with turns.turn("a", 0.0):
-            leaving, staying = asyncio.create_task(send("leaving")), asyncio.create_task(send("staying"))
+        async with turns.turn(0.0):
+            leaving, staying = asyncio.create_task(ask("leaving")), asyncio.create_task(ask("staying"))
             await asyncio.sleep(0)
         leaving.cancel()  # its turn has come, but it has not run yet
         await asyncio.gather(leaving, staying, return_exceptions=True)
-        assert len(turns) == 0
+        assert turns._free == 1
         return seen
 
     assert asyncio.run(play()) == ["staying"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.daemon.engine.pulls import PullCounts, RemoteContext, WantedRows, pull_jointly
+from atta.daemon.engine.tasks import PullCounts, RemoteContext, WantedRows, pull_jointly
 from atta.daemon.peers import underway
-from atta.daemon.peers.answers import PulledRows
 from atta.daemon.peers.owners import Owners
 from atta.daemon.peers.underway import PullsUnderWay
 from atta.samplers.batch.items import FeatureItem
+from tests.unit.invariants import validate
 
 TABLES = {name: np.random.default_rng(seed).random((60, 3)).astype(np.float32) for seed, name in enumerate("xy")}
 KEY = ("node", ("x",), "")
@@ -41,7 +41,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Owner:
-    """A peer that answers in chunks, each after some turns of the event loop, or fails.
+    """A peer that answers after some turns of the event loop, or fails.
 
     It records the vertices whose rows it sends.
     """
@@ -51,19 +51,15 @@ class Owner:
     def __init__(self, part: int, turns: int, sent: list[int]) -> None:
         self.part, self.turns, self.sent, self.requests = part, turns, sent, 0
 
-    async def pull(self, items: Sequence[FeatureItem], codec: str, *, age_ms: int) -> AsyncIterator[PulledRows]:
+    async def pull(self, item: FeatureItem, codec: str, *, age_ms: int) -> memoryview:
         self.requests += 1
         for _ in range(self.turns if self.requests == 1 else 1):
             await asyncio.sleep(0)
-        for number, item in enumerate(items):
-            for at in range(0, len(item.rows), 7):
-                if self.requests == 1 and self.turns % 5 == FAILS:
-                    raise ConnectionError
-                rows = item.rows[at : at + 7] + OFFSETS[self.part]
-                self.sent += rows.tolist()
-                data = b"".join(TABLES[name][rows].tobytes() for name in item.tables)
-                yield PulledRows(number, at, len(rows), memoryview(data))
-                await asyncio.sleep(0)
+        if self.requests == 1 and self.turns % 5 == FAILS:
+            raise ConnectionError
+        rows = item.rows + OFFSETS[self.part]
+        self.sent += rows.tolist()
+        return memoryview(b"".join(TABLES[name][rows].tobytes() for name in item.tables))
 
 
 DATASET: Any = SimpleNamespace(book=SimpleNamespace(offsets={"node": OFFSETS}), schema=SimpleNamespace(edge_types=()))
@@ -227,7 +223,7 @@ class Pulls:
         """A pull of the rows from ``first`` on. Returns how many of them the pull before brings."""
         rows = np.arange(first, first + 20)
         pull = self.under_way.begin(KEY, rows, np.arange(20), [self._out])
-        self.under_way.validate()
+        validate(self.under_way)
         self._open.append(pull)
         if len(self._open) > 2:
             ended = self._open.pop(0)

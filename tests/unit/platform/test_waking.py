@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from atta.observe.machine.waking import timer_lateness_s, wake_s
+from atta.observe.machine.threads import timer_lateness_s, wake_s
 
 
 def test_waking_takes_a_moment_and_leaves_nothing_behind() -> None:

@@ -14,37 +14,33 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, RemoteError
 from atta.protos.v1 import graph_pb2, kv_pb2, table_pb2
-from atta.wire import rpc
-from atta.wire.messages import bulk
-from atta.wire.messages.bulk import (
-    PULL_CHUNK,
+from atta.wire import bulk, rpc
+from atta.wire.bulk import (
     PULL_DATA,
-    SAMPLE_CHUNK,
+    PULL_REPLY,
     SAMPLE_COUNTS,
     SAMPLE_EDGE_IDS,
     SAMPLE_NEIGHBORS,
+    SAMPLE_REPLY,
 )
 
 ROOT = Path(__file__).parents[3]
 
 
 @given(
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 2**64 - 1),
+    st.booleans(),
     st.booleans(),
     st.binary(max_size=300),
     st.binary(max_size=300),
     st.binary(max_size=300),
 )
-def test_packed_equals_protobuf(etype: int, first: int, wide: bool, a: bytes, b: bytes, c: bytes) -> None:
-    head = graph_pb2.SampleChunk(edge_type=etype, first_row=first, wide_neighbors=wide)
-    full = graph_pb2.SampleChunk(
-        edge_type=etype, first_row=first, wide_neighbors=wide, counts=a, neighbors=b, edge_ids=c
-    )
+def test_packed_equals_protobuf(wide: bool, wide_ids: bool, a: bytes, b: bytes, c: bytes) -> None:
+    head = graph_pb2.SampleReply(wide_neighbors=wide, wide_edge_ids=wide_ids)
+    full = graph_pb2.SampleReply(wide_neighbors=wide, wide_edge_ids=wide_ids, counts=a, neighbors=b, edge_ids=c)
     packed = bulk.pack(head, {SAMPLE_COUNTS: a, SAMPLE_NEIGHBORS: b, SAMPLE_EDGE_IDS: c})
-    assert graph_pb2.SampleChunk.FromString(packed) == full
+    assert graph_pb2.SampleReply.FromString(packed) == full
     for raw in (packed, full.SerializeToString()):
-        message, payloads = bulk.unpack(graph_pb2.SampleChunk, raw, SAMPLE_CHUNK)
+        message, payloads = bulk.unpack(graph_pb2.SampleReply, raw, SAMPLE_REPLY)
         assert message == head
         assert [bytes(payloads.get(n, b"")) for n in (SAMPLE_COUNTS, SAMPLE_NEIGHBORS, SAMPLE_EDGE_IDS)] == [a, b, c]
 
@@ -52,31 +48,31 @@ def test_packed_equals_protobuf(etype: int, first: int, wide: bool, a: bytes, b:
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_or_parsed_but_never_crashes(raw: bytes) -> None:
     try:
-        message, payloads = bulk.unpack(kv_pb2.PullChunk, raw, PULL_CHUNK)
+        message, payloads = bulk.unpack(kv_pb2.PullReply, raw, PULL_REPLY)
     except (ValueError, DecodeError):
         return
-    assert isinstance(message, kv_pb2.PullChunk)
+    assert isinstance(message, kv_pb2.PullReply)
     assert all(len(view) <= len(raw) for view in payloads.values())
 
 
 def test_truncated_payload_is_refused() -> None:
-    raw = bulk.pack(kv_pb2.PullChunk(pull=1), {PULL_DATA: b"x" * 100})
+    raw = bulk.pack(kv_pb2.PullReply(), {PULL_DATA: b"x" * 100})
     with pytest.raises(ValueError, match="passes its end"):
-        bulk.unpack(kv_pb2.PullChunk, raw[:-1], PULL_CHUNK)
+        bulk.unpack(kv_pb2.PullReply, raw[:-1], PULL_REPLY)
 
 
 def test_fields_are_known_by_the_names_of_the_descriptors() -> None:
-    for kind, numbers in ((graph_pb2.SampleChunk, SAMPLE_CHUNK), (kv_pb2.PullChunk, PULL_CHUNK)):
+    for kind, numbers in ((graph_pb2.SampleReply, SAMPLE_REPLY), (kv_pb2.PullReply, PULL_REPLY)):
         names = [kind.DESCRIPTOR.fields_by_number[number].name for number in numbers]
         assert bulk.bytes_fields(kind, *names) == numbers
-    assert kv_pb2.PullChunk.DESCRIPTOR.fields_by_number[PULL_DATA].name == "data"
+    assert kv_pb2.PullReply.DESCRIPTOR.fields_by_number[PULL_DATA].name == "data"
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (kv_pb2.PullChunk, "dat"),  # renamed
-        (kv_pb2.PullChunk, "rows"),  # a number
+        (kv_pb2.PullReply, "dat"),  # renamed
+        (kv_pb2.PullReply, "rows"),  # a number
         (table_pb2.SnapshotsReply, "ids"),  # text, and more than one
     ],
 )
@@ -89,8 +85,8 @@ def test_a_renamed_field_is_an_error_of_the_import(monkeypatch: pytest.MonkeyPat
     class Renamed:
         DESCRIPTOR = table_pb2.RegisterReply.DESCRIPTOR  # without a field "data"
 
-    monkeypatch.setattr(kv_pb2, "PullChunk", Renamed)
-    spec = importlib.util.find_spec("atta.wire.messages.bulk")
+    monkeypatch.setattr(kv_pb2, "PullReply", Renamed)
+    spec = importlib.util.find_spec("atta.wire.bulk")
     assert spec is not None
     assert spec.loader is not None
     with pytest.raises(ValueError, match="has no bytes field 'data'"):

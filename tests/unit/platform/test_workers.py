@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from atta.daemon.engine.workers import Workers
+from atta.daemon.engine.runner import Workers
 
 
 def test_one_worker_works_in_order_and_finishes_before_it_ends() -> None:

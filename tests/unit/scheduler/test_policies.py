@@ -15,8 +15,7 @@ from atta.scheduler import POLICIES, Policy, Scheduler, SchedulerConfig, policy_
 from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.policies import oldest_then_cheapest
 from atta.simulate import Scenario
-from atta_bench.commands.command import bench
-from atta_bench.scheduler import SchedulerBench
+from atta_bench.loader.scheduler import SchedulerBench, scheduler
 from tests.unit.scheduler.harness import Shell
 from tests.unit.simulate.scenarios import PROFILE
 
@@ -50,7 +49,7 @@ def option(command: click.Command, name: str) -> click.Parameter:
 
 def test_the_command_line_and_benchmarks_offer_the_table() -> None:
     assert option(simulate, "policy").metavar == f"[{'|'.join(POLICIES)}]"
-    assert option(bench.commands["scheduler"], "policies").default == ",".join(POLICIES)  # type: ignore[attr-defined]
+    assert option(scheduler, "policies").default == ",".join(POLICIES)
     assert SchedulerBench.policies == tuple(POLICIES)
 
 

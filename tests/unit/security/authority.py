@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from atta.cli.security.openssl import make_authority, make_certificate
+from atta.cli.cert import make_authority, make_certificate
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.roles import Role
 from atta.wire.security.tokens import TokenFile, issue

@@ -20,13 +20,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from structlog.testing import capture_logs
 
-from atta.cli.security.openssl import make_certificate
-from atta.daemon.security.admission import Admitted, Refusal, Refused
-from atta.daemon.security.audit import EVERY_S, AuditLines
-from atta.daemon.security.certificates import end_of
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
-from atta.daemon.services.debts import FREE_S, NOT_ADMITTED_S, Debts
+from atta.cli.cert import make_certificate
+from atta.daemon.security.admission import EVERY_S, Admitted, AuditLines, CallGuard, Refusal, Refused
+from atta.daemon.security.certificates import ServedCertificate, WatchedTokens, end_of
+from atta.daemon.services.rooms import FREE_S, NOT_ADMITTED_S, Debts
 from atta.wire import rpc
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
@@ -218,7 +215,7 @@ def test_a_certificate_that_ends_ends_the_calls_of_its_connection(
 ) -> None:
     """TLS has looked at its dates when the connection began, and does not do so again. A good token does not help."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
     credentials, method = authority.certificate("has-peer", "peer"), "atta.v1.KvService/Pull"
 
     async def run() -> list[Any]:

@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from atta.cli.security import openssl
-from atta.cli.security.cert import cert
+from atta.cli.cert import cert, make_authority
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.renewal import ServedCertificate
+from atta.daemon.security.certificates import ServedCertificate
 from atta.daemon.security.security import DaemonSecurity, check_exposure, is_loopback
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.wire.clusterfile import read_cluster, read_credentials, write_cluster
@@ -252,8 +251,8 @@ def test_certificates_are_made(tmp_path: Path) -> None:
 def test_a_missing_openssl_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="openssl is not installed"):
-        openssl.make_authority(tmp_path, "a", 1)
+        make_authority(tmp_path, "a", 1)
     (tmp_path / "openssl").write_text("#!/bin/sh\necho what went wrong >&2\nexit 3\n")
     (tmp_path / "openssl").chmod(0o755)
     with pytest.raises(AttaError, match="openssl req failed: what went wrong"):
-        openssl.make_authority(tmp_path, "a", 1)
+        make_authority(tmp_path, "a", 1)

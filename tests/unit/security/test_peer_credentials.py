@@ -19,20 +19,19 @@ import grpc
 import numpy as np
 import pytest
 
-from atta.cli.security.openssl import make_certificate
+from atta.cli.cert import make_certificate
 from atta.client.control import Connection
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.link import PeerLink
+from atta.daemon.peers.connection import PeerConnection
 from atta.daemon.peers.peers import Peer
-from atta.daemon.security import renewal
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
+from atta.daemon.security import certificates as renewal
+from atta.daemon.security.admission import CallGuard
+from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
 from atta.errors import NotAllowedError, NotAuthenticatedError, UnavailableError
 from atta.protos.v1 import backup_pb2, control_pb2, graph_pb2
 from atta.wire import rpc
-from atta.wire.identity import Identity
-from atta.wire.release import OWN
-from atta.wire.security import channels
+from atta.wire.identity import OWN, Identity
+from atta.wire.security import credentials as channels
 from atta.wire.security import credentials as credentials_module
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
@@ -74,7 +73,7 @@ async def owner(authority: Authority, callers: str) -> AsyncIterator[str]:
         await server.stop(grace=None)
 
 
-async def ask(link: PeerLink) -> bytes:
+async def ask(link: PeerConnection) -> bytes:
     await link.ready()
     try:
         return bytes((await link.usual.ask("GraphService.Probe", graph_pb2.ProbeRequest(), 10)).values)
@@ -95,7 +94,7 @@ def test_a_renewed_certificate_is_taken_once_the_peer_is_asked_anew(
     async def run() -> bytes:
         async with owner(authority, "certificate") as address:
             give(bad)
-            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
+            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=0.5, credentials=own)
             shipping = Shipping(None, address, Identity(1, "d"), own)  # type: ignore[arg-type]
             try:
                 with pytest.raises(UnavailableError):
@@ -123,7 +122,7 @@ def test_a_certificate_is_renewed_before_its_end_while_the_connection_lasts(
 ) -> None:
     """Peers and backups refuse calls of the connection that the old one has begun. Requests go over another one."""
     now = datetime.now(UTC)
-    monkeypatch.setattr("atta.daemon.security.guard.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("atta.daemon.security.admission.datetime", SimpleNamespace(now=lambda _: now))
     schema = SimpleNamespace(edge_tables={})
     dataset: Any = SimpleNamespace(schema=schema, dataset_id="d", groups={1: range(1, 2)})
     own = Credentials(authority.certificate("p").ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
@@ -226,7 +225,7 @@ def test_a_token_is_brought_to_peers(authority: Authority, tmp_path: Path) -> No
         (tmp_path / "token").write_text(f"{token}\n")
         credentials = replace(plain, token=str(tmp_path / "token")) if token else plain
         async with owner(authority, "token") as address:
-            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
+            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=credentials)
             try:
                 return await ask(link)
             finally:
@@ -260,7 +259,7 @@ def test_a_new_token_is_brought_over_the_connections_that_exist(
     async def run() -> None:
         give(first)
         async with owner(authority, "token") as address:
-            link = PeerLink(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
+            link = PeerConnection(address, Identity(1, "d"), 20.0, connect_s=5, credentials=own["peer"])
             client = Connection(address, 20.0, credentials=own["all"])
             probe = partial(asyncio.to_thread, client.call, "GraphService.Probe", graph_pb2.ProbeRequest())
             try:

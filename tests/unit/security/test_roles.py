@@ -67,7 +67,7 @@ def test_operators_alone_replace_and_delete_tables(name: str) -> None:
 
 def test_partitions_are_read_by_peers_alone() -> None:
     partitions = [m for m in ROLES if m.split("/")[0][8:] in {"GraphService", "KvService", "LinkService"}]
-    assert len(partitions) == 7
+    assert len(partitions) == 6
     assert all(ROLES[method] == {Role.PEER} for method in partitions)
     assert all(Role.PEER not in ROLES[m] for m in ROLES if m.split("/")[0][8:] in {"TableService", "SessionService"})
 

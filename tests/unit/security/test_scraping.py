@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
-from atta.daemon.security.scraping import serve_guarded_metrics
+from atta.daemon.security.admission import CallGuard
+from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
+from atta.daemon.security.security import serve_guarded_metrics
 from atta.errors import ConfigError
 from atta.observe.metrics import DaemonCollector, DaemonFigures
 from atta.wire.security.files import TlsFiles

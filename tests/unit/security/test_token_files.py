@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from atta.cli.security.token import token as command
-from atta.daemon.security.admission import Admitted, Proof, Refused
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.security.renewal import WatchedTokens
+from atta.cli.token import token as command
+from atta.daemon.security.admission import Admitted, CallGuard, Proof, Refused
+from atta.daemon.security.certificates import WatchedTokens
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.wire.security.credentials import AUTHORIZATION, Credentials, TokenHeader
 from atta.wire.security.files import stamp_of

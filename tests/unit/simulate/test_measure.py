@@ -7,18 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.daemon.engine.task_costs import TaskCosts
+from atta.daemon.engine.runner import TaskCosts
 from atta.samplers.batch.items import FeatureItem, owners_of
 from atta.samplers.dag.instance import OTHERS, Kind, Lane, Task
 from atta.scheduler.costs import Line
 from atta.simulate.fitting import Measurements, ServedDataset, Waits, profile_of
-
-
-def sums(points: list[tuple[float, float]]) -> tuple[float, float, float, float, float]:
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    return (
-        float(len(points)), sum(xs), sum(x * x for x in xs), sum(ys), sum(x * y for x, y in points),
-    )  # fmt: skip
 
 
 @given(
@@ -27,21 +20,21 @@ def sums(points: list[tuple[float, float]]) -> tuple[float, float, float, float,
     xs=st.lists(st.integers(0, 1000), min_size=2, max_size=20, unique=True),
 )
 def test_a_line_is_found_again(fixed: float, slope: float, xs: list[int]) -> None:
-    found = Line(*sums([(float(x), fixed + slope * x) for x in xs])).fit()
+    found = Line.through((float(x), fixed + slope * x) for x in xs).fit()
     assert found == pytest.approx((fixed, slope), rel=1e-4, abs=1e-3)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), max_size=20))
 def test_costs_are_never_negative(points: list[tuple[float, float]]) -> None:
-    fixed, slope = Line(*sums(points)).fit()
+    fixed, slope = Line.through(points).fit()
     assert fixed >= 0
     assert slope >= 0
 
 
 def test_points_that_tell_no_slope() -> None:
-    assert Line().fit() == (0.0, 0.0)
-    assert Line(*sums([(0.0, 2.0), (0.0, 4.0)])).fit() == (3.0, 0.0)
-    assert Line(*sums([(2.0, 2.0), (2.0, 4.0)])).fit() == (0.0, 1.5)
+    assert Line().fit() == Line.through([]).fit() == (0.0, 0.0)
+    assert Line.through([(0.0, 2.0), (0.0, 4.0)]).fit() == (3.0, 0.0)
+    assert Line.through([(2.0, 2.0), (2.0, 4.0)]).fit() == (0.0, 1.5)
 
 
 def test_daemons_sum_by_kind_and_lane() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.cli.simulate import simulate
-from atta.errors import AttaError, ConfigError
-from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, simulate_pipeline
+from atta.errors import AttaError, ConfigError, DataError
+from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, planned_costs, simulate_pipeline
+from atta.train.planning.forecast import Forecast, Forecaster
+from atta.train.planning.sizes import HANDED, Machines, PlannedModel, Rates
+from atta.train.strategies.dorylus import dorylus_forecasts
+from tests.unit.planning.test_forecast import SIZES
 
 
 def run(**options: Any) -> PipelineOutcome:
@@ -85,8 +91,8 @@ def test_scenarios_that_make_no_sense_are_refused(options: dict[str, Any], words
 
 
 def test_the_command_shows_what_the_function_returns() -> None:
-    words = "--strategy dorylus --machines 2 --intervals 4 --mode pipe --jitter 20ms --rtt 2ms --worker-link 20mbit " \
-        "--task-bytes 10KiB --epochs 3 --seed 5"  # fmt: skip
+    words = "--strategy dorylus:intervals=4,mode=pipe,jitter=20ms,worker-link=20mbit,task-bytes=10KiB --machines 2 " \
+        "--rtt 2ms --epochs 3 --seed 5"  # fmt: skip
     done = CliRunner().invoke(simulate, [*words.split(), "--json", "-"])
     assert done.exit_code == 0, done.output
     shown = json.loads(done.output)
@@ -108,14 +114,60 @@ def test_the_command_shows_what_the_function_returns() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--intervals 4", "--intervals: goes with --strategy dorylus"),
+        ("--intervals 4", "--intervals: is a setting of dorylus: --strategy dorylus:intervals=VALUE"),
         ("--strategy dorylus --profile x", "--strategy needs no profile"),
         ("--strategy dorylus --cores 2 --sweep cores=1,2", "--cores, --sweep: does not go with --strategy"),
         ("--strategy dorylus --policy fifo --instances x", "--policy, --instances: does not go with --strategy"),
-        ("--strategy dorylus --workers 0", "0 is not in the range"),
+        ("--strategy dorylus:workers=0", "0 is not in the range"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: str, said: str) -> None:
     done = CliRunner().invoke(simulate, words.split())
     assert done.exit_code == 2
     assert said in done.output
+
+
+def plan(tmp_path: Path, **changed: Any) -> tuple[Path, Forecast]:
+    """A file of ``atta plan``, and what it says of dorylus."""
+    model, rates = PlannedModel("gcn", 3, 32, 16), Rates(vertices=2e4, edges=3e5, internal=1e9, external=1e9)
+    forecaster = Forecaster(SIZES, Machines(2, 1), model, rates)
+    figures = {name: None if value == math.inf else value for name, value in vars(rates).items()}
+    document = {
+        "machines": {"servers": 2}, "network": vars(model), "sizes": {"exchanged": vars(SIZES.exchanged)},
+        "rates": figures,
+    }  # fmt: skip
+    (tmp_path / "plan.json").write_text(json.dumps(document | changed))
+    return tmp_path / "plan.json", next(dorylus_forecasts(forecaster))
+
+
+@pytest.mark.parametrize("intervals", [1, 5])
+def test_where_nothing_overlaps_a_plan_and_its_simulation_agree(tmp_path: Path, intervals: int) -> None:
+    file, planned = plan(tmp_path)
+    costs = planned_costs(file, intervals)
+    assert (costs["machines"], costs["layers"]) == (2, 3)
+    found = run(intervals=intervals, workers=1, mode="nopipe", epochs=3, **costs)
+    assert found.epoch_s == pytest.approx([planned.compute] * 3)
+    rows = 3 * SIZES.exchanged.vertices * HANDED  # of an epoch, to workers or from them
+    assert 2 * costs["task_bytes"] * intervals * 5 == pytest.approx(rows * 32 * 4)
+
+
+def test_the_command_takes_what_a_plan_tells_but_for_what_is_given(tmp_path: Path) -> None:
+    file, _ = plan(tmp_path)
+    report = tmp_path / "out.json"
+    asked = ["--strategy", f"dorylus:plan={file},intervals=2,graph=7ms", "--json", str(report)]
+    done = CliRunner().invoke(simulate, asked)
+    assert done.exit_code == 0, done.output
+    found = json.loads(report.read_text())["scenario"]
+    costs = planned_costs(file, 2)
+    assert found["graph_s"] == 0.007
+    assert [found[name] for name in ("layers", "task_s", "task_bytes")] == [
+        costs[n] for n in ("layers", "task_s", "task_bytes")
+    ]
+
+
+@pytest.mark.parametrize("changed", [{"rates": 5}, {"network": {}}, {"sizes": {}}, {"machines": {"servers": "x"}}])
+def test_files_that_are_no_plan_are_named(tmp_path: Path, changed: dict[str, Any]) -> None:
+    file, _ = plan(tmp_path, **changed)
+    for path, words in ((file, "is no file of `atta plan"), (tmp_path / "none.json", "cannot read the plan")):
+        with pytest.raises(DataError, match=words):
+            planned_costs(path, 4)

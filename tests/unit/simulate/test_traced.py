@@ -14,7 +14,7 @@ from atta.observe.recording import Entry, Recording, SessionMark, TaskSpan
 from atta.observe.timeline import document, trace_events
 from atta.samplers.dag.instance import OTHERS
 from atta.simulate import Scenario, simulate
-from atta.simulate.traced import LOOP, TRANSPORT, profile_of_trace
+from atta.simulate.traced import TYPICAL, profile_of_trace
 
 ROW = 40.0
 """Number of bytes of a row.
@@ -69,8 +69,12 @@ def test_sizes_and_costs(tmp_path: Path) -> None:
     feature = profile.remote["feature"]
     assert feature.answer_bytes == pytest.approx(1.0)
     assert feature.request_bytes == pytest.approx(4 / ROW)
-    assert feature.receive.fixed_us == TRANSPORT.fixed_us
-    assert profile.loop == LOOP
+    assert feature.receive.fixed_us == pytest.approx(6)
+    assert feature.receive.us_per_unit == pytest.approx(0.0005)
+    assert feature.serve.us_per_unit == pytest.approx(profile.local["feature"].us_per_unit + 0.0005)
+    assert profile.batch_us == pytest.approx(1900)
+    assert profile.batch_bytes == pytest.approx(60 * (ROW + 8) + 24 * 50)
+    assert profile.loop == TYPICAL.loop
     assert profile.measured["batches"] == 2
     outcome = simulate(Scenario(profile, batches=5))
     assert outcome.link_bytes_per_batch == pytest.approx(18 * (ROW + 4), rel=0.01)

@@ -165,8 +165,10 @@ def test_what_a_layer_keeps_of_one_batch_is_found_in_the_next() -> None:
 
 
 def test_draws_of_a_model_are_told() -> None:
-    assert any("at random" in note for note in checked(Guesses()).notes)
-    assert not any("at random" in note for note in checked(GraphSAGE(WIDTH, 8, 2)).notes)
+    report = checked(Guesses())
+    assert "at random" in report.line
+    assert not report.ok
+    assert [line.split(":")[0].strip() for line in str(report).splitlines() if "at random" in line] == ["batch"]
 
 
 def test_an_order_that_a_layer_wants_is_told_and_kept() -> None:
@@ -294,6 +296,11 @@ class Pooled(torch.nn.Module):
         return x.sum(0, keepdim=True)
 
 
+class Nowhere(torch.nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return x * torch.nan
+
+
 class Silent(torch.nn.Module):
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> None:
         return None
@@ -305,6 +312,7 @@ class Silent(torch.nn.Module):
         (GraphSAGE(WIDTH + 1, 8, 2), "shapes cannot be multiplied"),
         (Pooled(), "not a row for each"),
         (Silent(), "returns no tensor"),
+        (Nowhere(), "gives NaN for every vertex"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_by_its_cause(model: torch.nn.Module, cause: str) -> None:

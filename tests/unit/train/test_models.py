@@ -13,8 +13,7 @@ from torch_geometric.nn import GCN
 
 from atta.errors import ConfigError
 from atta.train import TrainConfig
-from atta.train.models import SampledModel, build_model
-from atta.train.models.compiled import compile_in_place
+from atta.train.models import SampledModel, build_model, compile_in_place
 
 
 def batch(rng: np.random.Generator, seeds: int, fan_outs: tuple[int, ...]) -> tuple[torch.Tensor, list[int], list[int]]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
-from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 
 from atta.errors import ConfigError
 from atta.train import Nodes, TrainConfig
-from atta.train.launching.here import ADDRESS, BACKEND
 
 NODE = Nodes(2, 1, "127.0.0.1:29400")
 
@@ -67,30 +61,3 @@ def test_a_host_without_address_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         Nodes(2, 0, "no-such-host.invalid:1").interface_named(),
     ):
         raise AssertionError("must not get here")
-
-
-def test_trainers_of_one_machine_meet_where_nothing_is_unpickled(tmp_path: Path) -> None:
-    """The store of the meeting listens on all addresses: anybody may write to it."""
-    mark = tmp_path / "executed"
-    handler = rendezvous_handler_registry.create_handler(RendezvousParameters(BACKEND, "", "run", 1, 1))
-    info = handler.next_rendezvous()
-    assert (info.rank, info.world_size, info.bootstrap_store_info.master_addr) == (0, 1, ADDRESS)
-    stranger = TCPStore(ADDRESS, info.bootstrap_store_info.master_port, None, False)
-    stranger.set("run/of", "a trainer")
-    assert info.store.get("of") == b"a trainer"
-    for key in ("torch.rendezvous.run", "run"):
-        stranger.set(key, base64.b64encode(pickle.dumps(Runs(mark))))
-    assert handler.num_nodes_waiting() == 0
-    assert not handler.is_closed()
-    assert handler.shutdown()
-    assert not mark.exists()
-
-
-class Runs:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)

@@ -25,6 +25,7 @@ from torch_geometric.nn import (
     SGConv,
     TransformerConv,
 )
+from torch_geometric.utils import to_undirected
 
 from atta.client.inference.block import LayerBlock
 from atta.errors import ConfigError, UnknownNameError
@@ -45,6 +46,17 @@ class Pairs(torch.nn.Module):
     def forward(self, ends: tuple[torch.Tensor, torch.Tensor], edges: torch.Tensor) -> torch.Tensor:
         sources, targets = ends
         return targets + torch.zeros_like(targets).index_add(0, edges[1], sources[edges[0]])
+
+
+class BothWays(torch.nn.Module):
+    """Adds the reverse of every edge."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.conv = SAGEConv(4, 4, **options)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.conv(x, to_undirected(edge_index))
 
 
 class Nested(torch.nn.Module):
@@ -107,7 +119,9 @@ def test_what_is_computed(modules: list[Any], widths: list[int]) -> None:
         (Noise(), "gives other rows each time it is called"),
         (Nested(cached=True), "cached=True of GCNConv keeps what it computed on the first edges"),
         (SGConv(4, 4, cached=True), "cached=True of SGConv keeps what it computed on the first edges"),
-        (SAGEConv(4, 4, flow="target_to_source"), "reads more than the in-edges of a vertex within 4 hops"),
+        (SAGEConv(4, 4, flow="target_to_source"), "reads edges that lead away from a vertex"),
+        (BothWays(), "reads edges that lead away from a vertex: it adds the reverses"),
+        (SAGEConv(4, 4, aggr="lstm"), "depends on the order of a vertex' edges, which is not kept"),
         (torch.nn.Linear(5, 4), r"does not take rows of 4 numbers: called as layer\(x\) it raises RuntimeError: mat1"),
         (torch.nn.LSTM(4, 4), "called as layer.x. it raises TypeError: it returns tuple, not a tensor"),
         (GATConv(4, 4, edge_dim=3), "has weights for edge_attr .att_edge.*edge_tables={'edge_attr': NAME}"),

@@ -16,7 +16,7 @@ from torch_geometric.nn import DeepGraphInfomax, GraphSAGE
 from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
-from atta.train.models.unlabelled import InfomaxModel, WalkModel
+from atta.train.models.links import InfomaxModel, WalkModel
 from atta.train.steps.selfsupervised.probing import LinearProbe
 from atta.train.steps.selfsupervised.unlabelled import in_batch
 from atta.train.steps.selfsupervised.walks import chosen_places

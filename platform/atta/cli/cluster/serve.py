@@ -12,23 +12,43 @@ from typing import Any
 import click
 
 import atta
-from atta.cli.options import config_option, settings_options
+from atta.cli.options import GroupedCommand, config_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
 from atta.errors import ConfigError
 
-__all__ = ["COMMANDS"]
+_GROUPS = {
+    "Data and addresses": "data part listen peers data-cache verify",
+    "Memory": "memory buffer queue cache cache-fill cache-share cache-rank cache-fanouts cache-edges share-pulls",
+    "Mutable tables": "tables durability tables-dir log-size snapshots snapshots-size backup keep-backup promote-after",
+    "Scheduling": "threads requests policy prefetch",
+    "Watching": "log-level log-format metrics metrics-port dashboard trace-events",
+    "Security": "tls-cert tls-key tls-ca tls-callers tokens peer-token insecure",
+    "Other daemons": "links link-port peer-deadline peer-delay",
+    "Limits": "lease drain max-sessions max-seeds max-connections max-calls request-memory answer-memory",
+    "Other options": "config exit-with-parent help",
+}
 
 
-@click.command()
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @config_option
 @settings_options(DaemonConfig)
 @click.option("--peers", type=click.Path(dir_okay=False), help="Cluster file with the addresses of all daemons.")
 @click.option("--dashboard", metavar="HOST:PORT", help="Serve the page of `atta dashboard` there, too.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least of what is logged",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How lines are written.",
+)
 def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, log_level: str, log_format: str) -> None:
     """Serve one partition until SIGTERM.
 
@@ -53,7 +73,7 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
         config = dataclasses.replace(config, data=str(here))
     with contextlib.ExitStack() as page:
         if dashboard:
-            from atta.cli.cluster.dashboard.daemon_page import daemon_page
+            from atta.cli.cluster.dashboard import daemon_page
 
             page.enter_context(daemon_page(config, dashboard, peers))
         run(config)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from atta.client.every import DaemonAnswer
     from atta.client.rates import DaemonRates
 
-__all__ = ["COMMANDS"]
-
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
@@ -125,7 +123,7 @@ def _state(answer: DaemonAnswer[Description]) -> Text:
 
 
 def _figures(daemon: DaemonRates, now: datetime) -> list[str]:
-    from atta.cli.work import duration, size
+    from atta.cli.output import duration, size
 
     counters = daemon.sample.counters
     since = _up_since(counters, now)

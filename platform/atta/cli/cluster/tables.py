@@ -6,10 +6,7 @@ import warnings
 
 import click
 
-from atta.cli.output import echo, json_option, printer, quiet_option, write_json
-from atta.cli.work import say, size
-
-__all__ = ["COMMANDS"]
+from atta.cli.output import echo, json_option, printer, quiet_option, say, size, write_json
 
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 

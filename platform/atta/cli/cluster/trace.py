@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from atta.wire.parts import Addresses
     from atta.wire.security.credentials import Credentials
 
-__all__ = ["COMMANDS", "recorded"]
-
 DEADLINE_S, TRANSFER_S = 5.0, 30.0
 """How long a daemon may take to describe itself, and to send its recording."""
 

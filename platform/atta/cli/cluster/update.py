@@ -7,10 +7,7 @@ from typing import Any
 
 import click
 
-from atta.cli.output import echo, json_option, quiet_option, write_json
-from atta.cli.work import say
-
-__all__ = ["COMMANDS"]
+from atta.cli.output import echo, json_option, quiet_option, say, write_json
 
 
 @click.group()

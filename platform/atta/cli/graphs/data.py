@@ -11,9 +11,19 @@ from typing import Any
 import click
 from rich.table import Table
 
-from atta.cli.output import COLUMNS, INTS, echo, json_option, printer, quiet_option, write_json
-from atta.cli.work import overwrite_option, say, work_progress
-from atta.cli.work import size as size_text
+from atta.cli.output import (
+    COLUMNS,
+    INTS,
+    echo,
+    json_option,
+    overwrite_option,
+    printer,
+    quiet_option,
+    say,
+    work_progress,
+    write_json,
+)
+from atta.cli.output import size as size_text
 from atta.errors import ConfigError
 from atta.partition.cutting.balance import missed_lines
 from atta.partition.dataset import Dataset
@@ -23,8 +33,6 @@ from atta.partition.importers import IMPORTERS, called, guess, import_graph
 from atta.partition.schema import Schema
 from atta.samplers.local.predict import predict
 from atta.samplers.placement import placement
-
-__all__ = ["COMMANDS"]
 
 # The tables show these splits; the JSON has all of them.
 _MAIN_SPLITS = ("train", "val", "test")
@@ -94,7 +102,7 @@ refused by name. An edge list may have several files SRC, which are read in this
 @rename_option
 @overwrite_option
 @quiet_option
-def import_(
+def _import(
     paths: tuple[str, ...],
     *,
     format_: str | None,
@@ -373,4 +381,4 @@ def _span(numbers: list[int]) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-COMMANDS: list[click.Command] = [import_, generate_, inspect_]
+COMMANDS: list[click.Command] = [_import, generate_, inspect_]

@@ -14,24 +14,28 @@ from rich.text import Text
 from atta.cli.figures import hand_out
 from atta.cli.graphs.compare import compare, explain
 from atta.cli.graphs.compare import plot as plot_methods
+from atta.cli.options import GroupedCommand, config_option
 from atta.cli.output import (
     DURATION,
     INTS,
     NAMES,
     RATE,
     SIZE,
+    duration,
     echo,
     json_option,
+    overwrite_option,
     plot_option,
     printer,
     quiet_option,
     refuse_given,
+    say,
     teller,
+    work_progress,
     write_json,
 )
+from atta.cli.output import size as size_text
 from atta.cli.strategy import plan_strategy
-from atta.cli.work import duration, overwrite_option, say, work_progress
-from atta.cli.work import size as size_text
 from atta.errors import ConfigError
 from atta.observe.machine.memory import total_bytes
 from atta.partition.cutting.plan import METHODS as PLANNED
@@ -39,8 +43,6 @@ from atta.partition.cutting.plan import Estimate, GraphSize, estimate
 from atta.partition.cutting.run import partition_graph
 from atta.partition.methods import METHODS
 from atta.train.settings import MODELS
-
-__all__ = ["COMMANDS"]
 
 
 def _pairs(options: tuple[str, ...]) -> dict[str, str]:
@@ -50,7 +52,20 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in options)
 
 
-@click.command("partition", epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis")
+_GROUPS = {
+    "Cutting": "parts method option balance seed fallback engine",
+    "Comparing methods": "compare num-neighbors plot json",
+    "Output": "overwrite quiet config help",
+}
+
+
+@click.command(
+    "partition",
+    cls=GroupedCommand,
+    groups=_GROUPS,
+    epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis",
+)
+@config_option
 @click.argument("src", type=click.Path())
 @click.argument("dst", type=click.Path())
 @click.option("--parts", type=int, required=True, help="Number of partitions.")
@@ -81,7 +96,8 @@ def _pairs(options: tuple[str, ...]) -> dict[str, str]:
     "--balance",
     type=NAMES,
     metavar="NAMES",
-    help="What to divide equally: nodes, edges, types, splits  [default: nodes,edges,train].",
+    show_default="nodes,edges,train",
+    help="What to divide equally: nodes, edges, types, splits.",
 )
 @click.option(
     "--compare",
@@ -191,21 +207,27 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--link": {"type": RATE, "help": "What one server's link carries, such as 1gbit."},
         "--memory": {
             "type": SIZE,
-            "help": "Memory per trainer  [default: this machine's, divided by a server's trainers].",
+            "help": "Memory per trainer.",
+            "show_default": "this machine's, divided by a server's trainers",
         },
-        "--num-neighbors": {"type": INTS, "help": "Fan-outs of mini-batches  [default: 15,10,5; or 10 per layer]."},
+        "--num-neighbors": {
+            "type": INTS,
+            "help": "Fan-outs of mini-batches.",
+            "show_default": "15,10,5; or 10 per layer",
+        },
         "--batch-size": {"type": at_least_one, "default": 1024, "help": "Seeds per trainer and mini-batch."},
         "--eas": {
             "type": INTS,
             "multiple": True,
             "metavar": "MAX_HOP,FANOUT",
-            "help": "Expansion-aware sampling to consider; may be given several times  [default: 1,5 1,15 2,15 3,25].",
+            "help": "Expansion-aware sampling to consider; may be given several times.",
+            "show_default": "1,5 1,15 2,15 3,25",
         },
         "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to consider."},
         "--probe": {"type": DURATION, "default": 10.0, "help": "How long to measure this machine."},
     }
     for name, given in reversed(choices.items()):
-        command = click.option(name, show_default="default" in given, **given)(command)
+        command = click.option(name, **{"show_default": "default" in given, **given})(command)
     return command
 
 
@@ -213,7 +235,21 @@ _OF_PARTITIONING = ("nodes", "edges", "row_bytes", "edge_bytes", "directed", "ha
 """Options of ``atta plan`` without ``--strategy``."""
 
 
-@click.command("plan", epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16")
+_PLAN_GROUPS = {
+    "Partitioning a graph": "nodes edges parts row-bytes edge-bytes directed halo-ratio",
+    "Training on a dataset": "strategy data servers trainers-per-server model layers hidden link memory num-neighbors "
+    "batch-size eas co-batches probe",
+    "Output": "json quiet config help",
+}
+
+
+@click.command(
+    "plan",
+    cls=GroupedCommand,
+    groups=_PLAN_GROUPS,
+    epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16",
+)
+@config_option
 @click.option("--nodes", type=click.IntRange(0), help="Vertices.")
 @click.option(
     "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."

@@ -18,8 +18,6 @@ from atta.partition.dataset import Dataset
 from atta.partition.disk.store import path_here
 from atta.partition.graph.strings import NAME, string_width
 
-__all__ = ["DrawnTree", "SampledVertex", "draw_tree", "sample_tree"]
-
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 """Of partitions, in turn."""
 MOST_LINES = 200

@@ -10,18 +10,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "DegreeRule",
-    "Floats",
-    "Layer",
-    "LayerBlock",
-    "TypedBlock",
-    "in_degrees",
-    "one_prepared",
-    "self_loops",
-    "with_company",
-]
-
 Floats = npt.NDArray[np.float32]
 Item = TypeVar("Item")
 Made = TypeVar("Made")

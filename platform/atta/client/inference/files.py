@@ -24,8 +24,6 @@ from atta.partition.disk.files import NpyAppender
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
 
-__all__ = ["DESCRIPTION", "FORMATS", "FileSink", "described"]
-
 FORMATS = ("parquet", "npy")
 DESCRIPTION = "_predictions.json"
 VERSION = 1
@@ -103,12 +101,10 @@ class FileSink:
         return found
 
     def finished(self, share: int) -> bool:
-        """See ``Sink``."""
         return self._place.has(self._names[share])
 
     @contextmanager
     def open(self, share: int) -> Iterator[ShareWriter]:
-        """See ``Sink``."""
         path = self._place.path / self._names[share]
         remove_partial_file(path)
         with StagedFile(path, overwrite=self._place.remote) as partial:

@@ -10,21 +10,16 @@ import numpy.typing as npt
 
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats
-from atta.client.inference.plan import AwaitStage, InferencePlan, RunShare
-from atta.client.inference.ranking import BestTargets
-from atta.client.inference.reading import BlockReader
-from atta.client.inference.sinks import ShareWriter, Sink, UserIds
+from atta.client.inference.reading import BestTargets, BlockReader
+from atta.client.inference.sinks import InferenceTables, ShareWriter, Sink, UserIds
 from atta.client.inference.stages import Rows, Stage, unread
-from atta.client.inference.tables import InferenceTables
-from atta.client.inference.task import InferenceTask, TopTargets, target_count
+from atta.client.inference.task import AwaitStage, InferencePlan, InferenceTask, RunShare, TopTargets, target_count
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, Silent
 from atta.partition.graph.strings import string_width
 from atta.partition.schema import Schema
 from atta.samplers.seed_plan import local_count, local_counts
-
-__all__ = ["Inference"]
 
 PATIENCE_S = 900.0
 """How long a process waits while no other process completes a share."""

@@ -25,20 +25,6 @@ import numpy.typing as npt
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, TypedBlock, in_degrees
 from atta.errors import ConfigError
 
-__all__ = [
-    "HopCounts",
-    "Rows",
-    "Stage",
-    "Targets",
-    "TypedLayer",
-    "TypedReads",
-    "layerwise_stages",
-    "sampled_stages",
-    "sampled_typed_stages",
-    "typed_stages",
-    "unread",
-]
-
 Targets = npt.NDArray[np.int64] | str | None
 """Vertices to predict: user ids without repeats, the name of a split, or None for all."""
 

@@ -22,8 +22,6 @@ from atta.client.inference.block import Floats, Layer, LayerBlock, in_degrees, w
 from atta.errors import ConfigError
 from atta.partition.schema import TableSpec
 
-__all__ = ["CANNOT", "LayerFault", "LayerVerdict", "largest_difference", "layer_widths", "tried"]
-
 CANNOT = (
     RuntimeError,
     ValueError,
@@ -52,8 +50,8 @@ class LayerFault:
     """Why a layer cannot be computed block by block.
 
     Attributes:
-        kind: ``"raises"``, ``"shape"``, ``"random"``, ``"order"`` (of edges), ``"others"`` (the other rows of the block)
-            or ``"far"`` (edges farther than ``hops``).
+        kind: ``"raises"``, ``"shape"``, ``"random"``, ``"reverse"`` (out-edges), ``"order"`` (of edges), ``"others"``
+            (the other rows of the block) or ``"far"`` (edges farther than ``hops``).
         cause: a sentence about the layer, without its name.
         off: how far rows are off, as a part of a row's largest number; 0 of the first two kinds.
     """
@@ -185,6 +183,7 @@ class _Trial:
         everywhere = range(len(graph.x))
         whole = self._rows(graph, everywhere)
         self._compare("random", "gives other rows each time it is called", self._rows(graph, everywhere), whole)
+        self._check_direction(whole)
         reordered = self._rows(graph.reordered(rng), everywhere)
         self._compare("order", "depends on the order of a vertex' edges, which is not kept", reordered, whole)
         both = graph.beside(self._strangers)
@@ -198,6 +197,21 @@ class _Trial:
         for targets in (*alone, without_edges, *some):
             self._compare("far", far, self._rows(graph, targets), whole[targets])
         return int(whole.shape[1])
+
+    def _check_direction(self, whole: Floats) -> None:
+        """Refuse a layer to which a vertex matters that its in-edges do not come from: on the path nothing leads back."""
+        if not self._layer.hops:
+            return
+        *_, before, last, lone = range(len(whole))
+        graph = replace(self._graph, x=self._graph.x.copy())
+        graph.x[last] += 1
+        found = self._rows(graph, range(len(whole)))
+        if found.shape == whole.shape and largest_difference(found[[lone]], whole[[lone]]) <= TOLERANCE:
+            cause = (
+                "reads edges that lead away from a vertex: it adds the reverses of its edges, which the graph would need to "
+                "have (atta import --undirected), or has flow='target_to_source'"
+            )
+            self._compare("reverse", cause, found[[before]], whole[[before]])
 
     def _rows(self, graph: _TrialGraph, targets: Sequence[int]) -> Floats:
         block = graph.block(self._layer, targets)

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from atta.samplers.arguments import did_you_mean
 
-__all__ = ["ignore_torch_options"]
-
 _WHY = {
     "num_workers": "the daemons sample ahead, there are no worker processes",
     "persistent_workers": "there are no worker processes",
@@ -43,10 +41,10 @@ def ignore_torch_options(loader: type, given: Mapping[str, object]) -> None:
         return
     _warned.set()
     reasons = "; ".join(f"{name} ({_WHY[name]})" for name in given)
-    warnings.warn(f"{loader.__name__} ignores {reasons}", UserWarning, stacklevel=_level_outside())
+    warnings.warn(f"{loader.__name__} ignores {reasons}", UserWarning, stacklevel=level_outside())
 
 
-def _level_outside() -> int:
+def level_outside() -> int:
     """The ``stacklevel`` with which the caller's warning names the line that called into Atta."""
     level = 1
     while str(sys._getframe(level).f_globals.get("__name__")).startswith("atta."):

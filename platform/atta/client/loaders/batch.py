@@ -30,8 +30,6 @@ from atta.samplers.batch.layout import check_draws_alone
 from atta.samplers.dag.spec import batch_spec, check_spec
 from atta.samplers.operators import BUILT_IN
 
-__all__ = ["BatchLoader"]
-
 _COUNTED = 1 << 63
 """The first epoch of batches that are only counted. Nobody trains on them."""
 

@@ -26,8 +26,6 @@ from atta.kvstore.store import known_codec
 from atta.protos.v1 import dag_pb2, session_pb2
 from atta.samplers.arguments import flag, number, whole
 
-__all__ = ["DagLoader"]
-
 _SEED_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _MOST = (1 << 32) - 1
 _MOST_EPOCHS = (1 << 64) - 1

@@ -15,8 +15,6 @@ from atta.samplers import kernels
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import Origin, SampledBatch
 
-__all__ = ["Relation", "block", "pair_graph", "to_blocks", "typed_block"]
-
 Relation = tuple[str, str, str]
 """(Source type, edge type, target type)."""
 _FORMATS = ["coo", "csr", "csc"]

@@ -21,8 +21,6 @@ from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
 from atta.samplers.dag.spec import link_spec
 
-__all__ = ["LinkNeighborLoader", "NegativeSampling", "reverse_type_of"]
-
 _MODES = ("binary", "triplet")
 
 
@@ -94,6 +92,7 @@ class LinkNeighborLoader(DagLoader):
         edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
         frontier: str = "new",
         edge_norm: str | Mapping[Any, str] | None = None,
+        norm_attr: str | None = None,
         unbiased: bool = False,
         **options: Any,
     ) -> None:
@@ -116,7 +115,7 @@ class LinkNeighborLoader(DagLoader):
             reverse_type: edge type of the reverses. Default: the same type if it stays within a node type, otherwise
                 the only one between the same node types in the other direction.
             replace, method, weight_attr, time_attr, temporal_strategy, disjoint, subgraph_type, tables, edge_tables,
-                frontier, edge_norm, unbiased: as for ``NeighborLoader``. Degrees count edges that are left out, too.
+                frontier, edge_norm, norm_attr, unbiased: as for ``NeighborLoader``. Degrees count edges that are left out, too.
             **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
 
         Raises:
@@ -128,7 +127,7 @@ class LinkNeighborLoader(DagLoader):
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
             temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
-            frontier=frontier, edge_norm=edge_norm, unbiased=unbiased,
+            frontier=frontier, edge_norm=edge_norm, norm_attr=norm_attr, unbiased=unbiased,
         )  # fmt: skip
         of_types = tables_by_type(tables, dict.fromkeys(schema.endpoints(edge_type)))
         wanted = None

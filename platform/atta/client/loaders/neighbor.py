@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from atta.client.cluster import Cluster
+from atta.client.loaders.arguments import level_outside
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import (
@@ -18,25 +20,16 @@ from atta.client.loaders.seeds import (
     node_seeds,
     numbered,
     tables_by_type,
+    typed,
     typed_seeds,
 )
 from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema
 from atta.samplers.arguments import flag, integers, names
-from atta.samplers.dag.edge_norms import EdgeNorm, EdgeWeights
-from atta.samplers.dag.spec import Hops, neighbor_spec
+from atta.samplers.dag.plan import EdgeNorm, EdgeWeights
+from atta.samplers.dag.spec import Hops, budget_spec, neighbor_spec
 from atta.samplers.methods import Method
-
-__all__ = [
-    "NeighborLoader",
-    "edge_tables_by_type",
-    "edge_weights_of",
-    "hops_of",
-    "subgraph_of",
-    "vertex_ids",
-    "vertices_alone",
-]
 
 _TOGETHER = 1 << 14
 """Vertices per batch where they come without edges."""
@@ -68,6 +61,7 @@ class NeighborLoader(DagLoader):
         edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
         frontier: str = "new",
         edge_norm: str | Mapping[Any, str] | None = None,
+        norm_attr: str | None = None,
         unbiased: bool = False,
         **options: Any,
     ) -> None:
@@ -108,6 +102,8 @@ class NeighborLoader(DagLoader):
             edge_norm: ``MiniBatch.edge_weight`` by degrees of the whole graph: ``"gcn"`` (what PyG's ``gcn_norm`` gives,
                 with an edge of every expanded vertex to itself), ``"row"`` (1 / in-degree of the target), ``"both"``
                 (DGL's). A mapping gives it by edge type; edges of others have no weight. docs/samplers.md has the rules.
+            norm_attr: ``"weight"``: weights of edges, and their sums into a vertex, take the place of 1 and of degrees, as
+                PyG's ``gcn_norm`` has it with an ``edge_weight``. Without an ``edge_norm`` they are as they are.
             unbiased: each drawn edge weighs as much more as there are edges that were not drawn, so that sums of weighed
                 messages are those over all edges, on average over draws.
             **options: ``seed`` (of all randomness); ``seed_policy`` (``"local"``: a rank gets the seeds near it;
@@ -142,7 +138,7 @@ class NeighborLoader(DagLoader):
         hops = hops_of(
             cluster, num_neighbors, replace=replace, method=method, weight_attr=weight_attr, time_attr=time_attr,
             temporal_strategy=temporal_strategy, disjoint=disjoint, subgraph_type=subgraph_type, edge_tables=edge_tables,
-            frontier=frontier, edge_norm=edge_norm, unbiased=unbiased,
+            frontier=frontier, edge_norm=edge_norm, norm_attr=norm_attr, unbiased=unbiased,
         )  # fmt: skip
         super().__init__(
             cluster,
@@ -188,6 +184,7 @@ def hops_of(
     edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str,
     frontier: str,
     edge_norm: str | Mapping[Any, str] | None,
+    norm_attr: str | None,
     unbiased: bool,
 ) -> Hops:
     """The arguments that loaders of sampled neighbourhoods share, checked.
@@ -216,22 +213,33 @@ def hops_of(
         drawn = Method.WEIGHTED
     if time_attr:
         drawn = _TEMPORAL[temporal_strategy]
-    weights = edge_weights_of(cluster.schema, edge_norm, unbiased=flag("unbiased", unbiased))
+    weights = edge_weights_of(cluster.schema, edge_norm, unbiased=flag("unbiased", unbiased), norm_attr=norm_attr)
     if weights and subgraph_name(subgraph_type) == "bidirectional":
         raise ConfigError(
             "edge_norm, unbiased: not with subgraph_type='bidirectional', whose edges need not be the graph's"
         )
+    of_edges = edge_tables_by_type(cluster.schema, edge_tables)
+    own = {
+        edge_type_name(cluster.schema, e) for e, found in of_edges.items() if "weight" in names("edge_tables", found)
+    }
+    if own & {what.edge_type for what in weights}:
+        warnings.warn(
+            "edge_tables: data.edge_weight is made by edge_norm, norm_attr and unbiased; the table 'weight' comes as "
+            "data.table_edge_weight",
+            stacklevel=level_outside(),
+        )
     return Hops(
-        num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint),
-        edge_tables_by_type(cluster.schema, edge_tables), subgraph_name(subgraph_type) == "induced",
-        "" if weight_attr in (None, "weight") else str(weight_attr), weights,
+        num_neighbors, flag("replace", replace), drawn, frontier, flag("disjoint", disjoint), of_edges,
+        subgraph_name(subgraph_type) == "induced", "" if weight_attr in (None, "weight") else str(weight_attr), weights,
     )  # fmt: skip
 
 
 def edge_weights_of(
-    schema: Schema, edge_norm: str | Mapping[Any, str] | None, *, unbiased: bool
+    schema: Schema, edge_norm: str | Mapping[Any, str] | None, *, unbiased: bool, norm_attr: str | None = None
 ) -> tuple[EdgeWeights, ...]:
     """What edges weigh, for the edge types that have weights; raises UnknownNameError."""
+    if norm_attr not in (None, "weight"):
+        raise UnknownNameError.of("attribute (norm_attr)", str(norm_attr), ("weight",))
     known = {norm.value: norm for norm in EdgeNorm if norm is not EdgeNorm.NONE}
     given = edge_norm if isinstance(edge_norm, Mapping) else dict.fromkeys(schema.edge_types, edge_norm)
     by_type = {edge_type_name(schema, edge_type): norm for edge_type, norm in given.items()}
@@ -239,8 +247,11 @@ def edge_weights_of(
         if norm is not None and norm not in known:
             raise UnknownNameError.of("edge_norm", str(norm), known)
     norms = {e: EdgeNorm.NONE if by_type.get(e) is None else known[str(by_type[e])] for e in schema.edge_types}
-    weighed = {e: norm for e, norm in norms.items() if unbiased or norm is not EdgeNorm.NONE}
-    return tuple(EdgeWeights(e, norm, unbiased) for e, norm in weighed.items())
+    summed = {e: norm_attr is not None and "weight" in schema.edge_tables[e] for e in schema.edge_types}
+    if norm_attr is not None and not any(summed.values()):
+        raise ConfigError("norm_attr 'weight': no edge type has a table 'weight'")
+    weighed = {e: norm for e, norm in norms.items() if unbiased or summed[e] or norm is not EdgeNorm.NONE}
+    return tuple(EdgeWeights(e, norm, unbiased, summed[e]) for e, norm in weighed.items())
 
 
 def edge_tables_by_type(
@@ -269,3 +280,42 @@ def vertex_ids(cluster: Cluster, node_type: str) -> np.ndarray:
     for batch in vertices_alone(cluster, node_type, None) if len(out) else ():
         out[batch.input_id] = batch.n_id(node_type)
     return out
+
+
+class HGTLoader(DagLoader):
+    """Batches by HGT's budgets (Hu et al., WWW 2020), with the arguments and the rule of PyG's ``HGTLoader``.
+
+    Every vertex that joins shares a vote among its in-neighbours of each edge type, 50 of them at most. In each hop some
+    vertices of every type join, drawn by the squares of their votes. A batch has the edges among its vertices, at most 50
+    per vertex and edge type.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        num_samples: Sequence[int] | Mapping[str, Sequence[int]],
+        input_nodes: InputNodes = "train",
+        *,
+        tables: Mapping[str, Sequence[str] | str] | Sequence[str] | str | None = None,
+        edge_tables: Mapping[Any, Sequence[str] | str] | Sequence[str] | str = (),
+        **options: Any,
+    ) -> None:
+        """Describe the batches; nothing is sent before the first iteration, unless string ids are looked up.
+
+        Args:
+            cluster: from ``atta.connect`` or ``atta.local``.
+            num_samples: vertices that join in each hop: for every node type, or by node type. Fewer join if there are no
+                more neighbours.
+            input_nodes, tables, edge_tables: as for ``NeighborLoader``.
+            **options: ``batch_size``, ``shuffle``, ``drop_last`` and what ``NeighborLoader`` takes.
+
+        Raises:
+            ConfigError: an argument is out of range; UnknownNameError: a type, table or split does not exist.
+        """
+        schema = cluster.schema
+        seed_type = typed(schema, input_nodes).node_type
+        wanted = tables_by_type(tables, [seed_type])
+        rows = edge_tables_by_type(schema, edge_tables)
+        dag = budget_spec(schema, num_samples, seed_type=seed_type, tables=wanted, edge_tables=rows)
+        super().__init__(cluster, dag, input_nodes=node_seeds(schema, numbered(cluster.ids, input_nodes)), **options)
+        self._origin = dataclasses.replace(self._origin, tables=wanted)

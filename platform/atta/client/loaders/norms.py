@@ -10,8 +10,6 @@ import numpy as np
 
 from atta.errors import ConfigError
 
-__all__ = ["SaintNorms", "count_norms"]
-
 _MOST, _NEVER = 1e4, 0.1
 """The largest weight of an edge, and the count of a vertex that never came, as in PyG."""
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from atta.client.sessions.slots import SlotLease, lease_of
 
-__all__ = ["Pages", "PinnedSlots"]
-
 PAGE = 4096
 LEAST_BYTES = 64 << 10
 """Smaller arrays are copied to pinned memory, which takes less time than a look at their pages."""

@@ -15,8 +15,6 @@ from atta.client.loaders.pinning import PinnedSlots
 from atta.errors import ConfigError
 from atta.observe.machine.memory import total_bytes
 
-__all__ = ["CudaPages", "PrefetchLoader", "copied_ahead", "pinned_slots"]
-
 SHARE = 0.25
 """Most of the machine's memory that stays pinned."""
 COPIES = 2
@@ -141,7 +139,6 @@ class CudaPages:
     """Pins memory for the copies of all GPUs."""
 
     def pin(self, address: int, nbytes: int) -> bool:
-        """See ``Pages``."""
         portable = 1  # for every GPU that this process uses
         if int(torch.cuda.cudart().cudaHostRegister(address, nbytes, portable)) == 0:
             return True
@@ -150,7 +147,6 @@ class CudaPages:
         return False
 
     def unpin(self, address: int) -> None:
-        """See ``Pages``."""
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaHostUnregister(address)
 

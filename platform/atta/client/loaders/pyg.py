@@ -29,8 +29,6 @@ from atta.client.tables.rows import table_rows
 from atta.errors import ConfigError
 from atta.partition.schema import split_edge_type
 
-__all__ = ["AttaFeatureStore", "AttaGraphStore", "AttaSampler", "backends"]
-
 _ROWS = 1 << 14
 """Vertices per request for edges outside of a batch."""
 

@@ -15,8 +15,6 @@ from atta.partition.schema import split_edge_type
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["tensor_name", "to_pyg"]
-
 warnings.filterwarnings("ignore", "There exist type names in the 'HeteroData' object", UserWarning)
 """Names of types are the users' own: PyG warns of "__" in them at every batch."""
 _PLACES = {"src_index": 0, "dst_pos_index": 2, "dst_neg_index": 2}

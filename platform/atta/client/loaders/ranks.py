@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from atta.errors import ConfigError
 from atta.samplers.arguments import whole
 
-__all__ = ["TrainerRank"]
-
 _MOST = (1 << 32) - 1
 _VARIABLES = "RANK", "WORLD_SIZE"
 

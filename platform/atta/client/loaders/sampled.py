@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from atta.client.sessions.stream import RawBatch
     from atta.partition.schema import Schema
 
-__all__ = ["LinkLabels", "Origin", "SampledBatch"]
-
 
 @dataclass(frozen=True)
 class LinkLabels:

@@ -19,26 +19,6 @@ from atta.samplers.seed_plan import SeedPolicy, count_batches, count_sized
 if TYPE_CHECKING:
     from atta.client.tables.string_ids import StringIds
 
-__all__ = [
-    "InputNodes",
-    "TypedNodes",
-    "as_edges",
-    "as_ids",
-    "batches_of",
-    "edge_type_name",
-    "ids_by_type",
-    "link_seeds",
-    "node_seeds",
-    "numbered",
-    "numbered_batches",
-    "numbered_edges",
-    "part_seeds",
-    "sized_seeds",
-    "tables_by_type",
-    "typed",
-    "typed_seeds",
-]
-
 MAX_BATCHES = 1 << 31
 """Most batches per epoch of an operator that draws them by itself."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from atta.client.cluster import Cluster
     from atta.client.sessions.stream import RawBatch
 
-__all__ = ["ServerLoader", "server_subgraph"]
-
 _TOGETHER = 1 << 18
 """Number of members of a split that are asked for at a time."""
 

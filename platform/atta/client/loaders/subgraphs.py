@@ -11,8 +11,6 @@ import numpy as np
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import Schema, join_edge_type, split_edge_type
 
-__all__ = ["EDGE_ORDERS", "SUBGRAPHS", "check_rows", "in_file_order", "reverses_of", "subgraph_name", "with_reverses"]
-
 SUBGRAPHS = ("directional", "induced", "bidirectional")
 EDGE_ORDERS = ("source", "file")
 """By what the edges into a vertex stand: the ids of their sources, or their own."""

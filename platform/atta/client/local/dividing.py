@@ -10,12 +10,11 @@ from itertools import zip_longest
 from typing import Any
 
 from atta.errors import ConfigError
-from atta.observe.machine.claims import claim, machine_room
-from atta.observe.machine.memory import available_bytes
+from atta.observe.machine.memory import available_bytes, claim, machine_room
 from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset
 from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
-from atta.wire.toml import read_toml
+from atta.wire.parts import read_toml
 
 __all__ = ["divided_memory", "memory_options"]
 

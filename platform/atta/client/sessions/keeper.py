@@ -25,7 +25,7 @@ from atta.client.sessions.renewals import Renewals
 from atta.client.sessions.slots import SlotMaps
 from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import session_pb2
-from atta.wire.silence import ALONE_S, WATCH_S, DaemonSilence
+from atta.wire.retries import ALONE_S, WATCH_S, DaemonSilence
 
 __all__ = ["SessionKeeper", "SessionState"]
 

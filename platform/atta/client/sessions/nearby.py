@@ -1,4 +1,4 @@
-"""Asks a daemon on this machine for batches over a Unix socket, see ``atta.wire.nearby``."""
+"""Asks a daemon on this machine for batches over a Unix socket, see ``atta.wire.memfiles``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from google.protobuf.message import DecodeError
 
 from atta.protos.v1 import session_pb2
-from atta.wire import nearby
+from atta.wire import memfiles
 
 __all__ = ["NearbyDaemon"]
 
@@ -30,12 +30,12 @@ class NearbyDaemon:
         if not reply.nearby:
             return None
         try:
-            sock = nearby.packets()
+            sock = memfiles.packets()
         except OSError:  # too many files are open
             return None
         try:
             sock.connect(f"\0{reply.nearby}")
-            if nearby.other_end(sock)[0] == reply.pid:
+            if memfiles.other_end(sock)[0] == reply.pid:
                 sock.send(reply.token)
                 return cls(sock, timeout_s)
         except (OSError, ValueError):  # it does not listen there, or that is no name
@@ -46,7 +46,7 @@ class NearbyDaemon:
     def ask(self, request: session_pb2.NextRequest) -> bool:
         """Send a request, whose answer ``header`` is to read next. False: the daemon must be asked by gRPC."""
         packet = request.SerializeToString()
-        if len(packet) > nearby.REQUEST_BYTES:
+        if len(packet) > memfiles.REQUEST_BYTES:
             return False
         try:
             self._sock.send(packet)
@@ -63,12 +63,12 @@ class NearbyDaemon:
         """
         with self._reads:
             try:
-                packet = self._sock.recv(nearby.HEADER_BYTES + 1)
+                packet = self._sock.recv(memfiles.HEADER_BYTES + 1)
             except TimeoutError:
                 raise
             except OSError:
                 return None
-        if not 0 < len(packet) <= nearby.HEADER_BYTES:
+        if not 0 < len(packet) <= memfiles.HEADER_BYTES:
             return None
         try:
             return session_pb2.BatchHeader.FromString(packet)

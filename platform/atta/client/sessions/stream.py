@@ -35,8 +35,8 @@ from atta.errors import (
 )
 from atta.protos.v1 import session_pb2
 from atta.wire import rpc
-from atta.wire.messages.bulk import BATCH_DATA
-from atta.wire.silence import ALONE_S
+from atta.wire.bulk import BATCH_DATA
+from atta.wire.retries import ALONE_S
 
 __all__ = ["BatchStream", "RawBatch"]
 

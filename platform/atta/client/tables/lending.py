@@ -18,9 +18,9 @@ import weakref
 
 import numpy as np
 
-from atta.daemon.engine.arenas import Gaps
 from atta.protos.v1 import table_pb2
 from atta.wire import memfiles
+from atta.wire.memfiles import Gaps
 
 __all__ = ["LEAST_LENT_BYTES", "LENT_BYTES", "Lender", "Loan"]
 

@@ -20,13 +20,12 @@ from atta.client.tables.lending import LEAST_LENT_BYTES, Lender, Loan
 from atta.client.tables.pushes import TableShard
 from atta.errors import RemoteError, StaleRowError, UnavailableError
 from atta.kvstore import codecs
-from atta.kvstore.mutable.lent import LentLayout
-from atta.kvstore.mutable.requests import Pulled
+from atta.kvstore.mutable.requests import LentLayout, Pulled
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.wire import rpc
-from atta.wire.messages.bulk import ROWS_VALUES, ROWS_VERSIONS
+from atta.wire.bulk import ROWS_VALUES, ROWS_VERSIONS
 
 __all__ = ["RowsPull"]
 

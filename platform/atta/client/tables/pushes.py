@@ -28,7 +28,7 @@ from atta.client.tables.lending import Loan
 from atta.errors import AttaError, DeadlineError, RemoteError, UnavailableError, UnknownClientError
 from atta.protos.v1 import table_pb2
 from atta.wire import rpc
-from atta.wire.messages.bulk import PUSH_ROWS
+from atta.wire.bulk import PUSH_ROWS
 
 __all__ = ["PushNumber", "PushedTable", "Registration", "SentPush", "StepNumber", "TableShard", "Ticket", "check_step"]
 

@@ -23,7 +23,7 @@ from atta.protos.v1 import table_pb2
 from atta.samplers import kernels
 from atta.samplers.arguments import whole
 from atta.wire import rpc
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES
 
 __all__ = ["RemoteTable", "located", "rows_told"]
 

@@ -14,7 +14,7 @@ from atta.client.loaders.ranks import TrainerRank
 from atta.client.local import local
 from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
-from atta.observe.machine.heap import keep_freed
+from atta.observe.machine.memory import keep_freed
 
 __all__ = ["Job", "barrier", "drawing_seed", "exit_client", "initialize", "is_initialized", "meeting", "present"]
 

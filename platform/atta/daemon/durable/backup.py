@@ -1,26 +1,79 @@
-"""The backup's end: writes down what its primary sends, and takes over when an operator, or a majority, says so."""
+"""The backup's end: writes down what its primary sends, and takes over when an operator says so, or a majority of the
+other daemons."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import structlog
 
-from atta.daemon.durable.neighbours import Neighbours
-from atta.daemon.services.handling import Context, Handler
-from atta.errors import ConfigError, StalePrimaryError
-from atta.kvstore.durable.backup import BackupFolder, StoreName
+from atta.daemon.peers.connection import Channel
+from atta.daemon.services.handling import Context
+from atta.errors import AttaError, ConfigError, StalePrimaryError
+from atta.kvstore.durable.backup import BackupFolder, Ballot, StoreName, VoteBook, is_majority
 from atta.kvstore.durable.frames import LogPosition
-from atta.kvstore.durable.votes import Ballot, VoteBook
 from atta.observe.machine.threads import named_threads
-from atta.protos.v1 import backup_pb2
+from atta.protos.v1 import backup_pb2, control_pb2
+from atta.wire import rpc
+from atta.wire.identity import Identity
+from atta.wire.parts import Addresses, groups_of, replicas_of
+from atta.wire.security.credentials import Credentials
 
-__all__ = ["BackupService", "Holder"]
+ANSWER_S = 2.0
+"""How long a daemon may take to say whether it holds tables."""
+
+
+class Neighbours:
+    """All daemons of the cluster file, as this one reaches them."""
+
+    def __init__(
+        self, peers: Mapping[int, Addresses], dataset_id: str, own: str, credentials: Credentials | None
+    ) -> None:
+        self._parts = {a: parts for parts, at in groups_of(peers).items() for a in replicas_of(at)}
+        self._dataset_id, self._own, self._credentials = dataset_id, own, credentials
+
+    def __len__(self) -> int:
+        """How many there are, this one included."""
+        return len(self._parts)
+
+    @property
+    def others(self) -> list[str]:
+        """Addresses of all but this one."""
+        return [address for address in self._parts if address != self._own]
+
+    async def hold_tables(self, part: int, *, but: str) -> bool:
+        """Whether one of the daemons of a partition, but one, answers and holds tables. This daemon is not asked."""
+        asked = [address for address in self.others if part in self._parts[address] and address != but]
+        return any(await asyncio.gather(*map(self._epoch, asked)))
+
+    async def _epoch(self, address: str) -> int:
+        try:
+            reply = await self.ask(address, "ControlService.Describe", control_pb2.DescribeRequest(), ANSWER_S)
+        except AttaError:
+            return 0
+        return int(reply.tables_epoch)
+
+    async def ask(self, address: str, method: str, request: Any, timeout: float) -> Any:
+        """A daemon's answer.
+
+        Raises:
+            AttaError: it does not answer, or refuses.
+        """
+        link = Channel(address, Identity(self._parts[address].start, self._dataset_id), self._credentials)
+        try:
+            return await link.ask(method, request, timeout)
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from(address, failure, timeout) from failure
+        finally:
+            await link.channel.close(grace=None)
+
 
 T = TypeVar("T")
 MOST_BYTES = 512 << 20
@@ -65,22 +118,11 @@ class BackupService:
         self._records = 0
         self._taking: asyncio.Task[tuple[LogPosition, int]] | None = None
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``backup.proto``."""
-        return {
-            "Follow": self.follow,
-            "Append": self.append,
-            "Piece": self.piece,
-            "Promote": self.promote,
-            "Vote": self.vote,
-        }
-
     def stats(self) -> dict[str, float]:
         """Counters."""
         return {"backup_records": float(self._records)}
 
     async def follow(self, request: backup_pb2.FollowRequest, context: Context) -> backup_pb2.FollowReply:
-        """``BackupService.Follow``."""
         if not self._keeps:
             raise ConfigError(f"{self._address}: keeps no backups; start it with --keep-backup")
         self._refuse_stale(request.store)
@@ -101,7 +143,6 @@ class BackupService:
         return backup_pb2.FollowReply(at=_message(at))
 
     async def append(self, request: backup_pb2.AppendRequest, context: Context) -> backup_pb2.LogPlace:
-        """``BackupService.Append``."""
         self._refuse_stale(request.store)
         if any(size % 8 for size in request.sizes) or request.file_epoch >= MOST_NUMBER:
             raise ConfigError("bodies of records have a multiple of 8 bytes, and epochs are small")
@@ -134,7 +175,6 @@ class BackupService:
         return _message(at)
 
     async def piece(self, request: backup_pb2.PieceRequest, context: Context) -> backup_pb2.PieceReply:
-        """``BackupService.Piece``."""
         self._refuse_stale(request.store)
         store, at = _name(request.store), _position(request.at)
         if at.lsn >= MOST_NUMBER or request.offset >= MOST_NUMBER:
@@ -146,12 +186,10 @@ class BackupService:
         return backup_pb2.PieceReply()
 
     async def promote(self, request: backup_pb2.PromoteRequest, context: Context) -> backup_pb2.PromoteReply:
-        """``BackupService.Promote``."""
         at, tables = await self.take_over()
         return backup_pb2.PromoteReply(lsn=at.lsn, tables=tables)
 
     async def vote(self, request: backup_pb2.VoteRequest, context: Context) -> backup_pb2.VoteReply:
-        """``BackupService.Vote``."""
         store = request.store
         if len(store.id) != 16 or store.epoch >= MOST_NUMBER or not 0 < len(request.candidate) <= MOST_ADDRESS:
             raise ConfigError("a vote is about a store of tables, its epoch, and the address of a candidate")
@@ -232,3 +270,70 @@ def _position(place: backup_pb2.LogPlace) -> LogPosition:
 
 def _message(at: LogPosition) -> backup_pb2.LogPlace:
     return backup_pb2.LogPlace(lsn=at.lsn, chain=at.chain)
+
+
+VOTE_S = 5.0
+"""How long a vote may take: the voter asks the primary first."""
+LOOK_S = 1.0
+"""How often a backup asks its primary whether it is there."""
+
+
+class Candidate:
+    """Watches the primary of this daemon's copy, until it holds the tables itself."""
+
+    def __init__(
+        self,
+        backup: BackupService,
+        neighbours: Neighbours,
+        own: str,
+        part: int,
+        after_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``own``: its address as the cluster file has it; ``after_s``: how long the primary may be silent."""
+        self._backup, self._neighbours, self._own, self._part = backup, neighbours, own, part
+        self._after_s, self._clock = after_s, clock
+        self._heard = clock()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._look()
+            except (AttaError, OSError) as error:  # a disk may get room again
+                log.warning("cannot take over", error=str(error))
+
+    async def _look(self) -> None:
+        copied = await self._backup.copied()
+        if copied is None or await self._neighbours.hold_tables(self._part, but=self._own):
+            self._heard = self._clock()
+            return
+        if self._clock() - self._heard < self._after_s:
+            return
+        ballot = Ballot(*copied, self._own)
+        refusals = await self._refusals(ballot)
+        votes = refusals.count("")
+        log.warning("asks to take over the tables", part=self._part, votes=votes, daemons=len(self._neighbours))
+        if is_majority(votes, len(self._neighbours)):
+            await self._backup.take_over(copied)
+        else:
+            log.warning("does not take over", reasons=[reason for reason in refusals if reason])
+
+    async def _refusals(self, ballot: Ballot) -> list[str]:
+        """What each daemon answers, this one first: "" is a vote."""
+        own = await self._backup.give(ballot)
+        if own:
+            return [own]
+        request = backup_pb2.VoteRequest(part=self._part, candidate=ballot.candidate)
+        request.store.CopyFrom(backup_pb2.StoreName(id=ballot.store, epoch=ballot.epoch))
+
+        async def ask(address: str) -> str:
+            try:
+                reply = await self._neighbours.ask(address, "BackupService.Vote", request, VOTE_S)
+            except AttaError as error:
+                return str(error)
+            return f"{address}: {reply.refused}" if reply.refused else ""
+
+        return [own, *await asyncio.gather(*map(ask, self._neighbours.others))]

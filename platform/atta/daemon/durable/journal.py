@@ -10,8 +10,8 @@ event loop moves larger ones, too, as it does without a log.) Such a push that f
 If the system has too much to write back it stops whoever writes; after a write that took long, the thread writes for a
 while.
 
-With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes wait.
-When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
+With a *backup*, a group is made and answered once the backup has written it too. While the backup is away, changes
+wait. When it was promoted, this daemon is stale: it refuses all changes, and gives its tables up.
 
 When the log has become long, all tables are written beside it (a *checkpoint*), and the log begins anew. Pushes go on
 meanwhile, and wait if the log has grown to four times that length.
@@ -30,25 +30,21 @@ from pathlib import Path
 import structlog
 
 from atta.daemon.durable.shipping import Shipping
-from atta.daemon.peers.chunks import SMALL_BYTES
+from atta.daemon.peers.peers import SMALL_BYTES
 from atta.errors import AttaError, QuotaExceededError, StalePrimaryError
 from atta.kvstore.durable.entries import Entry, Registered, RowsPushed
 from atta.kvstore.durable.frames import Buffer, LogPosition
 from atta.kvstore.durable.store import TableStore
 from atta.kvstore.mutable.requests import Push
-from atta.kvstore.mutable.sequences import Claim
+from atta.kvstore.mutable.sequences import Changes, Claim
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside, named_threads
-
-__all__ = ["Journal"]
 
 log = structlog.get_logger("atta.daemon")
 GROUP_BYTES = 4 << 20
 """A group ends with the change that makes it this large."""
 GROUP_CHANGES = 1024
-POLL_S = 0.002
-"""How often a change that has to wait looks whether it may go on."""
 AGAIN_S = 5.0
 """How long the daemon waits after a checkpoint has failed."""
 SLOW_S, SLOW_FOR_S = 0.002, 1.0
@@ -90,6 +86,7 @@ class Journal:
         self._waiting: deque[_Change] = deque()
         self._come = asyncio.Event()
         self._turn = asyncio.Lock()  # held while changes are written and made
+        self._changes = Changes()  # of what the log holds, and of what is under way
         self._loop = asyncio.get_running_loop()
         self._writer = named_threads(1, "atta-log")
         self._saving: asyncio.Task[None] | None = None
@@ -141,8 +138,14 @@ class Journal:
         """
         await self.copied()
         await self._room()
-        while (claim := table.claim(client, sequence, settled)) is Claim.BUSY:
-            await asyncio.sleep(POLL_S)
+        claim = Claim.BUSY
+
+        def claimed() -> bool:
+            nonlocal claim
+            claim = table.claim(client, sequence, settled)
+            return claim is not Claim.BUSY
+
+        await table.changes.until(claimed)
         if claim is Claim.APPLIED:
             return False  # and so it was written
         entry = RowsPushed(table.key, client, sequence, settled, push)
@@ -216,14 +219,20 @@ class Journal:
         Raises:
             QuotaExceededError: it will stay so, because the tables cannot be written.
         """
-        while self._store.disk_bytes >= MOST_LOGS * self._log_bytes:
+
+        def is_room() -> bool:
+            if self._store.disk_bytes < MOST_LOGS * self._log_bytes:
+                return True
             if self._failed is not None and self._saving is None:
                 raise QuotaExceededError(
                     f"the log of tables has {self._store.disk_bytes} bytes, and the tables cannot be written beside it: "
                     f"{self._failed[0]}; the push has changed nothing"
                 )
-            self._come.set()
-            await asyncio.sleep(POLL_S)
+            if self._is_checkpoint_due():
+                self._come.set()
+            return False
+
+        await self._changes.until(is_room)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -238,6 +247,7 @@ class Journal:
                     await self._checkpoint_if_due()
                     if group := self._group():
                         await self._commit(group)
+                self._changes.notify()
                 if not self._waiting and not self._is_checkpoint_due():
                     self._come.clear()
                     await self._come.wait()
@@ -245,6 +255,7 @@ class Journal:
             self._ended = True
             while self._waiting:
                 _refuse(self._waiting.popleft(), QuotaExceededError("the daemon is stopping: nothing was changed"))
+            self._changes.notify()
             if self._shipping is not None:
                 await self._shipping.close()
 
@@ -252,8 +263,7 @@ class Journal:
         """Wait until everything that has come is made. What waits for a backup that is away is not waited for."""
         if self._shipping is not None and self._shipping.away:
             return
-        while self._waiting or self._turn.locked():
-            await asyncio.sleep(POLL_S)
+        await self._changes.until(lambda: not (self._waiting or self._turn.locked()))
 
     def close(self) -> None:
         """Let go of the log. ``run`` has ended."""
@@ -315,8 +325,8 @@ class Journal:
     async def _make(self, group: Sequence[_Change], first: int, *, here: bool) -> None:
         """Make the changes whose records begin at number ``first``, and answer them."""
         # A thread that waits for a copy of a table would occupy the writer; here nothing waits with it.
-        while not _take_pushes(group):
-            await asyncio.sleep(POLL_S)
+        while (busy := next(filter(_is_busy, group), None)) is not None and busy.table is not None:
+            await busy.table.changes.until(partial(_takes_pushes, busy.table))
         if here:
             _apply(group, first)
         else:
@@ -390,11 +400,13 @@ class Journal:
         finally:
             self._saving = None
             self._come.set()
+            self._changes.notify()
 
     def _note_failure(self, error: AttaError) -> None:
         self._failed = (str(error), self._loop.time() + AGAIN_S)
         self._loop.call_later(AGAIN_S, self._come.set)
         log.error("tables not written beside their log", error=str(error), log_bytes=self._store.log_bytes)
+        self._changes.notify()
 
     async def _replace(self, tables: Mapping[str, MutableTable], apply: Callable[[int], None]) -> None:
         async with self._turn:
@@ -407,6 +419,7 @@ class Journal:
                 self._shipping.rotated()
                 await self._shipping.reach_checkpoint()
             apply(at.lsn)
+        self._changes.notify()
 
 
 def _waits() -> int:
@@ -421,7 +434,15 @@ def _apply(group: Sequence[_Change], first: int) -> None:
 
 def _take_pushes(group: Sequence[_Change]) -> bool:
     """Whether no table of the group is being copied."""
-    return all(change.table is None or change.table.takes_pushes for change in group)
+    return not any(map(_is_busy, group))
+
+
+def _is_busy(change: _Change) -> bool:
+    return change.table is not None and not change.table.takes_pushes
+
+
+def _takes_pushes(table: MutableTable) -> bool:
+    return table.takes_pushes
 
 
 def _answer(group: Sequence[_Change]) -> None:

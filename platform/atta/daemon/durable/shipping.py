@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import structlog
 
-from atta.daemon.peers.link import Link
+from atta.daemon.peers.connection import Channel
 from atta.errors import (
     AttaError,
     DataError,
@@ -27,8 +27,6 @@ from atta.protos.v1 import backup_pb2
 from atta.wire import rpc
 from atta.wire.identity import Identity
 from atta.wire.security.credentials import Credentials
-
-__all__ = ["Shipping"]
 
 DEADLINE_S = 10.0
 """How long the backup may take for one answer."""
@@ -50,8 +48,8 @@ class Shipping:
     def __init__(self, store: TableStore, address: str, meant: Identity, credentials: Credentials | None) -> None:
         """Connect later. ``meant``: who serves the same partition there."""
         self._store, self.address = store, address
-        self._connect: Callable[[], Link] = lambda: Link(address, meant, credentials)
-        self._link: Link | None = None
+        self._connect: Callable[[], Channel] = lambda: Channel(address, meant, credentials)
+        self._link: Channel | None = None
         self._at: LogPosition | None = None
         self._new_file, self._sending = False, asyncio.Lock()
         self.away = False

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from atta.daemon.peers.answers import AskedPeers
-from atta.errors import AttaError, ConfigError, RemoteError
+from atta.daemon.peers.owners import sampled
+from atta.daemon.peers.peers import AskedPeers
+from atta.errors import AttaError, ConfigError
 from atta.protos.v1 import graph_pb2
 from atta.samplers import kernels
 from atta.samplers.batch.items import EDGES, SampleItem
@@ -30,8 +31,6 @@ from atta.samplers.requests import (
     only_within,
 )
 from atta.samplers.shard import Answer, Shard, places
-
-__all__ = ["ClusterAccess", "Conversation"]
 
 T = TypeVar("T")
 _QUESTION = graph_pb2.ProbeRequest
@@ -162,13 +161,9 @@ class Conversation:
             if part == self._access.shard.part:
                 groups.append((at, await self._on_pool(self._sample, item)))
                 return
-            peer, answered = self._access.peers[part], 0
-            async for _, first, answer, nbytes in peer.sample([item]):
+            for first, answer, nbytes in await sampled(self._access.peers[part], item):
                 groups.append((at[first : first + len(answer.counts)], answer))
-                answered += len(answer.counts)
                 self.remote_bytes += nbytes
-            if answered != len(rows):
-                raise RemoteError(peer.address, f"answers {answered} rows of {len(rows)}")
             self.remote_rows += len(rows)
 
         await self._by_owner(request.vertices, ask)

@@ -6,18 +6,15 @@ free.
 
 from __future__ import annotations
 
-import bisect
 import mmap
 import os
 import resource
-from itertools import pairwise
 
 import numpy as np
 
 from atta.errors import QuotaExceededError
 from atta.wire import memfiles
-
-__all__ = ["Arena", "Gaps", "arena_bytes"]
+from atta.wire.memfiles import Gaps
 
 FIRST_BYTES = 1 << 30
 """Size of the first arena; later ones double."""
@@ -25,51 +22,6 @@ LARGEST_BYTES = 1 << 40
 """Size at which arenas stop doubling."""
 SPARE_DESCRIPTORS = 8
 """Number of descriptors left for connections. Without any, a daemon could not even report what it lacks."""
-
-
-class Gaps:
-    """The free ranges of ``nbytes`` bytes, by first fit. Pure."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._gaps = [(0, nbytes)]  # (start, stop), ascending; no two overlap or touch
-        self._nbytes = nbytes
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is taken."""
-        return self._gaps == [(0, self._nbytes)]
-
-    def take(self, nbytes: int) -> int | None:
-        """Where ``nbytes`` now taken begin; None: no gap is long enough."""
-        for index, (start, stop) in enumerate(self._gaps):
-            if stop - start >= nbytes:
-                left = (start + nbytes, stop)
-                self._gaps[index : index + 1] = [left] if left[0] < stop else []
-                return start
-        return None
-
-    def give(self, start: int, nbytes: int) -> None:
-        """Free a range that ``take`` has taken."""
-        stop = start + nbytes
-        index = bisect.bisect(self._gaps, (start, stop))
-        first = last = index
-        if index and self._gaps[index - 1][1] == start:
-            first, start = index - 1, self._gaps[index - 1][0]
-        if index < len(self._gaps) and self._gaps[index][0] == stop:
-            last, stop = index + 1, self._gaps[index][1]
-        self._gaps[first:last] = [(start, stop)]
-
-    def validate(self, taken: list[tuple[int, int]]) -> None:
-        """Raise AssertionError unless gaps and the ``taken`` ranges (start, stop) together cover everything once.
-
-        For tests.
-        """
-        assert all(stop < start for (_, stop), (start, _) in pairwise(self._gaps)), f"gaps touch: {self._gaps}"
-        at = 0
-        for start, stop in sorted([*self._gaps, *taken]):
-            assert start == at < stop, f"the range {start} to {stop} follows one that ends at {at}"
-            at = stop
-        assert at == self._nbytes, f"ranges end at {at} of {self._nbytes}"
 
 
 def arena_bytes(open_arenas: int, wanted: int) -> int:

@@ -22,9 +22,9 @@ from atta.daemon.engine.runner import Ended, RunningDag, TaskRunner, TaskTimes
 from atta.daemon.engine.session import Delivery, Session
 from atta.daemon.engine.slots import SlotPool
 from atta.daemon.engine.tasks import AtHome, TaskResult
-from atta.daemon.links.links import DaemonLinks
-from atta.daemon.live.versions import VersionView
+from atta.daemon.peers.links import DaemonLinks
 from atta.daemon.peers.peers import Peers
+from atta.daemon.versions import VersionView
 from atta.errors import AttaError, RemoteError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.store import Store
@@ -39,8 +39,6 @@ from atta.samplers.batch.state import NO_SOURCES, BatchState
 from atta.samplers.batch.vertices import CompactorPool
 from atta.samplers.dag.instance import Kind, Lane, Task
 from atta.samplers.shard import Shard
-
-__all__ = ["Engine"]
 
 log = structlog.get_logger("atta.engine")
 UTILISATION_PERIOD_S = 0.1
@@ -327,7 +325,6 @@ class Engine:
         return {
             **self.counters,
             **self._runner.costs.stats(),
-            **self.peers.stats(),
             "cpu_s": time.process_time(),
             "loop_cpu_s": time.thread_time() - self._runner.brief_cpu_s,  # figures are asked for on the event loop
             **{f"scheduler_{k}": v for k, v in self._scheduler.stats().items()},
@@ -355,4 +352,3 @@ class Engine:
         await self._runner.close()
         self._pages.shutdown(wait=True, cancel_futures=True)
         self.slots.close()
-        await self.peers.close()

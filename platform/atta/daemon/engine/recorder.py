@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atta.daemon.engine.tasks import TaskResult
 from atta.observe.recording import ServedSpan, to_lines
 from atta.samplers.dag.instance import Kind, Lane, OwnedVertices, Task
 from atta.scheduler import SessionView
-from atta.wire.rpc import METHODS
-
-__all__ = ["Recorder"]
 
 CHUNK_CHARS = 256 << 10
 """About how many characters of entries one message holds. Making it takes the event loop a few milliseconds."""
@@ -86,33 +83,19 @@ class Recorder:
             self._ring.append(("sample", at, view.name, view.score, view.sigma, *held, view.sample_ms, view.train_ms))
 
     def served(self, service: str, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-        """The same handlers, which also record their requests."""
+        """The same handlers, which also record their requests. Each answers with one message."""
         return {name: self._recorded(f"{service}.{name}", handler) for name, handler in methods.items()}
 
     def _recorded(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         if not self.capacity:
             return handler
-        return self._stream(name, handler) if METHODS[name].streams else self._unary(name, handler)
 
-    def _unary(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapper(request: Any, context: Any) -> Any:
             started, nbytes = self.clock(), 0
             try:
                 reply = await handler(request, context)
                 nbytes = len(reply) if isinstance(reply, bytes) else 0
                 return reply
-            finally:
-                self._ring.append(("served", self.clock(), started, name, nbytes))
-
-        return wrapper
-
-    def _stream(self, name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-        async def wrapper(request: Any, context: Any) -> AsyncIterator[Any]:
-            started, nbytes = self.clock(), 0
-            try:
-                async for reply in handler(request, context):
-                    nbytes += len(reply)
-                    yield reply
             finally:
                 self._ring.append(("served", self.clock(), started, name, nbytes))
 

@@ -1,40 +1,138 @@
-"""Runs the tasks of launched DAGs: on worker threads; brief ones, and conversations with other daemons, on the event
-loop."""
+"""Runs the tasks of launched DAGs, and notes what they cost: on worker threads; brief ones, and conversations with
+other daemons, on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.access import ClusterAccess
-from atta.daemon.engine.pulls import RemoteContext
 from atta.daemon.engine.session import Session
 from atta.daemon.engine.slots import Slot
-from atta.daemon.engine.task_costs import TaskCosts
-from atta.daemon.engine.tasks import AtHome, TaskResult, is_program, run_local, run_program, run_remote
-from atta.daemon.engine.workers import Workers
-from atta.daemon.links.links import DaemonLinks
-from atta.daemon.peers.answers import AskedOwners
-from atta.daemon.peers.chunks import moved_at_once
-from atta.daemon.peers.owners import Owners
-from atta.daemon.peers.peers import Peers
+from atta.daemon.engine.tasks import AtHome, RemoteContext, TaskResult, is_program, run_local, run_program, run_remote
+from atta.daemon.peers.links import DaemonLinks
+from atta.daemon.peers.owners import AskedOwners, Owners
+from atta.daemon.peers.peers import Peers, moved_at_once
 from atta.daemon.peers.underway import PullsUnderWay
-from atta.observe.machine.threads import named_threads
+from atta.observe.machine.threads import name_thread, named_threads
 from atta.samplers.batch.state import BatchState
 from atta.samplers.dag.instance import OTHERS, DagError, DagInstance, Kind, Lane, OwnedVertices, Task
 from atta.samplers.shard import Shard
 from atta.scheduler import policy_named
-from atta.scheduler.brief import brief_us, is_brief
+from atta.scheduler.costs import brief_us, is_brief
 
-__all__ = ["Ended", "RunningDag", "TaskRunner", "TaskTimes"]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Workers(Executor):
+    """``count`` threads that take work in the order of its arrival."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(name,), name=f"{name}_{i}", daemon=True) for i in range(count)
+        ]
+        self._closed = False
+        for thread in self._threads:
+            thread.start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Call ``work`` on a thread. It must not raise.
+
+        Raises RuntimeError after ``shutdown``.
+        """
+        if self._closed:
+            raise RuntimeError("the workers have ended")
+        self._work.put(work)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As ``Executor.submit``."""
+        future: Future[T] = Future()
+        self.do(partial(_fulfil, future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Finish what was handed over, then end the threads. Nothing is cancelled."""
+        if not self._closed:
+            self._closed = True
+            for _ in self._threads:
+                self._work.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()
+
+    def _run(self, name: str) -> None:
+        name_thread(name)
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _fulfil(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+_NAMES = ("n", "x", "xx", "y", "xy", "r")
+
+
+class TaskCosts:
+    """Per task kind and lane, with x = ``Task.cost``: n, the sums of x, x², y and x·y.
+
+    y is the CPU time (seconds) of tasks at home, and the bytes that the answers brought for tasks of other owners. For
+    the latter there is also r, the number of requests: one to each owner that was asked.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # several workers add at once
+        self._sums: dict[tuple[Kind, Lane], list[float]] = {}
+
+    def ran(self, task: Task, cpu_s: float) -> None:
+        """A worker has spent ``cpu_s`` on a task. Tasks of the network lane do not count."""
+        if task.lane is Lane.CPU:
+            self._add(task, cpu_s)
+
+    def answered(self, task: Task, nbytes: int, requests: int) -> None:
+        """Other daemons have answered ``requests`` requests with ``nbytes``. Tasks at home do not count."""
+        if task.lane is Lane.NET:
+            self._add(task, float(nbytes), requests)
+
+    def _add(self, task: Task, y: float, requests: int = 0) -> None:
+        x, key = task.cost, (task.kind, task.lane)
+        with self._lock:
+            sums = self._sums.get(key)
+            if sums is None:
+                sums = self._sums[key] = [0.0] * len(_NAMES)
+            sums[0] += 1.0
+            sums[1] += x
+            sums[2] += x * x
+            sums[3] += y
+            sums[4] += x * y
+            sums[5] += requests
+
+    def stats(self) -> dict[str, float]:
+        """``cost_<kind>_<lane>_<n|x|xx|y|xy|r>``."""
+        with self._lock:
+            return {
+                f"cost_{kind.value}_{lane.value}_{name}": value
+                for (kind, lane), sums in self._sums.items()
+                for name, value in zip(_NAMES, sums, strict=True)
+            }
+
 
 TaskTimes = tuple[float, float, float]
 """Ready, started, ended; seconds of the monotonic clock. A plain tuple, as it is made for every task."""

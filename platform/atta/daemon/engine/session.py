@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.daemon.engine.slots import Slot, SlotPool
-from atta.daemon.live.versions import VersionView
+from atta.daemon.versions import VersionView
 from atta.errors import AttaError, ConfigError
 from atta.observe.figures import SessionFigures
 from atta.samplers.batch.items import BatchSeeds
@@ -28,9 +28,7 @@ from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
 from atta.samplers.seed_plan import SeedPlan
 from atta.scheduler import SessionView
-from atta.wire.nearby import TOKEN_BYTES
-
-__all__ = ["Delivery", "Session", "SessionRequest", "Taken"]
+from atta.wire.memfiles import TOKEN_BYTES
 
 MAX_HELD_SLOTS = 4
 """Largest number of shared-memory batches that a consumer may hold. Further ones are sent as bytes, so that a consumer
@@ -305,24 +303,3 @@ class Session:
         for delivery in self.held.values():
             self.slots.abandon(delivery.slot, self.id)
         self.held.clear()
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        name = f"session {self.id!r}"
-        assert self.sequence >= -1, f"{name}: sequence {self.sequence}"
-        assert len(self.held) <= MAX_HELD_SLOTS, f"{name}: the consumer holds {len(self.held)} slots"
-        for number, delivery in self.held.items():
-            assert 0 <= number <= self.sequence, f"{name}: batch number {number} is held before it was taken"
-            assert delivery.shared, f"{name}: batch number {number} is held, but was sent as bytes"
-            assert not delivery.over, f"{name}: batch number {number} is held, but its slot was freed"
-        for delivery in self.queue:
-            fresh = not (delivery.shared or delivery.over or delivery.senders)
-            assert fresh, f"{name}: batch {delivery.batch} is in the queue, but was taken"
-        if self.current is not None:
-            assert self.sequence >= 0, f"{name}: a batch is current before any was taken"
-            assert not self.current.over, f"{name}: the current batch is over"
-            assert self.current.senders >= 0, f"{name}: {self.current.senders} requests send the current batch"
-        if self.closed:
-            left = self.current, *self.queue, *self.held.values()
-            assert not any(left), f"{name} is closed, but batches are left"
-        assert not self.closed or self._changed.is_set(), f"{name} is closed, but requests still wait"

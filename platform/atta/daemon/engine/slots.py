@@ -2,10 +2,10 @@
 
 A slot is a range of an arena, an anonymous memory file (``atta.wire.memfiles``). A consumer on the same machine maps
 the arena through ``/proc/<pid>/fd/<n>``, locks the slot's range while it reads the batch, and checks the batch's nonce
-in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. The pages of a new slot
-are made by another thread than those that fill it, where the largest batch so far had its own. A slot that a consumer
-has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer that comes
-too late notices it.
+in the first bytes. Slots are reused because touching fresh pages costs about eight times a copy. The pages of a new
+slot are made by another thread than those that fill it, where the largest batch so far had its own. A slot that a
+consumer has locked is never written, whatever the sessions' state says. Every batch has its own nonce, so a consumer
+that comes too late notices it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from atta.daemon.engine.arenas import Arena, arena_bytes
 from atta.errors import QuotaExceededError
 from atta.observe.machine.memory import available_bytes, total_bytes
 from atta.wire import memfiles
-
-__all__ = ["Slot", "SlotPool", "slot_size", "stale_sizes"]
 
 PAGE = 4096
 POPULATED_AT_ONCE = 4 << 20
@@ -342,22 +340,3 @@ class SlotPool:
         self._out.clear()
         self._left.clear()
         self._lent.clear()
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        free = [slot for slots in self._free.values() for slot in slots]
-        slots = [*free, *self._out, *self._left]
-        assert len(slots) == len({id(slot) for slot in slots}), "a slot is both free and in use"
-        for capacity, of_size in self._free.items():
-            assert all(slot.capacity == capacity for slot in of_size), (
-                f"free slots of {capacity} bytes have another size"
-            )
-        assert self._lent.keys() <= self._out, "a slot is lent that is not in use"
-        assert all(count >= 0 for count in self._sessions.values()), f"sessions by size: {dict(self._sessions)}"
-        ranges: dict[int, list[tuple[int, int]]] = {id(arena): [] for arena in self._arenas}
-        for slot in slots:
-            assert id(slot.arena) in ranges, "a slot's arena is unknown"
-            ranges[id(slot.arena)].append((slot.offset, slot.offset + _pages(slot.capacity)))
-        for arena in self._arenas:
-            arena.gaps.validate(sorted(ranges[id(arena)]))
-            assert not arena.gaps.whole, "an arena without slots is kept"

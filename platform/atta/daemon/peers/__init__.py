@@ -1,1 +1,1 @@
-"""The other daemons: connections, pulls, late answers, and the order in which peers are answered."""
+"""The other daemons: connections and messages, links, pulls that batches share."""

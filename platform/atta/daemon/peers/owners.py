@@ -1,29 +1,28 @@
-"""Asks all owners of a task's rows at the same time, a peer each, and puts their answers together."""
+"""Asks all owners of a task's rows at the same time, and puts their answers together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from atta.daemon.peers.answers import AskedPeer, AskedPeers, SampledRows
-from atta.daemon.peers.chunks import SMALL_BYTES
+from atta.daemon.peers.peers import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, AskedPeer, AskedPeers
 from atta.errors import RemoteError
 from atta.kvstore import codecs
 from atta.kvstore.store import wire_bytes
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.batch.items import FeatureItem, SampleItem
+from atta.samplers.shard import Answer
 
-__all__ = ["Owners", "all_settled"]
-
-REQUEST_ROWS = 1 << 20
-"""Largest number of rows of one request to a peer, all items together: at most 20 MiB."""
+UNBOUNDED_ROWS = 1 << 16
+"""Rows of one request where nobody knows how many edges they have."""
 
 Item = TypeVar("Item", SampleItem, FeatureItem)
 Result = TypeVar("Result")
@@ -31,60 +30,114 @@ Outs = Sequence[np.ndarray]
 """A batch's arrays of the tables of an item."""
 
 
+class SampledRows(NamedTuple):
+    """Sampled edges of consecutive rows of one item."""
+
+    item: SampleItem
+    first_row: int
+    answer: Answer
+    nbytes: int  # on the network
+
+
+class AskedOwners(Protocol):
+    """All owners of a task's rows at once. The items have ``starts`` and at least one row each, and their rows are internal
+    ids.
+
+    When a method returns or raises, nothing writes into the batch any more. Errors name the peer that is to blame.
+    """
+
+    async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
+        """Sampled edges of ``items``: every row once, piece by piece, in any order."""
+        ...
+
+    async def pull(
+        self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
+    ) -> int:
+        """Put the table rows of each item at its positions in its ``outs``, the batch's arrays of its tables.
+
+        float32 rows come in ``codec``. Returns the number of bytes that came.
+        """
+        ...
+
+
 class Owners:
-    """Asks by gRPC messages. See ``AskedOwners``."""
+    """Asks by messages, each owner in pieces whose answers are one message."""
 
     def __init__(self, peers: AskedPeers, dataset: Dataset, pool: Executor, *, at_once: int = SMALL_BYTES) -> None:
         """``pool`` copies rows, so that the event loop stays free. The event loop itself copies up to ``at_once``
         bytes."""
-        self._peers, self._pool, self._at_once = peers, pool, at_once
+        self._peers, self._pool, self._at_once, self._schema = peers, pool, at_once, dataset.schema
         self._offsets: Mapping[str, np.ndarray] = dataset.book.offsets
-        self._targets = {e: dataset.schema.endpoints(e)[1] for e in dataset.schema.edge_types}
 
     async def sample(self, items: Sequence[SampleItem], *, age_ms: int = 0) -> list[SampledRows]:
         """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
-        parts = [_parts(item, self._offsets[self._targets[item.edge_type]]) for item in items]
-        owners = sorted({owner for of_item in parts for owner in of_item})
         talks = []
-        for owner in owners:
-            mine = [(item, of_item[owner]) for item, of_item in zip(items, parts, strict=True) if owner in of_item]
-            talks.append(_sample(self._peers[owner], owner, mine, age_ms))
+        for item in items:
+            tables = self._schema.edge_tables[item.edge_type] if item.tables else {}
+            row_bytes = sum(tables[name].row_bytes for name in item.tables)
+            offsets = self._offsets[self._schema.endpoints(item.edge_type)[1]]
+            for owner, at in _pieces(item, sampled_rows(item, row_bytes)):
+                asked = part_of(item, at, int(offsets[owner]))
+                talks.append(self._sample(self._peers[owner], item, at.start, asked, age_ms))
         return [piece for pieces in await _all(talks) for piece in pieces]
+
+    async def _sample(
+        self, peer: AskedPeer, item: SampleItem, first: int, asked: SampleItem, age_ms: int
+    ) -> list[SampledRows]:
+        answers = await sampled(peer, asked, age_ms=age_ms)
+        return [SampledRows(item, first + at, answer, nbytes) for at, answer, nbytes in answers]
 
     async def pull(
         self, items: Sequence[FeatureItem], outs: Sequence[Outs], codec: str = "", *, age_ms: int = 0
     ) -> int:
         """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
-        parts = [_parts(item, self._offsets[item.node_type]) for item in items]
-        owners = sorted({owner for of_item in parts for owner in of_item})
         talks = []
-        for owner in owners:
-            mine = [(of_item[owner], out) for of_item, out in zip(parts, outs, strict=True) if owner in of_item]
-            talks.append(self._pull(self._peers[owner], mine, codec, age_ms))
+        for item, out in zip(items, outs, strict=True):
+            row_bytes = sum(wire_bytes(table[:1], codec) for table in out)
+            for owner, at in _pieces(item, max(1, PULL_BYTES // max(1, row_bytes))):
+                asked = part_of(item, at, int(self._offsets[item.node_type][owner]))
+                talks.append(self._pull(self._peers[owner], asked, out, codec, age_ms))
         return sum(await _all(talks))
 
-    async def _pull(self, peer: AskedPeer, wanted: Sequence[tuple[FeatureItem, Outs]], codec: str, age_ms: int) -> int:
-        loop = asyncio.get_running_loop()
-        copies: list[asyncio.Future[None]] = []
-        due, got, received = sum(len(item.rows) for item, _ in wanted), 0, 0
-        try:
-            for request in _requests([item for item, _ in wanted]):
-                async for index, first, count, data in peer.pull([item for _, item in request], codec, age_ms=age_ms):
-                    number, item = request[index]
-                    outs = wanted[number][1]
-                    if len(data) != (nbytes := count * sum(wire_bytes(out[:1], codec) for out in outs)):
-                        raise RemoteError(peer.address, f"sends {len(data)} bytes for {count} rows of {nbytes} bytes")
-                    scatter = partial(_scatter, outs, item.positions[first : first + count], data, codec)
-                    if len(data) <= (SMALL_BYTES if codec else self._at_once):
-                        scatter()
-                    else:
-                        copies.append(loop.run_in_executor(self._pool, scatter))
-                    got, received = got + count, received + len(data)
-        finally:
-            await all_settled(copies)
-        if got != due:
-            raise RemoteError(peer.address, f"sends {got} rows of {due}")
-        return received
+    async def _pull(self, peer: AskedPeer, item: FeatureItem, outs: Outs, codec: str, age_ms: int) -> int:
+        row_bytes = sum(wire_bytes(out[:1], codec) for out in outs)
+        data = await peer.pull(item, codec, age_ms=age_ms)
+        if len(data) != len(item.rows) * row_bytes:
+            raise RemoteError(peer.address, f"sends {len(data)} bytes for {len(item.rows)} rows of {row_bytes} bytes")
+        scatter = partial(_scatter, outs, item.positions, data, codec)
+        if len(data) <= (SMALL_BYTES if codec else self._at_once):
+            scatter()
+        else:
+            await all_settled([asyncio.get_running_loop().run_in_executor(self._pool, scatter)])
+        return len(data)
+
+
+def sampled_rows(item: SampleItem, table_bytes: int = 0) -> int:
+    """Rows whose edges, with ``table_bytes`` of edge tables each, make one message."""
+    if item.fan_out < 0 or not item.method.bounded:
+        return UNBOUNDED_ROWS
+    return max(1, CHUNK_BYTES // max(4, (8 + table_bytes) * item.fan_out + 4))
+
+
+async def sampled(peer: AskedPeer, item: SampleItem, *, age_ms: int = 0) -> list[tuple[int, Answer, int]]:
+    """A peer's answers to all rows of ``item``, positions in its own range: first rows, answers, bytes that came.
+
+    Raises:
+        RemoteError: an answer does not fit the question.
+    """
+    found: list[tuple[int, Answer, int]] = []
+    first = 0
+    while first < len(item.rows):
+        answer, nbytes = await peer.sample(part_of(item, slice(first, None)) if first else item, age_ms=age_ms)
+        rows, edges = len(answer.counts), len(answer.neighbors)
+        if not 0 < rows <= len(item.rows) - first:
+            raise RemoteError(peer.address, f"answers {rows} of {len(item.rows) - first} rows of {item.edge_type}")
+        if int(answer.counts.sum()) != edges or len(answer.edge_ids) != edges:
+            why = f"malformed answer for edge type {item.edge_type}: counts and neighbours do not match"
+            raise RemoteError(peer.address, why)
+        found.append((first, answer, nbytes))
+        first += rows
+    return found
 
 
 async def all_settled(futures: Sequence[asyncio.Future[Any]]) -> None:
@@ -120,68 +173,22 @@ async def _all(talks: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
         await _ended(tasks)
 
 
-def _parts(item: Item, offsets: np.ndarray) -> dict[int, Item]:
-    """An item's rows by owner, as positions in the owner's range. Owners ascend."""
+def _pieces(item: SampleItem | FeatureItem, step: int) -> Iterator[tuple[int, slice]]:
+    """(owner, at most ``step`` rows of it)."""
     assert item.starts is not None
     bounds = item.starts.tolist()
-    return {
-        owner: _part(item, slice(bounds[owner], bounds[owner + 1]), int(offsets[owner]))
-        for owner in range(len(bounds) - 1)
-        if bounds[owner] < bounds[owner + 1]
-    }
+    for owner, (low, high) in enumerate(pairwise(bounds)):
+        for first in range(low, high, step):
+            yield owner, slice(first, min(first + step, high))
 
 
-def _part(item: Item, at: slice, first: int = 0) -> Item:
+def part_of(item: Item, at: slice, first: int = 0) -> Item:
     """Some rows of an item, less the id ``first``."""
     rows, positions = item.rows[at] - first, item.positions[at]
     if isinstance(item, FeatureItem):
-        return replace(item, rows=rows, positions=positions, starts=None)
+        return replace(item, rows=rows, positions=positions, starts=None, keep=None)
     trees, times = (None if per_row is None else per_row[at] for per_row in (item.trees, item.times))
     return replace(item, rows=rows, positions=positions, trees=trees, times=times, starts=None)
-
-
-def _requests(items: Sequence[Item]) -> list[list[tuple[int, Item]]]:
-    """The rows of ``items`` (of one owner) in requests of bounded size. Each piece comes with its item's number."""
-    if sum(len(item.rows) for item in items) <= REQUEST_ROWS:
-        return [list(enumerate(items))]
-    requests: list[list[tuple[int, Item]]] = [[]]
-    room = REQUEST_ROWS
-    for number, item in enumerate(items):
-        at = 0
-        while at < len(item.rows):
-            if room == 0:
-                requests.append([])
-                room = REQUEST_ROWS
-            stop = min(len(item.rows), at + room)
-            requests[-1].append((number, _part(item, slice(at, stop))))
-            room -= stop - at
-            at = stop
-    return requests
-
-
-async def _sample(
-    peer: AskedPeer, owner: int, asked: Sequence[tuple[SampleItem, SampleItem]], age_ms: int
-) -> list[SampledRows]:
-    """A peer's answers to its part of each item. ``asked``: items and these parts."""
-    found: list[SampledRows] = []
-    answered = [0] * len(asked)
-    for request in _requests([part for _, part in asked]):
-        numbers, due = {id(part): number for number, part in request}, answered.copy()
-        async for part, first_row, answer, nbytes in peer.sample([part for _, part in request], age_ms=age_ms):
-            number, edges = numbers[id(part)], len(answer.neighbors)
-            if due[number] + first_row != answered[number]:
-                raise RemoteError(peer.address, f"answers row {first_row} of edge type {part.edge_type} out of turn")
-            if int(answer.counts.sum()) != edges or len(answer.edge_ids) != edges:
-                why = f"malformed answer for edge type {part.edge_type}: counts and neighbours do not match"
-                raise RemoteError(peer.address, why)
-            item = asked[number][0]
-            assert item.starts is not None
-            found.append(SampledRows(item, int(item.starts[owner]) + answered[number], answer, nbytes))
-            answered[number] += len(answer.counts)
-    left = [part.edge_type for (_, part), rows in zip(asked, answered, strict=True) if rows != len(part.rows)]
-    if left:
-        raise RemoteError(peer.address, f"left rows of {', '.join(left)} unanswered")
-    return found
 
 
 def _scatter(outs: Outs, positions: np.ndarray, data: memoryview, codec: str) -> None:

@@ -22,8 +22,6 @@ import numpy as np
 
 from atta.samplers import kernels
 
-__all__ = ["Pull", "PullsUnderWay", "SharedRows"]
-
 LEAST_ROWS = 256
 """Least number of rows to share. Fewer are asked for again, as waiting for another batch costs more."""
 MOST_ROWS = 1 << 22
@@ -101,12 +99,6 @@ class _Habit:
         if not self.left:
             self.rests, self.left, self.rows, self.shared = then_rests, RESTS if then_rests else LOOKS, 0, 0
 
-    def validate(self, node_type: str) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        most = RESTS if self.rests else LOOKS
-        assert 1 <= self.left <= most, f"{node_type}: {self.left} pulls are left of {most}"
-        assert 0 <= self.shared <= self.rows, f"{node_type}: {self.shared} of {self.rows} rows were found"
-
 
 class _LastPulls:
     """For each vertex the last pull that asked for its row, and where the row will lie in that pull's batch."""
@@ -138,11 +130,6 @@ class _LastPulls:
         """Forget all rows, but keep the memory."""
         self._pull[: self._index.size] = -1
         self._index.reset()
-
-    def validate(self, key: Key) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        lengths = len(self._pull), len(self._position)
-        assert lengths[0] == lengths[1] >= self._index.size, f"{key}: {self._index.size} rows in arrays of {lengths}"
 
 
 class PullsUnderWay:
@@ -213,32 +200,6 @@ class PullsUnderWay:
             for shared, done in zip(pull.promised, handed, strict=True):
                 if not shared.came.done():
                     shared.came.set_result(done)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert not any(last.open for last in self._spare.values()), "a pull is open, and its rows are forgotten"
-        for node_type, habit in self._habits.items():
-            habit.validate(node_type)
-        for key, last in self._last.items():
-            assert last.open, f"{key}: no pull is open, and it is still kept"
-            numbers = [*last.open]
-            assert numbers == sorted(numbers), f"{key}: pulls are out of order"
-            last.validate(key)
-            owed = [shared for pull in last.open.values() for shared in pull.promised]
-            for number, pull in last.open.items():
-                assert pull.number == number <= self._count, f"{key}: pull {pull.number} is kept as {number}"
-                assert pull.key == key, f"{key}: pull {number} is one of {pull.key}"
-                later = {id(shared) for n, other in last.open.items() if n <= number for shared in other.expected}
-                assert not any(id(shared) in later for shared in pull.promised), (
-                    f"{key}: pull {number} promises backwards"
-                )
-                rows = [row for shared in pull.expected for row in shared.chosen.tolist()]
-                assert len(rows) == len({*rows}), f"{key}: pull {number} expects a row twice"
-            for shared in owed:
-                lengths = len(shared.chosen), len(shared.sources), len(shared.positions)
-                assert len({*lengths}) == 1, f"{key}: shared rows of unequal lengths {lengths}"
-                # A batch that was given up cancels what it waits for.
-                assert not shared.came.done() or shared.came.cancelled(), f"{key}: rows came before their pull ended"
 
 
 def _copy(outs: Sequence[np.ndarray], shared: SharedRows) -> None:

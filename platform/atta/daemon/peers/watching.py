@@ -1,16 +1,62 @@
-"""Asks a peer that owes answers whether it is still there."""
+"""What is known of a peer from its answers: whether it is there, silent, or late."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from atta.errors import AttaError
-from atta.wire.silence import WATCH_S, DaemonSilence
+from atta.wire.retries import WATCH_S, DaemonSilence
 
-__all__ = ["PeerWatch"]
+WINDOW = 64
+"""Number of latest answers that define what is late."""
+ENOUGH = 16
+"""Number of answers of a kind before any of its requests is repeated."""
+QUANTILE = 0.95
+"""Share of the latest answers whose time counts as usual."""
+FACTOR = 4.0
+"""How many times the usual time an answer takes when it is late. A busy peer is not a reason to ask twice."""
+LEAST_S = 0.1
+"""Least time after which an answer is late, in seconds."""
+SHARE = 0.02
+"""Largest share of requests that are sent twice. A cluster under load must not get more load."""
+MOST = 8.0
+"""Largest number of second requests that may be saved up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A peer is there again: how long it was away (seconds), and whether it has restarted."""
+
+    away_s: float
+    restarted: bool
+
+
+class Presence:
+    """One peer, unknown at first."""
+
+    def __init__(self) -> None:
+        self.incarnation = ""
+        self._lost_at: float | None = None
+
+    def lost(self, now: float) -> bool:
+        """The peer does not answer. True only the first time, until it is there again."""
+        first = self._lost_at is None
+        if first:
+            self._lost_at = now
+        return first
+
+    def met(self, now: float, incarnation: str) -> Return | None:
+        """The peer has told its identity; None: it was neither away nor restarted."""
+        restarted = bool(self.incarnation) and incarnation != self.incarnation
+        lost_at, self._lost_at, self.incarnation = self._lost_at, None, incarnation
+        if lost_at is None and not restarted:
+            return None
+        return Return(0.0 if lost_at is None else now - lost_at, restarted)
 
 
 class PeerWatch:
@@ -89,3 +135,39 @@ class PeerWatch:
         self._lost(error)
         for answer in [*self._awaited]:
             answer.cancel()
+
+
+class Hedges:
+    """When a request to a peer is sent a second time, as its answer is late (Dean and Barroso, The Tail at Scale, 2013).
+
+    Answers depend only on the request, so the first of the two is as good as the second. The second request takes a
+    connection of its own, because it is mostly the connection that delays a single request. Pure: the caller measures
+    and sends.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[float]] = {}  # by kind, seconds of the latest WINDOW answers
+        self._patience: dict[str, float] = {}  # by kind with ENOUGH answers, at least LEAST_S
+        self._allowed = 1.0  # second requests that may be sent now, from 0 to MOST
+        self.sent, self.won = 0, 0  # second requests, and those that were answered first
+
+    def patience(self, kind: str) -> float | None:
+        """Seconds to wait for the first answer before asking again; None: do not ask again."""
+        return self._patience.get(kind) if self._allowed >= 1 else None
+
+    def answered(self, kind: str, seconds: float) -> None:
+        """A request of this kind has got its first answer after ``seconds``."""
+        self._allowed = min(MOST, self._allowed + SHARE)
+        seen = self._seen.setdefault(kind, deque(maxlen=WINDOW))
+        seen.append(seconds)
+        if len(seen) >= ENOUGH:
+            usual = sorted(seen)[int(QUANTILE * (len(seen) - 1))]
+            self._patience[kind] = max(LEAST_S, FACTOR * usual)
+
+    def take(self) -> bool:
+        """Whether a second request may be sent now; it counts as sent."""
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        self.sent += 1
+        return True

@@ -1,16 +1,92 @@
-"""Whether a call is admitted. Pure: what the caller has shown and the time are passed in."""
+"""Whether a call is admitted, which is pure; the guard that asks it before each call; and the lines of the audit log."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Sequence
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
-from atta.wire.security.roles import ROLES, Role, allowed
+import grpc
+import structlog
+
+from atta.daemon.security.certificates import end_of
+from atta.daemon.services.rooms import Debts
+from atta.wire.rpc import ACCESS
+from atta.wire.security.credentials import AUTHORIZATION
+from atta.wire.security.roles import ROLES, Role, allowed, is_operators
 from atta.wire.security.tokens import TokenFile
 
-__all__ = ["ROLE_URI", "Admitted", "Proof", "Refusal", "Refused", "admit"]
+log = structlog.get_logger("atta.audit")
+EVERY_S = 1.0
+"""A caller whose calls of one method are refused again and again gets a line so often."""
+
+
+@dataclass
+class _Refusals:
+    """Those that came after the last line about a caller and a method, and the latest of them."""
+
+    told_at: float
+    times: int = 0
+    address: str = ""
+    reason: str = ""
+
+
+class AuditLines:
+    """Writes a line for each refused call, and for each admitted one that is for operators alone.
+
+    The first refusal of a caller and method is written at once. Further ones are counted: after ``EVERY_S`` the next call
+    of anybody writes a line for all of them. So refused callers cannot fill the disk.
+
+    gRPC's event loop and the threads of HTTP use it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: the time in seconds."""
+        self._clock, self._lock = clock, threading.Lock()
+        self._refusals: dict[tuple[str, str], _Refusals] = {}
+        """Of late, by caller and method, in order of ``told_at``. There are few callers that are known by name."""
+
+    def write(self, method: str, address: str, decision: Admitted | Refused) -> None:
+        """Write the line that a call deserves, if any, and those that are due. ``address``: where the caller is."""
+        with self._lock:
+            now = self._clock()
+            self._write_due(now)
+            if isinstance(decision, Refused):
+                self._refused(method, address, decision, now)
+            elif is_operators(method):
+                log.warning("operator's call", method=method, caller=decision.caller, address=address)
+
+    def _refused(self, method: str, address: str, decision: Refused, now: float) -> None:
+        caller, reason = decision.caller, decision.cause
+        known = self._refusals.get((caller, method))
+        if known is None:
+            log.warning("call refused", method=method, caller=caller, address=address, reason=reason)
+            self._refusals[caller, method] = _Refusals(now)
+        else:
+            known.times, known.address, known.reason = known.times + 1, address, reason
+
+    def _write_due(self, now: float) -> None:
+        for (caller, method), found in list(self._refusals.items()):
+            if now < found.told_at + EVERY_S:
+                break
+            del self._refusals[caller, method]
+            if found.times:
+                log.warning(
+                    "call refused",
+                    method=method,
+                    caller=caller,
+                    address=found.address,
+                    reason=found.reason,
+                    times=found.times,
+                )
+                self._refusals[caller, method] = _Refusals(now)
+
 
 ROLE_URI = "atta:role/"
 """A certificate gives the roles of its URI names that begin so: ``atta:role/peer``."""
@@ -109,3 +185,156 @@ def _needed(method: str) -> str:
 
 def _has(roles: set[Role]) -> str:
     return f"has {', '.join(sorted(role.value for role in roles))}" if roles else "has none"
+
+
+if TYPE_CHECKING:
+    _Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    _Interceptor = grpc.aio.ServerInterceptor
+
+_CODES = {
+    Refusal.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
+    Refusal.LACKS_ROLE: grpc.StatusCode.PERMISSION_DENIED,
+}
+
+
+class CallGuard(_Interceptor):
+    """Wraps the handler of each method once."""
+
+    def __init__(
+        self,
+        tokens: Callable[[], TokenFile | None],
+        latest: Callable[[], TokenFile | None] | None = None,
+        debts: Debts | None = None,
+        most_waiting: int = 512,
+    ) -> None:
+        """Guard a daemon.
+
+        Args:
+            tokens: returns those that are good now; None: none are taken.
+            latest: the same with a look at the file, for tokens that are younger than the last one; None: there is none.
+            debts: of connections. Refusals add to them, and wait until they are paid; None: there are none.
+            most_waiting: so many refusals wait at a time. Further ones do not: all count as calls under way.
+        """
+        self._tokens, self._latest = tokens, latest or tokens
+        self._debts, self._lines = debts, AuditLines()
+        self._waiting, self._most_waiting = 0, most_waiting
+        self._guarded: dict[str, Any] = {}
+
+    def decide(self, method: str, address: str, proof: Proof) -> Admitted | Refused:
+        """Admit or refuse a call, and write the line that it deserves."""
+        now = datetime.now(UTC)
+        decision = admit(method, proof, self._tokens(), now)
+        if isinstance(decision, Refused) and decision.why is Refusal.UNKNOWN:
+            decision = admit(method, proof, self._latest(), now)
+        self._lines.write(method, address, decision)
+        return decision
+
+    def standing(self, method: str, context: Any) -> Callable[[], str]:
+        """For what outlives its call: a function that says why the caller may not call ``method`` any more; "": it may."""
+        proof = _proof_of(context)
+
+        def refused() -> str:
+            decision = admit(method, proof, self._tokens(), datetime.now(UTC))
+            return decision.cause if isinstance(decision, Refused) else ""
+
+        return refused
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
+        """The handler with which gRPC answers ``call``; None where there is no such method."""
+        found = self._guarded.get(call.method)
+        if found is None:
+            handler = await continuation(call)
+            if handler is None:
+                return None
+            found = self._guarded[call.method] = self._wrapped(call.method.removeprefix("/"), handler)
+        return found
+
+    def _wrapped(self, method: str, handler: Any) -> Any:
+        streams, parse = handler.response_streaming, handler.request_deserializer
+        function = _function_of(handler)
+        # gRPC parses the messages of a stream as they are read, which is after admission. It parses a single request
+        # before it calls the handler, so that is done here.
+        early = None if handler.request_streaming else parse
+        answer = self._stream if streams and inspect.isasyncgenfunction(function) else self._call
+        return _MAKERS[handler.request_streaming, streams](
+            answer(method, function, early),
+            request_deserializer=parse if handler.request_streaming else None,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _call(self, method: str, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
+        async def answer(raw: Any, context: Any) -> Any:
+            await self._admit(method, context)
+            reply = function(await _parsed(method, parse, raw, context), context)
+            return await reply if inspect.isawaitable(reply) else reply
+
+        return answer
+
+    def _stream(self, method: str, function: Callable[..., Any], parse: Callable[[bytes], Any] | None) -> Any:
+        async def answer(raw: Any, context: Any) -> AsyncIterator[Any]:
+            await self._admit(method, context)
+            async for reply in function(await _parsed(method, parse, raw, context), context):
+                yield reply
+
+        return answer
+
+    async def _admit(self, method: str, context: Any) -> None:
+        decision = self.decide(method, context.peer(), _proof_of(context))
+        if isinstance(decision, Refused):
+            await self._charge(context.peer())
+            await context.abort(_CODES[decision.why], f"{ACCESS}{decision.cause}")
+
+    async def _charge(self, connection: str) -> None:
+        """Note what a refusal costs its connection, and wait while that owes too much."""
+        if self._debts is None:
+            return
+        now = asyncio.get_running_loop().time()
+        self._debts.not_admitted(connection, now)
+        pause = self._debts.wait_s(connection, now)
+        if pause and self._waiting < self._most_waiting:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(pause)
+            finally:
+                self._waiting -= 1
+
+
+_MAKERS: dict[tuple[bool, bool], Callable[..., Any]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def _function_of(handler: Any) -> Callable[..., Any]:
+    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+    found: Callable[..., Any] = next(function for function in kinds if function is not None)
+    return found
+
+
+async def _parsed(method: str, parse: Callable[[bytes], Any] | None, raw: Any, context: Any) -> Any:
+    if parse is None:
+        return raw
+    try:
+        return parse(raw)
+    except Exception:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: the request is not such a message")
+
+
+def _proof_of(context: Any) -> Proof:
+    """What the connection and the header of a call show. TLS has verified the certificate already."""
+    shown = context.auth_context()
+    certificates = shown.get("x509_pem_cert", ())
+    names = shown.get("x509_common_name") or (b"",) if certificates else ()
+    return Proof(
+        certificate=names[0].decode(errors="replace") if names else None,
+        end=end_of(certificates[0]) if certificates else None,
+        uris=[uri.decode(errors="replace") for uri in shown.get("peer_uri", ())],
+        authorization=[_text(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION],
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,28 +1,30 @@
-"""What a daemon's settings say about its safety: checked at start, and what follows from it."""
+"""What a daemon's settings say about its safety, checked at start, and what follows from it: also who may read its
+metrics and pages over HTTPS."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import ipaddress
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client.registry import Collector
 
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.security.renewal import ServedCertificate, WatchedTokens
-from atta.daemon.security.scraping import serve_guarded, serve_guarded_metrics
-from atta.daemon.services.debts import Debts
+from atta.daemon.security.admission import Admitted, CallGuard, Proof, Refusal
+from atta.daemon.security.certificates import ServedCertificate, WatchedTokens
+from atta.daemon.services.rooms import Debts
 from atta.errors import ConfigError
-from atta.observe.answering import App
+from atta.observe.answering import App, bounded_listener, run_aside
 from atta.observe.machine.threads import aside
+from atta.observe.metrics import metrics_app
 from atta.wire.security.credentials import Credentials
 from atta.wire.security.files import TlsFiles
-
-__all__ = ["DaemonSecurity", "check_exposure", "check_reached_by_others", "is_loopback"]
-
+from atta.wire.security.roles import METRICS
 
 WATCH_S = 60.0
 """How often a daemon looks when its own certificate ends, in seconds."""
@@ -145,3 +147,83 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
     except ValueError:
         return False
+
+
+_STATUS = {Refusal.UNKNOWN: "401 Unauthorized", Refusal.LACKS_ROLE: "403 Forbidden"}
+
+
+def serve_guarded_metrics(
+    host: str, port: int, collector: Collector, certificate: ServedCertificate, guard: CallGuard
+) -> int:
+    """Serve ``collector`` at https://``host``:``port``/metrics. Returns the port.
+
+    Raises:
+        ConfigError: the port is in use, or the address is not of this machine.
+    """
+    app = _guarded(metrics_app(collector), guard, lambda _: METRICS, "Bearer")
+    try:
+        serving = _serving(host, port, app, certificate)
+    except OSError as error:
+        raise ConfigError(f"cannot serve metrics on port {port} of {host} ({error.strerror})") from error
+    run_aside(serving, "atta-metrics")
+    return int(serving.server_port)
+
+
+def serve_guarded(
+    place: tuple[str, int], app: App, method: Callable[[str], str], certificate: ServedCertificate, guard: CallGuard
+) -> Callable[[], None]:
+    """Serve ``app`` over HTTPS. A browser asks for a name and a password: the password is the token.
+
+    Args:
+        place: host and port.
+        app: what answers.
+        method: what a path counts as in the table of roles.
+        certificate: of the daemon.
+        guard: decides about every request.
+
+    Returns:
+        What ends it.
+
+    Raises:
+        OSError: the port is in use, or the address is not of this machine.
+    """
+    guarded = _guarded(app, guard, method, 'Basic realm="atta", charset="UTF-8"')
+    return run_aside(_serving(*place, guarded, certificate), "atta-page")
+
+
+def _serving(host: str, port: int, app: App, certificate: ServedCertificate) -> WSGIServer:
+    return bounded_listener(host, port, app, lambda plain: certificate.context().wrap_socket(plain, server_side=True))
+
+
+def _guarded(app: App, guard: CallGuard, method: Callable[[str], str], scheme: str) -> App:
+    """``app`` behind the same decision as gRPC's methods. ``scheme``: what a caller without a token is asked for."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        header = _bearer(environ.get("HTTP_AUTHORIZATION"))
+        proof = Proof(authorization=() if header is None else (header,))
+        decision = guard.decide(method(environ.get("PATH_INFO") or "/"), _caller(environ), proof)
+        if isinstance(decision, Admitted):
+            return app(environ, start_response)
+        headers = [("Content-Type", "text/plain; charset=utf-8")]
+        if decision.why is Refusal.UNKNOWN:
+            headers.append(("WWW-Authenticate", scheme))
+        start_response(_STATUS[decision.why], headers)
+        return [f"{decision.cause}\n".encode()]
+
+    return answer
+
+
+def _caller(environ: dict[str, Any]) -> str:
+    host, port = environ["REMOTE_ADDR"], environ["REMOTE_PORT"]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bearer(header: str | None) -> str | None:
+    """A name and a password as the token that the password is; any other header as it is."""
+    kind, _, coded = (header or "").partition(" ")
+    if kind.lower() != "basic":
+        return header
+    try:
+        return "Bearer " + base64.b64decode(coded, validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return header

@@ -1,25 +1,24 @@
-"""``ControlService``: what a daemon is, what it does, and the request to stop it."""
+"""What people who run a cluster ask: what a daemon is and does, what training jobs report, and new versions of the
+dataset."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from atta.daemon.engine.engine import Engine
-from atta.daemon.services.handling import Context, Handler
-from atta.daemon.services.jobs import JobBoard
+from atta.daemon.services.handling import Context
+from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError
-from atta.observe.figures import JobFigures, ProcessFigures
-from atta.observe.machine.host import machine_id
+from atta.observe.figures import DIRECTIONS, MAX_ENTRIES, MAX_REPORT_S, JobFigures, ProcessFigures
+from atta.observe.machine.processor import machine_id
 from atta.partition.disk.watching import WatchedFiles
-from atta.protos.v1 import control_pb2
-from atta.wire.contract import Contract
-from atta.wire.identity import Identity
-from atta.wire.release import OWN
-
-__all__ = ["ControlService"]
+from atta.protos.v1 import control_pb2, update_pb2
+from atta.wire.identity import OWN, Contract, Identity
 
 
 class ControlService:
@@ -50,19 +49,7 @@ class ControlService:
         self._engine, self._process, self._stats, self._stop = engine, process, stats, stop
         self._draining, self._unreached, self._tables, self._files = draining, unreached, tables, files
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``control.proto``."""
-        return {
-            "Describe": self.describe,
-            "Stats": self.stats,
-            "Sessions": self.sessions,
-            "Report": self.report,
-            "Trace": self.trace,
-            "Stop": self.stop,
-        }
-
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeReply:
-        """``ControlService.Describe``."""
         dataset = self._engine.dataset
         epoch, together = self._tables()
         parts = dataset.groups[self._engine.shard.part]
@@ -89,11 +76,9 @@ class ControlService:
         )
 
     async def stats(self, request: control_pb2.StatsRequest, context: Context) -> control_pb2.StatsReply:
-        """``ControlService.Stats``."""
         return control_pb2.StatsReply(counters=self._stats())
 
     async def sessions(self, request: control_pb2.SessionsRequest, context: Context) -> control_pb2.SessionsReply:
-        """``ControlService.Sessions``."""
         figures = self._engine.session_figures()
         return control_pb2.SessionsReply(
             uptime_s=self._process.uptime_s,
@@ -102,12 +87,10 @@ class ControlService:
         )
 
     async def report(self, request: control_pb2.ReportRequest, context: Context) -> control_pb2.ReportReply:
-        """``ControlService.Report``."""
         self._jobs.put([JobFigures.of_message(message) for message in request.rows], request.keep_s)
         return control_pb2.ReportReply()
 
     async def trace(self, request: control_pb2.TraceRequest, context: Context) -> AsyncIterator[control_pb2.TraceChunk]:
-        """``ControlService.Trace``."""
         recorder = self._engine.recorder
         if not request.last_s >= 0:
             raise ConfigError(f"the last {request.last_s} seconds: must not be negative")
@@ -127,3 +110,101 @@ class ControlService:
         """``ControlService.Stop``: the daemon answers, then drains."""
         self._stop()
         return control_pb2.StopReply()
+
+
+MAX_JOBS = 64
+"""At most this many jobs are kept. One more takes the place of the one that has been silent longest."""
+MAX_NAME_CHARS = 64
+
+
+def check_printable(job: str) -> None:
+    """Raise ConfigError for a job's name that people could not be shown as it is."""
+    if not job.isprintable():
+        raise ConfigError(f"job {job[:MAX_NAME_CHARS]!r}: its name must have printable characters alone")
+
+
+class _Entry(NamedTuple):
+    until: float
+    figures: tuple[JobFigures, ...]
+
+
+class JobBoard:
+    """The latest report of each job. It does no more than show it.
+
+    A job says how long its report is good for. So a dead job leaves nothing, and a slow one stays visible.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock``: the time in seconds."""
+        self._clock = clock
+        self._jobs: dict[str, _Entry] = {}
+
+    def put(self, figures: Sequence[JobFigures], keep_s: float) -> None:
+        """Keep ``figures`` of one job for ``keep_s`` seconds, in place of its earlier ones; 0 s: forget the job.
+
+        Raises:
+            ConfigError: the figures are not those of one job, or a value is out of range.
+        """
+        if len({one.job for one in figures}) != 1:
+            raise ConfigError("a report must be of one job")
+        job = figures[0].job
+        if not 0 < len(job) <= MAX_NAME_CHARS:
+            raise ConfigError(f"a job's name of {len(job)} characters: must have 1 to {MAX_NAME_CHARS}")
+        check_printable(job)
+        if not 0 <= keep_s <= MAX_REPORT_S:
+            raise ConfigError(f"report of job {job}: cannot be kept for {keep_s} s, only for 0 to {MAX_REPORT_S:.0f}")
+        keys = {(one.layer, one.direction) for one in figures}
+        if len(keys) != len(figures) or not {direction for _, direction in keys} <= set(DIRECTIONS):
+            raise ConfigError(f"report of job {job}: each layer must have {', '.join(DIRECTIONS)} at most once")
+        if len(figures) > MAX_ENTRIES:
+            raise ConfigError(f"report of job {job}: {len(figures)} layers and directions, at most {MAX_ENTRIES}")
+        ages = [age for one in figures for age in (one.age_min, one.age_mean, one.age_max)]
+        if not all(age is None or 0 <= age < math.inf for age in ages):
+            raise ConfigError(f"report of job {job}: an age is no number of epochs")
+        errors = [error for one in figures for error in (one.predicted_error, one.stale_error)]
+        if not all(error is None or 0 <= error < math.inf for error in errors):
+            raise ConfigError(f"report of job {job}: an error of rows is no distance")
+        self._jobs.pop(job, None)
+        self._expire()
+        if keep_s > 0:
+            while len(self._jobs) >= MAX_JOBS:
+                del self._jobs[next(iter(self._jobs))]  # reports are in the order of their arrival
+            self._jobs[job] = _Entry(self._clock() + keep_s, tuple(figures))
+
+    def figures(self) -> list[JobFigures]:
+        """Those of all jobs, in the order of their reports."""
+        self._expire()
+        return [one for entry in self._jobs.values() for one in entry.figures]
+
+    def _expire(self) -> None:
+        now = self._clock()
+        self._jobs = {job: entry for job, entry in self._jobs.items() if entry.until > now}
+
+
+MOST_NUMBER = 10**9
+"""Numbers of versions are below this: their folders have names of at most nine digits."""
+
+
+class UpdateService:
+    """The versions that one daemon serves."""
+
+    def __init__(self, versions: LiveVersions) -> None:
+        self._versions = versions
+
+    async def publish(self, request: update_pb2.PublishRequest, context: Context) -> update_pb2.PublishReply:
+        if not 0 < request.number < MOST_NUMBER:
+            raise ConfigError(f"version {request.number}: must be 1 to {MOST_NUMBER - 1}")
+        match request.phase:
+            case update_pb2.PublishRequest.PREPARE:
+                await self._versions.prepare(request.number, request.id)
+            case update_pb2.PublishRequest.COMMIT:
+                await self._versions.commit(request.number)
+            case update_pb2.PublishRequest.ABORT:
+                self._versions.abort(request.number)
+            case _:
+                raise ConfigError(f"phase {request.phase}: there is none of this number")
+        return update_pb2.PublishReply(newest=self._versions.book.newest, bytes=self._versions.nbytes)
+
+    async def versions(self, request: update_pb2.VersionsRequest, context: Context) -> update_pb2.VersionsReply:
+        book = self._versions.book
+        return update_pb2.VersionsReply(newest=book.newest, versions=sorted(book.known), in_use=book.in_use())

@@ -1,36 +1,44 @@
 """What a daemon answers its peers: sampled edges of its graph shard, and rows of its tables.
 
-Answers are streamed in chunks (``atta.daemon.peers.chunks``). Sampled edges that fit into one chunk can also be asked
-for as a single message, which costs less than a stream.
+An answer is one message. A request says how long ago its batch was begun, so requests of different daemons compare
+without a common clock: the threads that make answers take the oldest batch first, as among the daemon's own batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import heapq
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from atta.daemon.live.versions import LiveVersions
-from atta.daemon.peers.chunks import CHUNK_BYTES, PULL_BYTES, SMALL_BYTES, sampled_rows
-from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import MessageTurns, TurnPool, began
-from atta.daemon.services.handling import Context, Handler
+from atta.daemon.peers.peers import CHUNK_BYTES, SMALL_BYTES
+from atta.daemon.services.handling import Context
 from atta.daemon.services.rooms import AnswerRoom
+from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, WrongDatasetError
-from atta.kvstore.store import Store, Table, known_codec, wire_bytes
+from atta.kvstore.store import Store, known_codec, wire_bytes
+from atta.observe.machine.threads import named_threads
 from atta.protos.v1 import graph_pb2, kv_pb2
-from atta.samplers.methods import BY_NUMBER, Method
-from atta.samplers.shard import Shard
-from atta.wire.messages.bulk import PULL_DATA, SAMPLE_COUNTS, SAMPLE_EDGE_IDS, SAMPLE_NEIGHBORS, SAMPLE_TABLES, prefix
-from atta.wire.messages.fields import ARRAYS_BYTES
-from atta.wire.rpc import METHODS, Bulk
-
-__all__ = ["DataService", "GraphService", "KvService"]
+from atta.samplers.methods import BY_NUMBER
+from atta.samplers.shard import Answer, Shard, spec_of_drawn
+from atta.wire.bulk import (
+    PULL_DATA,
+    SAMPLE_COUNTS,
+    SAMPLE_EDGE_IDS,
+    SAMPLE_NEIGHBORS,
+    SAMPLE_TABLES,
+    as_array,
+    pack,
+    prefix,
+)
+from atta.wire.fields import ARRAYS_BYTES
 
 MAX_FAN_OUT = 1 << 20
 MAX_PAIRS = (ARRAYS_BYTES - (1 << 16)) // 8
@@ -38,11 +46,47 @@ MAX_PAIRS = (ARRAYS_BYTES - (1 << 16)) // 8
 _PROBE = graph_pb2.ProbeRequest
 
 
+def began(age_ms: int) -> float:
+    """When a batch of that age was begun, on this machine's monotonic clock.
+
+    Age 0 means now: first come, first served.
+    """
+    return time.monotonic() - age_ms / 1e3
+
+
+class TurnPool:
+    """Threads that take the work of the oldest batch first, equals in order of arrival."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = named_threads(threads, name)
+        self._waiting: list[tuple[float, int, Any]] = []  # ..., (future, function)
+        self._arrivals, self._lock = count(), threading.Lock()
+
+    def submit(self, since: float, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Call ``function`` on a thread for a batch that was begun at ``since``."""
+        future: Future[Any] = Future()
+        with self._lock:
+            heapq.heappush(self._waiting, (since, next(self._arrivals), (future, partial(function, *args))))
+        self._pool.submit(self._next)
+        return future
+
+    def _next(self) -> None:
+        with self._lock:
+            _, _, (future, work) = heapq.heappop(self._waiting)
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    def shutdown(self) -> None:
+        """Finish what was submitted, and end."""
+        self._pool.shutdown(wait=True)
+
+
 class DataService:
     """What services over a daemon's data share: the id of the dataset, and threads to work on."""
-
-    of_peers = False
-    """Whether other daemons ask, and not clients."""
 
     def __init__(
         self, dataset_id: str, pool: TurnPool, address: str, *, answers: AnswerRoom, at_once: int = SMALL_BYTES
@@ -75,7 +119,7 @@ class DataService:
         """Answers of ``jobs``, arguments of ``run``: ``nbytes`` in all. The next answer is made while the present one
         is sent."""
         coming: asyncio.Task[Any] | None = None
-        async with self._answers.answer(connection, nbytes, of_peers=self.of_peers):
+        async with self._answers.answer(connection, nbytes):
             try:
                 for job in jobs:
                     ready, coming = coming, asyncio.ensure_future(self.run(*job, since=since))
@@ -90,18 +134,6 @@ class DataService:
     async def in_pool(self, function: Any, *args: Any, since: float | None = None) -> Any:
         """Call ``function`` on a thread."""
         return await asyncio.wrap_future(self._pool.submit(since or time.monotonic(), function, *args))
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A checked ``EdgeSample``."""
-
-    part: graph_pb2.EdgeSample
-    shard: Shard
-    method: Method
-    rows: np.ndarray
-    trees: np.ndarray | None
-    times: np.ndarray | None
 
 
 def _per_row(name: str, data: bytes, dtype: np.dtype, rows: int) -> np.ndarray | None:
@@ -124,129 +156,61 @@ def _joined(tables: Mapping[str, np.ndarray]) -> Any:
 class GraphService(DataService):
     """Sampling over this daemon's core vertices."""
 
-    of_peers = True
-
     def __init__(
         self,
         shard: Shard,
         pool: TurnPool,
-        turns: MessageTurns,
         address: str,
         *,
         answers: AnswerRoom,
         versions: LiveVersions,
     ) -> None:
         super().__init__(shard.dataset.dataset_id, pool, address, answers=answers)
-        self._shard, self._turns, self._versions = shard, turns, versions
+        self._shard, self._versions = shard, versions
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``graph.proto``."""
-        return {
-            "Sample": self.sample,
-            "SampleOnce": self.sample_once,
-            "Pair": self.pair,
-            "Probe": self.probe,
-        }
-
-    async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> AsyncIterator[bytes]:
-        """``GraphService.Sample``."""
-        since = began(request.age_ms)
-        pieces = self._pieces(request, await self._shards(request))
-        begin = list(itertools.islice(pieces, 4))  # of more pieces, so many are in memory at a time
-        in_memory = sum(nbytes for nbytes, *_ in begin)
-        async with self._answers.answer(context.peer(), in_memory, of_peers=self.of_peers):
-            for nbytes, *piece in itertools.chain(begin, pieces):
-                answer = await self.run(nbytes, self._answer, *piece, since=since)
-                async with self._turns.turn(context.peer(), since):
-                    yield answer
-
-    async def sample_once(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
-        """``GraphService.SampleOnce``."""
-        pieces = list(itertools.islice(self._pieces(request, await self._shards(request)), 2))
-        if len(pieces) != 1:
-            raise ConfigError("SampleOnce: the answer is not one chunk: ask by Sample")
-        ((nbytes, *piece),) = pieces
-        answer: bytes = await self.run(nbytes, self._answer, *piece, since=began(request.age_ms))
+    async def sample(self, request: graph_pb2.SampleRequest, context: Context) -> bytes:
+        self._shard.dataset.schema.check_edge_type(request.edge_type)
+        rows = as_array(request.rows, wide=request.wide_rows)
+        if not -1 <= request.fan_out <= MAX_FAN_OUT:
+            raise ConfigError(f"fan-out {request.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
+        method = BY_NUMBER.get(request.method)
+        if method is None:
+            raise ConfigError(f"unknown sampling method {request.method}")
+        trees = _per_row("trees", request.trees, np.dtype(np.int32), len(rows))
+        times = _per_row("times", request.times, np.dtype(np.int64), len(rows))
+        shard = self._shard
+        if request.version:
+            shard = await self._versions.graph(request.edge_type, request.version)
+        bounded = request.fan_out >= 0 and method.bounded
+        first = self._that_fit(shard, request, rows, bounded=bounded)
+        nbytes = 8 * first * request.fan_out if bounded else CHUNK_BYTES
+        sample = partial(
+            shard.sample,
+            request.edge_type,
+            rows[:first],
+            fan_out=request.fan_out,
+            replace=request.replace,
+            stream_key=request.stream_key,
+            method=method,
+            trees=None if trees is None else trees[:first],
+            times=None if times is None else times[:first],
+            tables=tuple(request.tables),
+            by=request.by,
+        )
+        await self._answers.hold(context, nbytes)
+        answer: bytes = await self.run(nbytes, _sampled, sample, since=began(request.age_ms))
         return answer
 
-    async def _shards(self, request: graph_pb2.SampleRequest) -> list[Shard]:
-        """The edges that each question is about."""
-        if not any(part.version for part in request.edge_types):
-            return [self._shard] * len(request.edge_types)
-        return [await self._versions.graph(part.edge_type, part.version) for part in request.edge_types]
-
-    def _pieces(
-        self, request: graph_pb2.SampleRequest, shards: Sequence[Shard]
-    ) -> Iterator[tuple[int, int, _Question, int, int]]:
-        """The checked questions in pieces: (bytes of the answer, index of the question, question, first row, end)."""
-        for index, (part, shard) in enumerate(zip(request.edge_types, shards, strict=True)):
-            self._shard.dataset.schema.check_edge_type(part.edge_type)
-            rows = as_array(part.rows, wide=part.wide_rows)
-            if not -1 <= part.fan_out <= MAX_FAN_OUT:
-                raise ConfigError(f"fan-out {part.fan_out}: must be -1 (all) or 0 to {MAX_FAN_OUT}")
-            method = BY_NUMBER.get(part.method)
-            if method is None:
-                raise ConfigError(f"unknown sampling method {part.method}")
-            question = _Question(
-                part,
-                shard,
-                method,
-                rows,
-                _per_row("trees", part.trees, np.dtype(np.int32), len(rows)),
-                _per_row("times", part.times, np.dtype(np.int64), len(rows)),
-            )
-            bounded = part.fan_out >= 0 and method.bounded
-            for first, stop in self._split(question, bounded=bounded):
-                nbytes = 8 * (stop - first) * part.fan_out if bounded else CHUNK_BYTES
-                yield nbytes, index, question, first, stop
-
-    def _answer(self, index: int, question: _Question, first: int, stop: int) -> bytes:
-        part, chosen = question.part, slice(first, stop)
-        answer = question.shard.sample(
-            part.edge_type,
-            question.rows[chosen],
-            fan_out=part.fan_out,
-            replace=part.replace,
-            stream_key=part.stream_key,
-            method=question.method,
-            trees=None if question.trees is None else question.trees[chosen],
-            times=None if question.times is None else question.times[chosen],
-            tables=tuple(part.tables),
-            by=part.by,
-        )
-        chunk = graph_pb2.SampleChunk(
-            edge_type=index,
-            first_row=first,
-            wide_neighbors=answer.neighbors.dtype.itemsize == 8,
-            wide_edge_ids=answer.edge_ids.dtype.itemsize == 8,
-        )
-        payloads = {
-            SAMPLE_COUNTS: answer.counts,
-            SAMPLE_NEIGHBORS: answer.neighbors,
-            SAMPLE_EDGE_IDS: answer.edge_ids,
-            SAMPLE_TABLES: _joined(answer.tables),
-        }
-        return METHODS["GraphService.Sample"].encode_reply(Bulk(chunk, payloads))
-
-    def _split(self, question: _Question, *, bounded: bool) -> Iterator[tuple[int, int]]:
-        """Cut the rows so that no answer is much longer than a chunk. A single huge row stays whole."""
-        rows, fan_out, edge_type = question.rows, question.part.fan_out, question.part.edge_type
-        tables = self._shard.dataset.schema.edge_tables[edge_type]
-        table_bytes = sum(tables[name].row_bytes for name in question.part.tables if name in tables)
+    def _that_fit(self, shard: Shard, request: graph_pb2.SampleRequest, rows: np.ndarray, *, bounded: bool) -> int:
+        """How many of ``rows`` make one message: one at least, if there are any. A single huge row stays whole."""
+        schema = self._shard.dataset.schema
+        edge_bytes = 8 + sum(spec_of_drawn(schema, request.edge_type, name).row_bytes for name in request.tables)
         if bounded:
-            step = sampled_rows(fan_out, table_bytes)
-            yield from ((at, min(at + step, len(rows))) for at in range(0, len(rows), step))
-            return
-        sizes = np.cumsum((8 + table_bytes) * question.shard.degrees(edge_type, rows) + 4)
-        at = 0
-        while at < len(rows):
-            done = sizes[at - 1] if at else 0
-            stop = max(at + 1, int(np.searchsorted(sizes, done + CHUNK_BYTES, side="right")))
-            yield at, stop
-            at = stop
+            return min(len(rows), max(1, CHUNK_BYTES // max(4, edge_bytes * request.fan_out + 4)))
+        sizes = np.cumsum(edge_bytes * shard.degrees(request.edge_type, rows) + 4)
+        return min(len(rows), max(1, int(np.searchsorted(sizes, CHUNK_BYTES, side="right"))))
 
     async def probe(self, request: graph_pb2.ProbeRequest, context: Context) -> graph_pb2.ProbeReply:
-        """``GraphService.Probe``."""
         rows = as_array(request.rows, wide=True)
         operands = as_array(request.operands, wide=True)
         if request.question in (_PROBE.STEP, _PROBE.CONTAINS) and len(operands) != len(rows):
@@ -257,7 +221,6 @@ class GraphService(DataService):
         return graph_pb2.ProbeReply(values=values.astype(np.int64, copy=False).tobytes())
 
     async def pair(self, request: graph_pb2.PairRequest, context: Context) -> graph_pb2.PairReply:
-        """``GraphService.Pair``."""
         rows = as_array(request.rows, wide=True)
         if len(rows) * request.count > MAX_PAIRS:
             raise ConfigError(f"{len(rows)} x {request.count} pairs: at most {MAX_PAIRS} in one request")
@@ -270,6 +233,20 @@ class GraphService(DataService):
             )
 
         return graph_pb2.PairReply(ids=(await self.run(CHUNK_BYTES, draw)).tobytes())
+
+
+def _sampled(sample: Callable[[], Answer]) -> bytes:
+    answer = sample()
+    reply = graph_pb2.SampleReply(
+        wide_neighbors=answer.neighbors.dtype.itemsize == 8, wide_edge_ids=answer.edge_ids.dtype.itemsize == 8
+    )
+    payloads = {
+        SAMPLE_COUNTS: answer.counts,
+        SAMPLE_NEIGHBORS: answer.neighbors,
+        SAMPLE_EDGE_IDS: answer.edge_ids,
+        SAMPLE_TABLES: _joined(answer.tables),
+    }
+    return pack(reply, payloads)
 
 
 def _values(shard: Shard, request: graph_pb2.ProbeRequest, rows: np.ndarray, operands: np.ndarray) -> np.ndarray:
@@ -288,14 +265,11 @@ def _values(shard: Shard, request: graph_pb2.ProbeRequest, rows: np.ndarray, ope
 class KvService(DataService):
     """Rows of this daemon's tables."""
 
-    of_peers = True
-
     def __init__(
         self,
         store: Store,
         dataset_id: str,
         pool: TurnPool,
-        turns: MessageTurns,
         *,
         address: str,
         at_once: int,
@@ -303,47 +277,28 @@ class KvService(DataService):
         versions: LiveVersions | None = None,
     ) -> None:
         super().__init__(dataset_id, pool, address, at_once=at_once, answers=answers)
-        self._store, self._turns, self._versions = store, turns, versions
+        self._store, self._versions = store, versions
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``kv.proto``."""
-        return {
-            "Pull": self.pull,
-            "ListTables": self.list_tables,
-        }
-
-    async def pull(self, request: kv_pb2.PullRequest, context: Context) -> AsyncIterator[bytes]:
-        """``KvService.Pull``."""
-        since = began(request.age_ms)
-        for index, pull in enumerate(request.pulls):
-            rows = as_array(pull.rows, wide=pull.wide_rows)
-            if pull.version and self._versions is not None:
-                tables = await self._versions.tables(pull.node_type, pull.tables, pull.version)
-            else:
-                tables = [self._store.table(pull.node_type, name, pull.version) for name in pull.tables]
-            if not tables:
-                raise ConfigError(f"pull {index} names no table of {pull.node_type}")
-            codec = known_codec(pull.codec)
-            row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
-            jobs = self._jobs(index, tables, rows, codec, row_bytes)
-            async for answer in self.in_turn(jobs, context.peer(), len(rows) * row_bytes, since):
-                async with self._turns.turn(context.peer(), since):
-                    yield answer
-
-    def _jobs(
-        self, index: int, tables: Sequence[Table], rows: np.ndarray, codec: str, row_bytes: int
-    ) -> Iterator[tuple[Any, ...]]:
-        """What makes the answer to a pull, piece by piece. A request may name millions of pieces."""
-        step = max(1, PULL_BYTES // max(1, row_bytes))
-        for first in range(0, len(rows), step):
-            part = rows[first : first + step]
-            nbytes = len(part) * row_bytes
-            head = prefix(kv_pb2.PullChunk(pull=index, first_row=first, rows=len(part)), PULL_DATA, nbytes)
-            work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
-            yield work, self._store.pack, tables, part, head, codec
+    async def pull(self, request: kv_pb2.PullRequest, context: Context) -> bytes:
+        rows = as_array(request.rows, wide=request.wide_rows)
+        if request.version and self._versions is not None:
+            tables = await self._versions.tables(request.node_type, request.tables, request.version)
+        else:
+            tables = [self._store.table(request.node_type, name, request.version) for name in request.tables]
+        if not tables:
+            raise ConfigError(f"a pull that names no table of {request.node_type}")
+        codec = known_codec(request.codec)
+        row_bytes = sum(wire_bytes(table.data[:1], codec) if len(table.data) else 1 for table in tables)
+        nbytes = len(rows) * row_bytes
+        if len(rows) > 1 and nbytes > CHUNK_BYTES:
+            raise ConfigError(f"{len(rows)} rows of {row_bytes} bytes: at most {CHUNK_BYTES} bytes in one request")
+        await self._answers.hold(context, nbytes)
+        work = CHUNK_BYTES if codec and nbytes > SMALL_BYTES else nbytes  # encoding takes longer than moving
+        head = prefix(kv_pb2.PullReply(), PULL_DATA, nbytes)
+        answer: bytes = await self.run(work, self._store.pack, tables, rows, head, codec, since=began(request.age_ms))
+        return answer
 
     async def list_tables(self, request: kv_pb2.ListTablesRequest, context: Context) -> kv_pb2.ListTablesReply:
-        """``KvService.ListTables``."""
         reply = kv_pb2.ListTablesReply()
         for table in self._store:
             reply.tables.add(

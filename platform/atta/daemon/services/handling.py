@@ -2,26 +2,29 @@
 status.
 
 Each handler is wrapped once, when the daemon starts. A ``grpc.aio.ServerInterceptor`` would be asked for a handler at
-each request.
+each request. So are those of the services that come with gRPC: health and reflection.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from atta.daemon.services.rooms import RequestRoom, RoomShare
 from atta.errors import AttaError, ConfigError, RemoteError
 from atta.observe.machine.threads import aside
 from atta.wire import rpc
 from atta.wire.identity import HEADER, Bound, Identity, check
-from atta.wire.messages.pieces import MESSAGE_BYTES
-
-__all__ = ["Context", "Handler", "Handling", "check_named", "shortened"]
+from atta.wire.pieces import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -29,6 +32,8 @@ else:
     Context = grpc.aio.ServicerContext
 Handler = Callable[[Any, Context], Any]
 """Takes a request and its context. A coroutine that returns the reply, or an async generator if the method streams."""
+Wrap = Callable[[str, Mapping[str, Handler]], Mapping[str, Handler]]
+"""(service, its handlers): others in their place."""
 
 log = structlog.get_logger("atta.wire.rpc")
 MAX_ERROR_CHARS = 1000
@@ -65,9 +70,16 @@ class Handling:
         """``requests_SERVICE.METHOD``, ``request_errors_...`` and ``sent_bytes_...`` (bulk) of methods called so far."""
         return {name: float(value) for name, value in self._counts.items()}
 
-    def service(self, service: str, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler[Any, Any]:
-        """The handlers of a service, by method, as gRPC takes them."""
-        wrapped = {name: self.handler(f"{service}.{name}", handler) for name, handler in handlers.items()}
+    def service(self, service: str, owner: object, wrap: Wrap | None = None) -> grpc.GenericRpcHandler[Any, Any]:
+        """The handlers of a service, as gRPC takes them. ``owner`` has them under the names of the service's methods:
+        ``ListTables`` is its ``list_tables``. ``wrap``: what is put around each."""
+        names = [name.partition(".")[2] for name in rpc.METHODS if name.startswith(f"{service}.")]
+        found: Mapping[str, Handler] = {
+            name: getattr(owner, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()) for name in names
+        }
+        if wrap is not None:
+            found = wrap(service, found)
+        wrapped = {name: self.handler(f"{service}.{name}", handler) for name, handler in found.items()}
         return rpc.handlers(service, wrapped, raw=True)
 
     def handler(self, name: str, handler: Handler) -> Callable[[Any, Context], Any]:
@@ -201,3 +213,90 @@ def _bulk_bytes(reply: Any) -> int:
     if isinstance(reply, rpc.Bulk):
         return sum(memoryview(payload).nbytes for payload in reply.payloads.values())
     return len(reply) if isinstance(reply, bytes) else 0
+
+
+MAX_BYTES = 4096
+"""Largest message of these services: they name a service, a file or a symbol."""
+
+
+def add_health_and_reflection(server: grpc.aio.Server, services: Iterable[str]) -> Any:
+    """Serve both, for the services that have these names. Returns what keeps their health."""
+    checked: Any = _Checked(server)
+    keeper = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(keeper, checked)
+    names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
+    # ``enable_server_reflection`` would take the stand-in for a server that is not asynchronous.
+    reflector = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflector, checked)
+    return keeper
+
+
+class _Checked:
+    """Stands for a gRPC server while handlers are added to it, and wraps each of them."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """Generated code calls this as well as the next method. One of them is enough."""
+
+    def add_registered_method_handlers(self, service: str, methods: dict[str, Any]) -> None:
+        """Add the methods of a service."""
+        made = {name: method for name, method in methods.items() if not _is_missing(method)}
+        wrapped = {name: _wrapped(method) for name, method in made.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, wrapped),))
+
+
+def _is_missing(method: Any) -> bool:
+    """Whether gRPC's service does not have the method: generated code stands in for it, which is not asynchronous."""
+    return method.unary_unary is not None and not inspect.iscoroutinefunction(method.unary_unary)
+
+
+def _wrapped(method: Any) -> Any:
+    """The handler of a method that gets nothing but messages of its type."""
+    if method.request_streaming:
+        return grpc.stream_stream_rpc_method_handler(
+            _reading(method.stream_stream), _parser(method.request_deserializer), method.response_serializer
+        )
+    make = grpc.unary_stream_rpc_method_handler if method.response_streaming else grpc.unary_unary_rpc_method_handler
+    function = method.unary_stream if method.response_streaming else method.unary_unary
+    return make(_checking(function), _parser(method.request_deserializer), method.response_serializer)
+
+
+def _parser(deserialise: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Returns an error where it would raise one: gRPC would call that an error of the daemon."""
+
+    def parse(raw: bytes) -> Any:
+        if len(raw) > MAX_BYTES:
+            return ValueError(f"a message of {len(raw)} bytes: at most {MAX_BYTES} are possible")
+        try:
+            return deserialise(raw)
+        except (DecodeError, ValueError) as error:
+            return error
+
+    return parse
+
+
+async def _check(request: Any, context: Context) -> Any:
+    if isinstance(request, Exception):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, shortened(f"the request is no message: {request}"))
+    return request
+
+
+def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def answer(request: Any, context: Context) -> Any:
+        return await function(await _check(request, context), context)
+
+    return answer
+
+
+def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def answer(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        async def checked() -> AsyncIterator[Any]:
+            async for request in requests:
+                yield await _check(request, context)
+
+        async for reply in function(checked(), context):
+            yield reply
+
+    return answer

@@ -1,4 +1,4 @@
-"""Answers consumers on this machine over a Unix socket, see ``atta.wire.nearby``: a call of gRPC costs either end
+"""Answers consumers on this machine over a Unix socket, see ``atta.wire.memfiles``: a call of gRPC costs either end
 several times the processor time."""
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from google.protobuf.message import DecodeError
 from atta.daemon.engine.session import Session
 from atta.errors import AttaError
 from atta.protos.v1 import session_pb2
-from atta.wire import nearby
-
-__all__ = ["Answers", "NearbyConsumers"]
+from atta.wire import memfiles
 
 log = structlog.get_logger("atta.nearby")
 GREETING_S = 5.0
@@ -67,7 +65,7 @@ class NearbyConsumers:
     def listen(self) -> None:
         """Open the socket. Its name is abstract: no file is left behind."""
         self.name = f"atta-{os.getpid()}-{secrets.token_hex(8)}"
-        self._socket = nearby.packets()
+        self._socket = memfiles.packets()
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(128)
         self._begin_to_accept()
@@ -104,7 +102,7 @@ class NearbyConsumers:
             log.warning("consumer not accepted", error=str(error))
             self._turn_away()
             return
-        if len(self._strangers) >= MOST_GREETINGS or nearby.other_end(connection)[1] != os.getuid():
+        if len(self._strangers) >= MOST_GREETINGS or memfiles.other_end(connection)[1] != os.getuid():
             connection.close()
             return
         connection.setblocking(False)
@@ -167,12 +165,12 @@ class _Consumer:
 
     def _read(self) -> None:
         try:
-            packet = self._sock.recv(nearby.REQUEST_BYTES + 1)
+            packet = self._sock.recv(memfiles.REQUEST_BYTES + 1)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             packet = b""
-        if not packet or len(packet) > nearby.REQUEST_BYTES or self._request is not None:
+        if not packet or len(packet) > memfiles.REQUEST_BYTES or self._request is not None:
             self.close()  # it has hung up, or does not wait for its answer
         elif self._session is None:
             self._timer.cancel()
@@ -215,7 +213,7 @@ class _Consumer:
         packet = header.SerializeToString()
         self._over()
         try:
-            if len(packet) > nearby.HEADER_BYTES:
+            if len(packet) > memfiles.HEADER_BYTES:
                 raise OSError
             self._sock.send(packet)
         except OSError:

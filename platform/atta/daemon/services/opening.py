@@ -14,29 +14,17 @@ import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
 
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.session import SessionRequest
-from atta.daemon.services.jobs import check_printable
+from atta.daemon.services.control import check_printable
 from atta.daemon.services.seed_ids import ChosenSeeds, choose_seeds
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
 from atta.kvstore.store import known_codec
-from atta.observe.machine.heap import apart_from_heap
+from atta.observe.machine.memory import apart_from_heap
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
 from atta.protos.v1 import session_pb2
 from atta.samplers.batch.layout import Layout, check_draws_alone, layout_of
 from atta.samplers.dag.spec import Plan, check_spec
 from atta.samplers.seed_plan import SeedPlan, SeedPolicy, plan_seeds, plan_sized, plan_unseeded
-
-__all__ = [
-    "Openings",
-    "check_name",
-    "check_request",
-    "check_room",
-    "least_bytes",
-    "shown_name",
-    "taken",
-    "unknown",
-    "with_schema",
-]
 
 LEAST_SHARE = 1e-3
 """Smallest share of the workers that a session may ask for. The largest is its inverse."""

@@ -11,14 +11,13 @@ import asyncio
 import numpy as np
 import structlog
 
-from atta.daemon.services.handling import Context, Handler
+from atta.daemon.services.handling import Context
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.parameters.arrival import ArrivalJob, Pushed, Started
-from atta.kvstore.parameters.jobs import ParameterJobs, WeightsJob
+from atta.kvstore.parameters.jobs import ParameterJobs, SummedJob, WeightsJob
 from atta.kvstore.parameters.spec import ParameterSpec
-from atta.kvstore.parameters.summed import SummedJob
 from atta.protos.v1 import weights_pb2
-from atta.wire.messages.bulk import (
+from atta.wire.bulk import (
     BEGIN_VALUES,
     CREATE_MOMENTS,
     CREATE_VALUES,
@@ -27,8 +26,6 @@ from atta.wire.messages.bulk import (
     WEIGHTS_VALUES,
 )
 from atta.wire.rpc import Bulk
-
-__all__ = ["ParameterService"]
 
 log = structlog.get_logger("atta.daemon")
 LONG_POLL_S = 20.0
@@ -45,13 +42,6 @@ class ParameterService:
         self._changed: dict[str, asyncio.Event] = {}  # by job; set when somebody who waits may go on
         self._updates = self._repeated = 0.0
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``weights.proto``."""
-        return {
-            "Create": self.create, "Join": self.join, "Begin": self.begin, "Push": self.push, "Pull": self.pull,
-            "Renew": self.renew, "Leave": self.leave, "Drop": self.drop,
-        }  # fmt: skip
-
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
         return {
@@ -62,7 +52,6 @@ class ParameterService:
         }
 
     async def create(self, request: Bulk, context: Context) -> weights_pb2.WeightsState:
-        """``ParameterService.Create``."""
         spec = ParameterSpec.from_json(request.message.spec)
         values = _vector(spec, request.payloads.get(CREATE_VALUES, b""))
         raw = request.payloads.get(CREATE_MOMENTS)
@@ -70,7 +59,6 @@ class ParameterService:
         return _state(self._jobs.create(spec, values, _now(), version=request.message.version, moments=moments))
 
     async def join(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.JoinReply:
-        """``ParameterService.Join``."""
         job = _of_trainers(self._job(request.name))
         step = job.join(request.member, request.life, _now())
         self._wake(request.name)
@@ -94,7 +82,6 @@ class ParameterService:
                 continue
 
     async def push(self, request: Bulk, context: Context) -> weights_pb2.PushGradientReply:
-        """``ParameterService.Push``."""
         message = request.message
         job = self._job(message.name)
         gradient = _vector(job.spec, request.payloads.get(GRADIENT_VALUES, b""))
@@ -107,7 +94,6 @@ class ParameterService:
         return weights_pb2.PushGradientReply(applied=pushed.applied, version=pushed.version, done=pushed.done)
 
     async def pull(self, request: weights_pb2.PullWeightsRequest, context: Context) -> Bulk:
-        """``ParameterService.Pull``."""
         job = self._job(request.name)
         version = request.version if request.HasField("version") else job.weights.version
         reply = weights_pb2.PullWeightsReply(version=version, done=job.done)
@@ -127,14 +113,12 @@ class ParameterService:
         return _state(job)
 
     async def leave(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.WeightsState:
-        """``ParameterService.Leave``."""
         job = _of_trainers(self._job(request.name))
         job.leave(request.member, request.life, _now())
         self._wake(request.name)
         return _state(job)
 
     async def drop(self, request: weights_pb2.DropWeightsRequest, context: Context) -> weights_pb2.DropWeightsReply:
-        """``ParameterService.Drop``."""
         existed = self._jobs.delete(request.name)
         self._wake(request.name)
         return weights_pb2.DropWeightsReply(existed=existed)

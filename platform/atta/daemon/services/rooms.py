@@ -5,7 +5,7 @@ then it waits at the sender: HTTP/2 lets through 64 KiB of it. A longer request 
 read when there is room for all of them. Once it has come, it occupies its own size until it is answered. A streamed
 answer occupies what it has in memory at a time, until its reader has taken all of it. So whoever sends without end, or
 reads nothing, occupies the room of its own connection, and waits. After work for nothing a connection pauses
-(``debts``).
+(``Debts``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,73 @@ from typing import Any, TypeVar
 
 import grpc
 
-from atta.daemon.services.debts import Debts
 from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.machine.threads import aside
-from atta.wire.messages.fields import ARRAYS_BYTES
-from atta.wire.messages.pieces import MESSAGE_BYTES, PiecedRequest, announced
+from atta.wire.fields import ARRAYS_BYTES
+from atta.wire.pieces import MESSAGE_BYTES, PiecedRequest, announced
 
-__all__ = ["AnswerRoom", "RequestRoom", "Room", "RoomShare"]
+SMALL_BYTES = 64 << 10
+"""Refused requests and answers that were given up cost nothing up to this size."""
+REFUSED_BYTES_PER_S = 40 << 20
+"""So many bytes of refused requests may come per second from one connection."""
+GIVEN_UP_BYTES_PER_S = 64 << 20
+"""So many bytes of answers may be given up per second by one connection."""
+PEERS_BYTES_PER_S = 256 << 20
+"""The same for answers of which other daemons ask. These give up some: those that they have asked for twice, and those of
+sessions that end early."""
+UNASKED_S = 0.2
+"""What a session costs that ends before anybody has asked it for a batch."""
+NOT_ADMITTED_S = 0.05
+"""What a call costs whose caller is unknown or lacks a role."""
+FREE_S = 1.0
+"""Nobody waits for debts up to this: what happens now and then costs nothing."""
+MOST_PAUSE_S = 10.0
+"""No connection waits longer."""
+MOST_CONNECTIONS = 4096
+"""More are not remembered; the oldest debt is forgotten."""
+
+
+class Debts:
+    """When each connection will have paid what it owes, in seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._paid: OrderedDict[str, float] = OrderedDict()  # in the order in which debts were made
+
+    def refused(self, connection: str, nbytes: int, now: float) -> None:
+        """A request of ``nbytes`` from this connection was refused."""
+        if nbytes > SMALL_BYTES:
+            self._owes(connection, nbytes / REFUSED_BYTES_PER_S, now)
+
+    def given_up(self, connection: str, nbytes: int, now: float, *, of_peers: bool = False) -> None:
+        """This connection has given up an answer of which ``nbytes`` were in memory. ``of_peers``: one that other daemons
+        ask for."""
+        if nbytes > SMALL_BYTES:
+            self._owes(connection, nbytes / (PEERS_BYTES_PER_S if of_peers else GIVEN_UP_BYTES_PER_S), now)
+
+    def unasked(self, connection: str, now: float) -> None:
+        """This connection has ended a session that nobody has asked for a batch."""
+        self._owes(connection, UNASKED_S, now)
+
+    def not_admitted(self, connection: str, now: float) -> None:
+        """A call of this connection was refused because of who the caller is."""
+        self._owes(connection, NOT_ADMITTED_S, now)
+
+    def _owes(self, connection: str, seconds: float, now: float) -> None:
+        begin = max(now, self._paid.pop(connection, now))
+        self._paid[connection] = min(begin + seconds, now + FREE_S + MOST_PAUSE_S)
+        if len(self._paid) > MOST_CONNECTIONS:
+            self._paid.popitem(last=False)
+
+    def wait_s(self, connection: str, now: float) -> float:
+        """Seconds that the next request or answer of this connection has to wait; 0: none."""
+        paid = self._paid.get(connection)
+        if paid is None:
+            return 0.0
+        if paid > now:
+            return max(0.0, paid - now - FREE_S)
+        del self._paid[connection]
+        return 0.0
+
 
 WAIT_S = 60.0
 """How long a request may take to arrive, and how long it, or an answer, may wait for room."""
@@ -131,16 +191,6 @@ class Room:
             if not queue:
                 del self._waiting[connection]
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert self._used == sum(self._by_connection.values()) <= self._in_all, f"{self._used} bytes are used"
-        for connection, nbytes in self._by_connection.items():
-            assert 0 < nbytes <= self._per_connection, f"connection {connection} has {nbytes} bytes"
-        for connection, queue in self._waiting.items():
-            assert queue, f"nobody waits on connection {connection}"
-            share, waiting = queue[0]
-            assert waiting.done() or not self._fits(share), f"connection {connection} waits, and there is room"
-
 
 class RequestRoom:
     """Room for requests under way: those that arrive, and those that are being answered."""
@@ -228,7 +278,7 @@ class RequestRoom:
 
 
 class AnswerRoom:
-    """Room for streamed answers, which readers may take at any pace."""
+    """Room for large answers, which readers may take at any pace."""
 
     def __init__(self, in_all: int, most_at_once: int, debts: Debts | None = None) -> None:
         """A connection may have an eighth of ``in_all`` bytes; an answer has at most ``most_at_once`` in memory.
@@ -242,18 +292,29 @@ class AnswerRoom:
         return self._room.used_bytes
 
     @contextlib.asynccontextmanager
-    async def answer(self, connection: str, nbytes: int, *, of_peers: bool = False) -> AsyncIterator[None]:
-        """Hold room for an answer of ``nbytes``; raises QuotaExceededError if there was none for a minute. ``of_peers``:
-        see ``Debts.given_up``."""
+    async def answer(self, connection: str, nbytes: int) -> AsyncIterator[None]:
+        """Hold room for a streamed answer of ``nbytes``; raises QuotaExceededError if there was none for a minute."""
         share = await _entered(self._room, self._debts, connection, min(nbytes, self._most))
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            now = asyncio.get_running_loop().time()
-            self._debts.given_up(connection, share.nbytes, now, of_peers=of_peers)
+            self._debts.given_up(connection, share.nbytes, asyncio.get_running_loop().time())
             raise
         finally:
             self._room.leave(share)
+
+    async def hold(self, context: Any, nbytes: int) -> None:
+        """The same for an answer of one message to another daemon, until its call has ended."""
+        connection = context.peer()
+        share = await _entered(self._room, self._debts, connection, min(nbytes, self._most))
+
+        def ended(call: Any) -> None:
+            if not call.done():  # it was given up
+                now = asyncio.get_running_loop().time()
+                self._debts.given_up(connection, share.nbytes, now, of_peers=True)
+            self._room.leave(share)
+
+        context.add_done_callback(ended)
 
 
 async def _entered(room: Room, debts: Debts, connection: str, nbytes: int) -> RoomShare:

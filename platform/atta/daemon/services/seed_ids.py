@@ -11,8 +11,6 @@ from atta.observe.machine.memory import available_bytes
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import session_pb2
 
-__all__ = ["ChosenSeeds", "choose_seeds"]
-
 MAX_BATCHES = 1 << 31
 PLAN_BYTES = 64
 """Bytes of memory per seed while a session is planned: ids, hashes, orders and their copies."""

@@ -18,20 +18,18 @@ import structlog
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.engine import Engine
 from atta.daemon.engine.session import Delivery, Session, SessionRequest, Taken
-from atta.daemon.live.versions import LiveVersions, VersionView
-from atta.daemon.security.guard import CallGuard
-from atta.daemon.services.debts import Debts
-from atta.daemon.services.handling import Context, Handler, check_named
+from atta.daemon.security.admission import CallGuard
+from atta.daemon.services.handling import Context, check_named
 from atta.daemon.services.nearby import NearbyConsumers
 from atta.daemon.services.opening import Openings, check_name, check_request, shown_name, taken, unknown, with_schema
+from atta.daemon.services.rooms import Debts
+from atta.daemon.versions import LiveVersions, VersionView
 from atta.errors import ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.threads import aside
 from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import session_pb2
-from atta.wire.messages.bulk import BATCH_DATA
+from atta.wire.bulk import BATCH_DATA
 from atta.wire.rpc import Bulk
-
-__all__ = ["SessionService"]
 
 log = structlog.get_logger("atta.session")
 OPEN = "atta.v1.SessionService/Open"
@@ -87,15 +85,6 @@ class SessionService:
         """From now on answer consumers on this machine without gRPC, unless the daemon is to use gRPC alone."""
         if self._config.links:
             self.nearby.listen()
-
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``session.proto``."""
-        return {
-            "Open": self.open,
-            "Next": self.next,
-            "Renew": self.renew,
-            "Close": self.close,
-        }
 
     async def open(self, request: session_pb2.OpenRequest, context: Context) -> session_pb2.OpenReply:
         """``SessionService.Open``. The same request under the same name gets the same session."""
@@ -179,7 +168,6 @@ class SessionService:
             self._versions.close(view)
 
     async def next(self, request: session_pb2.NextRequest, context: Context) -> AsyncIterator[Bulk]:
-        """``SessionService.Next``."""
         session = self._find(request.session)
         with session.answering():
             self._check_next(session, request)
@@ -238,7 +226,6 @@ class SessionService:
                 self._engine.recorder.batch("sent", session.id, delivery.batch)
 
     async def renew(self, request: session_pb2.RenewRequest, context: Context) -> session_pb2.RenewReply:
-        """``SessionService.Renew``."""
         check_named("sessions", len(request.sessions))
         reply = session_pb2.RenewReply()
         for name in request.sessions:

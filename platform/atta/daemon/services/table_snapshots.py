@@ -2,7 +2,7 @@
 
 The client asks all daemons to *prepare*, then to *commit*. To prepare a save is to write beside the snapshot in use; to
 prepare a load is to read and check beside the present tables. If one daemon refuses, the client asks all to abort. What
-lies on disk is described in ``atta.kvstore.snapshots.parts``.
+lies on disk is described in ``atta.kvstore.durable.parts``.
 
 Before a save all daemons *hold* pushes, until each has copied its tables. At the moment when all hold, no push is under
 way, so the copies belong to that moment: they are one cut.
@@ -25,13 +25,12 @@ from functools import partial
 from pathlib import Path
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.kvstore.durable.parts import SnapshotParts
+from atta.kvstore.mutable.sequences import Changes
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.parts import SnapshotParts
 from atta.kvstore.spec import check_name
 from atta.kvstore.tables import Tables
 from atta.partition.dataset import part_folder
-
-__all__ = ["MAX_HOLD_S", "SHUTDOWN", "PushHold", "TableSnapshots"]
 
 SHUTDOWN = "shutdown"
 """The snapshot that a daemon writes before it ends."""
@@ -63,11 +62,18 @@ class PushHold:
     def __init__(self, part: int, clock: Callable[[], float]) -> None:
         self._part, self._clock = part, clock
         self._snapshot_id, self._until = "", 0.0
+        self.changes = Changes()
 
     @property
     def closed(self) -> bool:
         """Whether pushes wait now."""
         return self._clock() < self._until
+
+    @property
+    def left_s(self) -> float | None:
+        """For how many seconds they wait at most; None: until they are told."""
+        left = self._until - self._clock()
+        return None if math.isinf(left) else max(0.0, left)
 
     def begin(self, snapshot_id: str, hold_s: float) -> None:
         """Let pushes wait for ``hold_s`` seconds at most, unless ``keep`` comes; repeating it changes nothing.
@@ -97,6 +103,7 @@ class PushHold:
         """Let pushes go on that wait for this save."""
         if self._snapshot_id == snapshot_id:
             self._until = 0.0
+            self.changes.notify()
 
 
 class TableSnapshots:

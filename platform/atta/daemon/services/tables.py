@@ -19,32 +19,34 @@ import numpy as np
 import structlog
 
 from atta.daemon.durable.journal import Journal
-from atta.daemon.engine.lent import LentFiles, UnusableError
-from atta.daemon.engine.table_rows import LENT_STEP_BYTES, lent_values, message_of, plain_values, put
-from atta.daemon.peers.chunks import CHUNK_BYTES
-from atta.daemon.peers.peers import as_array
-from atta.daemon.peers.turns import TurnPool
-from atta.daemon.services.data import DataService
-from atta.daemon.services.handling import Context, Handler, check_named
+from atta.daemon.engine.lent import (
+    LENT_STEP_BYTES,
+    LentFiles,
+    UnusableError,
+    lent_values,
+    message_of,
+    plain_values,
+    put,
+)
+from atta.daemon.peers.peers import CHUNK_BYTES
+from atta.daemon.services.data import DataService, TurnPool
+from atta.daemon.services.handling import Context, check_named
 from atta.daemon.services.rooms import AnswerRoom
 from atta.daemon.services.table_snapshots import TableSnapshots
 from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError, UnknownNameError
 from atta.kvstore.codecs import check_codec
-from atta.kvstore.mutable.lent import LentLayout
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
-from atta.kvstore.mutable.requests import Pulled, Push
+from atta.kvstore.mutable.requests import LentLayout, Pulled, Push
 from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.observe.machine.threads import aside
 from atta.partition.dataset import Dataset
 from atta.protos.v1 import table_pb2
-from atta.wire.messages.bulk import PUSH_ROWS, PUSH_VALUES
-from atta.wire.messages.fields import ARRAYS_BYTES
+from atta.wire.bulk import PUSH_ROWS, PUSH_VALUES, as_array
+from atta.wire.fields import ARRAYS_BYTES
 from atta.wire.parts import parts_text
 from atta.wire.rpc import Bulk
-
-__all__ = ["TableService"]
 
 log = structlog.get_logger("atta.daemon")
 CLIENT_IDLE_S = 1800.0
@@ -53,8 +55,6 @@ FINISH_S = 60.0
 """How long a daemon that ends tries to save its tables."""
 LEASE_LOOK_S = 5.0
 """How often the daemon looks for tables whose lease is over."""
-GATE_POLL_S = 0.002
-"""How often a push that has to wait looks whether it may go on."""
 _PREPARE, _COMMIT = table_pb2.SnapshotRequest.PREPARE, table_pb2.SnapshotRequest.COMMIT
 _HOLD = table_pb2.SnapshotRequest.HOLD
 
@@ -87,14 +87,6 @@ class TableService(DataService):
         self._pushing = 0  # pushes under way that do not wait
         self.journal = journal
 
-    def methods(self) -> dict[str, Handler]:
-        """The handlers by their names in ``table.proto``."""
-        return {
-            "Create": self.create, "Delete": self.delete, "List": self.list, "Describe": self.describe, "Grow": self.grow,
-            "Locate": self.locate, "Pull": self.pull, "Register": self.register, "Push": self.push, "Forget": self.forget,
-            "Snapshots": self.snapshots, "Save": self.save, "Load": self.load,
-        }  # fmt: skip
-
     def stats(self) -> dict[str, float]:
         """Counters and gauges."""
         return {
@@ -123,7 +115,6 @@ class TableService(DataService):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     async def create(self, request: table_pb2.CreateTableRequest, context: Context) -> table_pb2.TableInfo:
-        """``TableService.Create``."""
         self.check_dataset(request.dataset_id)
         spec = MutableSpec.from_json(request.spec)
         span = span_of(spec, self._dataset, self._part)
@@ -134,12 +125,10 @@ class TableService(DataService):
         )  # it may wait for a backup, and the pool must not
 
     async def delete(self, request: table_pb2.DeleteTableRequest, context: Context) -> table_pb2.DeleteTableReply:
-        """``TableService.Delete``."""
         await self._copied()
         return table_pb2.DeleteTableReply(existed=await aside(self._tables.delete, request.name))
 
     async def list(self, request: table_pb2.ListMutableRequest, context: Context) -> table_pb2.ListMutableReply:
-        """``TableService.List``."""
         return table_pb2.ListMutableReply(
             tables=[_info(table) for table in self._tables.list()],
             used_bytes=self._tables.used_bytes,
@@ -147,11 +136,9 @@ class TableService(DataService):
         )
 
     async def describe(self, request: table_pb2.DescribeTableRequest, context: Context) -> table_pb2.TableInfo:
-        """``TableService.Describe``."""
         return _info(self._table(request.name))
 
     async def grow(self, request: table_pb2.GrowTableRequest, context: Context) -> table_pb2.TableInfo:
-        """``TableService.Grow``."""
         await self._copied()
         table = self._table(request.name, request.table_id)
         rows = request.rows - table.first_row
@@ -160,7 +147,6 @@ class TableService(DataService):
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     async def locate(self, request: table_pb2.LocateRequest, context: Context) -> table_pb2.LocateReply:
-        """``TableService.Locate``."""
         self.check_dataset(request.dataset_id)
         ids = as_array(request.ids, wide=True)
         rows = await self.run(CHUNK_BYTES, self._rows_of, request.policy, ids)
@@ -179,7 +165,6 @@ class TableService(DataService):
         return self._edges[name].rows(ids)
 
     async def pull(self, request: table_pb2.PullRowsRequest, context: Context) -> AsyncIterator[Bulk | bytes]:
-        """``TableService.Pull``."""
         table = self._table(request.name, request.table_id)
         rows = as_array(request.rows, wide=not request.narrow_rows)
         check_codec(table.spec, request.codec)
@@ -230,11 +215,13 @@ class TableService(DataService):
         return table_pb2.RegisterReply(client=client, table=_info(table))
 
     async def push(self, request: Bulk, context: Context) -> table_pb2.PushRowsReply:
-        """``TableService.Push``."""
         message, payloads = request.message, request.payloads
         # A push that must wait does so here, where it occupies neither the event loop nor a thread.
-        while (table := self._table(message.name, message.table_id)) and not self._takes_pushes(table):
-            await asyncio.sleep(GATE_POLL_S)
+        hold = self._snapshots.hold
+        while not self._takes_pushes(table := self._table(message.name, message.table_id)):
+            await table.changes.until(lambda table=table: table.takes_pushes)  # type: ignore[misc]
+            if not self._takes_pushes(table):
+                await hold.changes.until(lambda: not hold.closed, look_again_s=hold.left_s)
         self._pushing += 1
         try:
             rows, values = payloads.get(PUSH_ROWS, b""), payloads.get(PUSH_VALUES, b"")
@@ -244,6 +231,7 @@ class TableService(DataService):
                 reply = table_pb2.PushRowsReply(applied=await self._push(table, message, rows, values))
         finally:
             self._pushing -= 1
+            self._snapshots.hold.changes.notify()
         self._pushed += len(rows) // 8 if reply.applied else 0
         return reply
 
@@ -304,11 +292,9 @@ class TableService(DataService):
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     async def snapshots(self, request: table_pb2.SnapshotsRequest, context: Context) -> table_pb2.SnapshotsReply:
-        """``TableService.Snapshots``."""
         return table_pb2.SnapshotsReply(ids=await aside(self._snapshots.ids, request.name))
 
     async def save(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
-        """``TableService.Save``."""
         keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
         _check_phase(request.phase)
         if request.phase == _HOLD:
@@ -324,13 +310,11 @@ class TableService(DataService):
         """Let pushes wait for a save, and wait until none is under way."""
         hold = self._snapshots.hold
         hold.begin(snapshot_id, hold_s)
-        while self._pushing:
-            if not hold.closed:
-                raise QuotaExceededError(f"part {self._part}: pushes under way did not end in {hold_s:g} s; save again")
-            await asyncio.sleep(GATE_POLL_S)
+        await hold.changes.until(lambda: not (self._pushing and hold.closed), look_again_s=hold.left_s)
+        if self._pushing:
+            raise QuotaExceededError(f"part {self._part}: pushes under way did not end in {hold_s:g} s; save again")
 
     async def load(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
-        """``TableService.Load``."""
         keeper, load_id = self._snapshots, request.load_id
         _check_phase(request.phase)
         if request.phase == _HOLD:

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.partition.schema import Schema
 
-__all__ = [
-    "VERTEX_BYTES",
-    "Candidates",
-    "Division",
-    "HotVertices",
-    "candidates",
-    "choose",
-    "divide",
-    "edge_bytes",
-    "edge_types_into",
-    "greedy",
-]
 
 BATCH_SEEDS = 1024
 """Seeds of the batch that the model expects."""

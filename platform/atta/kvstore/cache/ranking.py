@@ -1,7 +1,8 @@
 """Estimates from the daemon's own partition which remote vertices batches will ask for most.
 
-A daemon of a large graph has a few of its vertices. So nothing here has the size of the graph: arrays are as long as the
-partition's own vertices and their HALO, and a kernel that finds places among these takes two bits per vertex of the graph.
+A daemon of a large graph has a few of its vertices. So nothing here has the size of the graph: arrays are as long as
+the partition's own vertices and their HALO, and a kernel that finds places among these takes two bits per vertex of the
+graph.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from atta.errors import ConfigError, UnknownNameError
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["RANKS", "HaloHeat", "distant", "highest"]
 
 RANKS = ("degree", "access", "recent")
 """Policies of the cache; see ``RowCache``."""

@@ -1,9 +1,9 @@
 """A bounded cache of remote rows. Its policy decides which rows it keeps.
 
 Batches ask for the rows of the remote vertices that they sampled. A row that was fetched for a batch is kept if the
-policy wants it. Rows that a policy has chosen beforehand may also be filled in (``chosen``). Only tables of the dataset
-are cached. They are read-only, so a cached row stays right; a later version of a table has a cache of its own
-(``beside``). Mutable tables are a service of their own and are never cached.
+policy wants it: it has chosen the row beforehand (``ChosenRows``, which may also be filled in), or was asked for it
+lately (``RecentRows``). Only tables of the dataset are cached. They are read-only, so a cached row stays right; a later
+version of a table has a cache of its own (``beside``). Mutable tables are a service of their own and are never cached.
 """
 
 from __future__ import annotations
@@ -11,23 +11,163 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from atta import _native
 from atta.errors import ConfigError
-from atta.kvstore.cache.cached import CachedRows, Lookup
-from atta.kvstore.cache.chosen import ChosenRows
 from atta.kvstore.cache.ranking import HaloHeat
-from atta.kvstore.cache.recent import RecentRows
 from atta.samplers import kernels
 
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.partition.schema import TableSpec
 
-__all__ = ["RowCache", "bytes_of"]
+
+class ChosenRows:
+    """Caches the rows of ``ids`` (int64, internal ids, ascending) and no others. ``offsets`` int64 [P+1]: the
+    partitions' ranges of ids. The row of ``ids[i]`` is in slot i."""
+
+    def __init__(self, ids: np.ndarray, specs: Mapping[str, TableSpec], offsets: np.ndarray) -> None:
+        self.index = kernels.Compactor(int(offsets[-1]))
+        self.index.insert(ids)
+        self.ids = ids
+        self.tables = empty_rows(specs, len(ids))
+        self._lock = threading.Lock()
+        self._present = np.zeros(len(ids), dtype=np.uint8)  # bit i: the row of table i is here
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one vertex's rows in all tables."""
+        return sum(table[:1].nbytes for table in self.tables.values())
+
+    def absent(self, slots: np.ndarray) -> np.ndarray:
+        """Those of ``slots`` that lack a row."""
+        every = np.uint8(bits_of(self.tables, list(self.tables)))
+        return np.asarray(slots[self._present[slots] != every])
+
+    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+        """It needs no lock, because a slot always belongs to one vertex and its bits are never
+        cleared."""
+        need = bits_of(self.tables, tables)
+        return Lookup(*kernels.split_cached(self.index, self._present, ids, positions, starts, need=need))
+
+    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+        bits = bits_of(self.tables, tables)
+        chosen = np.flatnonzero(slots >= 0)
+        chosen = chosen[self._present[slots[chosen]] & bits != bits]  # other batches may have brought them by now
+        if not len(chosen):
+            return
+        at, from_ = slots[chosen], positions[chosen]
+        with self._lock:
+            for name, out in zip(tables, outs, strict=True):
+                kernels.gather_rows(out, from_, self.tables[name], positions=at)
+            # Write the rows first, then their bits: look-ups read without the lock.
+            self._present[at] |= np.uint8(bits)
+
+
+QUIET_PULLS = 4
+"""How many pulls a row survives without being asked for. More keep frequent rows longer; fewer follow a change of the
+workload sooner (`atta bench cache`)."""
+
+
+class RecentRows:
+    """``count`` slots. ``offsets`` int64 [P+1]: the partitions' ranges of ids. ``window``: number of remembered
+    sightings."""
+
+    def __init__(self, count: int, specs: Mapping[str, TableSpec], offsets: np.ndarray, *, window: int) -> None:
+        self.index = _native.RecentIndex(count, window, QUIET_PULLS, offsets.tolist())
+        self.tables = empty_rows(specs, count)
+
+    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+        """Raises ValueError for an id outside its owner's range."""
+        ids, positions, starts = (np.ascontiguousarray(a, dtype=np.int64) for a in (ids, positions, starts))
+        found = self.index.look_up(ids, positions, starts, bits_of(self.tables, tables))
+        return Lookup(*found, Pins(self.index, found[0]))
+
+    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+        """Here ``slots`` are ids, because a slot is chosen only when the row has come."""
+        chosen = np.flatnonzero(slots >= 0)
+        if not len(chosen):
+            return
+        at, todo = self.index.reserve(np.ascontiguousarray(slots[chosen], dtype=np.int64), bits_of(self.tables, tables))
+        written, from_ = False, positions[chosen]
+        try:
+            for name, out in zip(tables, outs, strict=True):
+                mine = np.flatnonzero(todo & np.uint8(bits_of(self.tables, [name])))
+                kernels.gather_rows(out, from_[mine], self.tables[name], positions=at[mine])
+            written = True
+        finally:
+            self.index.publish(at, todo, written)
+
+
+class Pins:
+    """Keeps the slots of a look-up's hits from being reused until ``release``, or until the look-up is dropped."""
+
+    def __init__(self, index: _native.RecentIndex, slots: np.ndarray) -> None:
+        self._index, self._slots = index, slots
+
+    def release(self) -> None:
+        """Free the slots. A second call does nothing."""
+        slots, self._slots = self._slots, self._slots[:0]
+        if len(slots):
+            self._index.unpin(slots)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Which of the peers' rows are cached and which are missing. A position is the row's place in the batch.
+
+    Hits: ``slots`` int32 [hits] and ``positions`` int64 [hits]. Policies that give slots to other rows hold them with
+    ``pins``: keep it until the rows have been copied.
+
+    Misses: ``missing_ids`` and ``missing_positions`` int64 [misses], ``missing_starts`` int64 [parts + 1] their bounds
+    by owner, ``missing_slots`` int32 or int64 [misses]. Pass ``missing_slots`` to ``keep`` when the rows have come; -1:
+    do not keep the row. Policies that choose beforehand give the slot, others the vertex's id.
+    """
+
+    slots: np.ndarray
+    positions: np.ndarray
+    missing_ids: np.ndarray
+    missing_positions: np.ndarray
+    missing_starts: np.ndarray
+    missing_slots: np.ndarray
+    pins: Pins | None = None
+
+
+class CachedRows(Protocol):
+    """Cached rows of one node type. Safe to use from many threads."""
+
+    tables: dict[str, np.ndarray]
+    """The cached tables, [slots, *row shape] each."""
+
+    def look_up(self, tables: Sequence[str], ids: np.ndarray, positions: np.ndarray, starts: np.ndarray) -> Lookup:
+        """Which of ``ids`` (int64, internal) are cached for all ``tables``. Partition p owns the entries ``starts[p]``
+        to ``starts[p + 1]``; ``starts`` is int64 [parts + 1]."""
+
+    def keep(self, tables: Sequence[str], slots: np.ndarray, positions: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+        """Keep rows that came from peers and lie at ``positions`` of ``outs``, the batch's arrays of the tables.
+        ``slots``: ``missing_slots`` of a look-up."""
+
+
+def empty_rows(specs: Mapping[str, TableSpec], count: int) -> dict[str, np.ndarray]:
+    """Arrays for ``count`` rows of each table, on huge pages if the system gives them."""
+    rows = {name: np.empty((count, *spec.row_shape), dtype=spec.dtype) for name, spec in specs.items()}
+    for array in rows.values():
+        kernels.advise_huge(array)
+    return rows
+
+
+def bits_of(kept: Mapping[str, np.ndarray], tables: Sequence[str]) -> int:
+    """A byte with bit i set if the i-th kept table is in ``tables``."""
+    return sum(1 << bit for bit, name in enumerate(kept) if name in tables)
+
 
 MAX_TABLES = 8
 """At most this many tables of a node type are cached."""
@@ -39,7 +179,7 @@ class RowCache:
     Policies: ``degree`` keeps the HALO vertices with the most edges into the partition. ``access`` keeps the HALO
     vertices that sampling with ``fan_outs`` from the partition's training vertices is expected to visit most
     (``HaloHeat.visits``). If there is more room, both add other remote vertices. ``recent`` keeps the rows that
-    batches asked for lately (module ``recent``).
+    batches asked for lately.
 
     Attributes:
         rows_asked: number of rows of peers that batches needed so far.

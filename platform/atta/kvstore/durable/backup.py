@@ -1,4 +1,5 @@
-"""The copy that a backup keeps of its primary's store: its newest checkpoint and the files of the log behind it.
+"""The copy that a backup keeps of its primary's store, its newest checkpoint and the files of the log behind it; and
+the votes on who may take over: one daemon for each epoch of a store, if a majority of all daemons agrees.
 
 The copy has the files that the primary has, record by record, so it is a ``TableStore`` when it is promoted. The chain
 of checksums runs through all records, so a copy that ends at the same place has the same records.
@@ -9,21 +10,32 @@ known to be stale, however often it is started again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, StalePrimaryError
-from atta.kvstore.durable.files import POSITION_FILE, STORE_FILE, STORE_FORMAT, checkpoint_place, write_store_file
 from atta.kvstore.durable.frames import LogHeader, LogPosition, frame
-from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off
+from atta.kvstore.durable.logfile import (
+    POSITION_FILE,
+    STORE_FILE,
+    STORE_FORMAT,
+    LogFile,
+    LogRead,
+    checkpoint_path,
+    checkpoint_place,
+    checkpoints_in,
+    cut_off,
+    force,
+    log_path,
+    logs_in,
+    write_store_file,
+    written,
+)
 from atta.partition.disk.files import read_sealed, write_sealed
-from atta.partition.disk.staging import disk_full
-
-__all__ = ["BEHIND_FILE", "EPOCH_FILE", "PROMOTED", "BackupFolder", "StoreName"]
 
 PROMOTED = 1 << 32
 """What a promotion adds to the epoch."""
@@ -59,7 +71,7 @@ class BackupFolder:
         copy is damaged."""
         if not (self.folder / STORE_FILE).exists():
             return None
-        with _written(self.folder):
+        with written(self.folder):
             if not self._is_read:
                 self._read()
         return None if self._least else (self._store_id, self._epoch)
@@ -77,7 +89,7 @@ class BackupFolder:
             ConfigError: another store is copied here.
             DataError: the copy is damaged, or cannot be written.
         """
-        with _written(self.folder):
+        with written(self.folder):
             if not (self.folder / STORE_FILE).exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 if reach:
@@ -90,7 +102,7 @@ class BackupFolder:
                 f"{self._where}: {self.folder} is the copy of another store of tables; remove it to begin another copy"
             )
         self._check(store, following=True)
-        with _written(self.folder):
+        with written(self.folder):
             if self._epoch < store[1]:
                 self._write_number(EPOCH_FILE, EPOCH_FORMAT, store[1])
                 self._epoch = store[1]
@@ -127,7 +139,7 @@ class BackupFolder:
             _, found = frame([body], found, before.lsn)
         if found != after:
             raise ConfigError(f"{self._where}: records from {before.lsn + 1} on were altered on their way")
-        with _written(self.folder):
+        with written(self.folder):
             if new_file or self._file is None:
                 self._begin(before, file_epoch)
             assert self._file is not None
@@ -146,10 +158,10 @@ class BackupFolder:
         names = path.split("/")
         if not 1 <= len(names) <= 4 or any(name in ("", ".", "..") or "\0" in name for name in names):
             raise ConfigError(f"{self._where}: {path!r} is no file of a checkpoint")
-        if self._whole(at).exists():
+        if checkpoint_path(self.folder, at).exists():
             return  # it is late: its repetition came in time, and the checkpoint is complete
         target = self._partial(at).joinpath(*names)
-        with _written(target):
+        with written(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
@@ -165,12 +177,12 @@ class BackupFolder:
             DataError: it is not whole.
         """
         self._check(store)
-        partial, whole = self._partial(at), self._whole(at)
+        partial, whole = self._partial(at), checkpoint_path(self.folder, at)
         if whole.exists():
             return self.position  # a repetition
         if checkpoint_place(partial, self._store_id)[0] != at:
             raise DataError(partial / POSITION_FILE, "is of another place than was said")
-        with _written(whole):
+        with written(whole):
             partial.rename(whole)
             if self.position.lsn < at.lsn:
                 self._close()
@@ -195,7 +207,7 @@ class BackupFolder:
             raise ConfigError(f"{self._where}: keeps no copy of tables, so it cannot take over ({self.folder})")
         if (to / STORE_FILE).exists() and any(to.glob("log-*")):
             raise ConfigError(f"{self._where}: holds tables of its own ({to}), so it cannot take over")
-        with _written(self.folder):
+        with written(self.folder):
             if not self._is_read:
                 self._read()
             position = self.position
@@ -217,7 +229,7 @@ class BackupFolder:
     def take_back(self, taken: Path) -> None:
         """What was promoted to ``taken`` cannot be used: keep it as a copy again, in the epoch that it had. So its
         primary, if there is one, goes on. Raises DataError."""
-        with _written(self.folder):
+        with written(self.folder):
             for path in taken.glob("log-*"):
                 if path.name[4:].isdigit() and int(path.name[4:]) > self._at.lsn:  # begun by the promotion, no records
                     path.unlink()
@@ -241,11 +253,11 @@ class BackupFolder:
         self._store_id = bytes.fromhex(read_sealed(self.folder / STORE_FILE, "a store of tables", *STORE_FORMAT)["id"])
         for path in (*self.folder.glob("*.begun"), *self.folder.glob("checkpoint-*.partial")):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-        found = sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
+        found = checkpoints_in(self.folder)
         self._at, self._epoch = checkpoint_place(found[-1], self._store_id) if found else (NOWHERE, 0)
         self._epoch = max(self._epoch, self._number(EPOCH_FILE, EPOCH_FORMAT))
         self._least = self._number(BEHIND_FILE, BEHIND_FORMAT)
-        for path in sorted(path for path in self.folder.glob("log-*") if path.name[4:].isdigit()):
+        for path in logs_in(self.folder):
             log = LogRead(path)
             if log.header.before.lsn < self._at.lsn:
                 path.unlink()
@@ -278,7 +290,7 @@ class BackupFolder:
     def _begin(self, before: LogPosition, epoch: int) -> None:
         self._close()
         header = LogHeader(self._store_id, epoch, before, forced=False)
-        self._file = LogFile(self.folder / f"log-{before.lsn + 1:020d}", header)
+        self._file = LogFile(log_path(self.folder, before), header)
 
     def _close(self) -> None:
         if self._file is not None:
@@ -289,14 +301,67 @@ class BackupFolder:
     def _partial(self, at: LogPosition) -> Path:
         return self.folder / f"checkpoint-{at.lsn:020d}.partial"
 
-    def _whole(self, at: LogPosition) -> Path:
-        return self.folder / f"checkpoint-{at.lsn:020d}"
+
+LEAST = 3
+"""Fewer daemons have no majority: two that do not hear each other cannot know which one is cut off."""
+MOST_STORES = 4096
+"""Votes for so many stores are kept."""
+FORMAT, VERSION = "atta-votes", 1
 
 
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[None]:
-    """Name the file in errors of the system."""
-    try:
-        yield
-    except OSError as error:
-        raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}") from None
+@dataclass(frozen=True)
+class Ballot:
+    """What is voted on: ``candidate`` (an address) takes over the store from whoever holds it in this epoch."""
+
+    store: bytes
+    epoch: int
+    candidate: str
+
+
+def is_majority(votes: int, daemons: int) -> bool:
+    """Whether so many votes suffice among so many daemons, those included that do not answer."""
+    return daemons >= LEAST and 2 * votes > daemons
+
+
+class VoteBook:
+    """The votes that one daemon has given. They survive it. One thread uses it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """``path``: a file of this daemon alone."""
+        self._path = path
+        self._given: dict[str, tuple[int, str]] | None = None
+
+    def give(self, ballot: Ballot) -> str:
+        """Vote for ``ballot``; returns "" or why not. The same question gets the same answer.
+
+        Raises:
+            DataError: the votes cannot be read or written. Then none was given.
+        """
+        given = self._read()
+        epoch, candidate = given.get(ballot.store.hex(), (-1, ""))
+        if ballot.epoch < epoch:
+            return f"voted for epoch {epoch} of these tables already"
+        if ballot.epoch == epoch:
+            return "" if candidate == ballot.candidate else f"voted for {candidate} already"
+        if len(given) >= MOST_STORES and ballot.store.hex() not in given:
+            return f"has votes for {len(given)} stores of tables"
+        now = {**given, ballot.store.hex(): (ballot.epoch, ballot.candidate)}
+        begun = self._path.with_name(f"{self._path.name}.begun")
+        with written(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(begun, {"format": FORMAT, "version": VERSION, "given": now})
+            begun.replace(self._path)
+            force(self._path.parent)  # else a power cut may bring the votes of before back
+        self._given = now
+        return ""
+
+    def _read(self) -> dict[str, tuple[int, str]]:
+        if self._given is None:
+            self._given = {}
+            if self._path.exists():
+                value = read_sealed(self._path, "votes", FORMAT, VERSION)
+                try:
+                    self._given = {str(store): (int(e), str(c)) for store, (e, c) in dict(value["given"]).items()}
+                except (KeyError, TypeError, ValueError):
+                    raise DataError(self._path, "is malformed") from None
+        return self._given

@@ -1,4 +1,4 @@
-"""What the records of a log say: one entry per change of a table. Pure encoding and decoding.
+"""What the records of a log say, one entry per change of a table, and how tables are made from them again.
 
 A table is named by its *key*, a random number of 63 bits that no other table of the store ever has. Rows are positions
 in the daemon's shard. A body begins with kind, operation, flags, count and key; a kind's own numbers follow.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.requests import ARRAYS, OPERATIONS, Push
+from atta.kvstore.mutable.table import MutableTable
 from atta.kvstore.spec import MutableSpec
-
-__all__ = ["Created", "Deleted", "Entry", "Forgotten", "Grown", "Registered", "RowsPushed", "Whole", "decode_entry"]
 
 _HEAD = struct.Struct("<BBHIQ")
 _PUSHED = struct.Struct("<QQQqqQ")
@@ -199,3 +199,71 @@ def _decoded_push(body: memoryview, op: int, flags: int, count: int, key: int) -
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
+
+
+class Replay:
+    """Tables by their keys. Entries are applied in the order of the log, by one thread, so the result is always the
+    same.
+
+    A checkpoint holds each table as it was at some moment after the first entry that follows the checkpoint. Its
+    ``lsn`` says at which: entries up to there are left out. Entries of a table that was deleted are left out, too.
+    """
+
+    def __init__(self, tables: Iterable[MutableTable], ids: Callable[[MutableSpec], RowIds | None]) -> None:
+        """``tables``: of the checkpoint. ``ids`` of a new table's rows; None: they are numbers."""
+        self._tables, self._ids = {table.key: table for table in tables}, ids
+
+    def by_name(self) -> dict[str, MutableTable]:
+        """The tables."""
+        return {table.spec.name: table for table in self._tables.values()}
+
+    def apply(self, lsn: int, entry: Entry) -> None:
+        """Apply record ``lsn``; raises ValueError or ConfigError if it contradicts the table."""
+        if isinstance(entry, Created):
+            self._create(lsn, entry)
+            return
+        table = self._tables.get(entry.key)
+        if table is None:
+            return
+        match entry:
+            case RowsPushed():
+                if lsn > table.lsn:
+                    push = entry.shaped(table.spec)
+                    table.replay(push, entry.client, entry.sequence, entry.settled, lsn)
+            case Registered():
+                table.know(entry.client)
+            case Forgotten():
+                for client in entry.clients:
+                    table.forget(client)
+            case Grown():
+                if entry.rows > table.rows:
+                    table.grow(entry.rows)
+            case Whole():
+                table.whole = True
+            case Deleted():
+                del self._tables[entry.key]
+
+    def _create(self, lsn: int, entry: Created) -> None:
+        if entry.key in self._tables:
+            return
+        ids = self._ids(entry.spec)
+        table = MutableTable(entry.spec, entry.first_row, entry.rows, table_id=entry.table_id, ids=ids)
+        table.key, table.lsn = entry.key, lsn
+        self._tables[entry.key] = table
+
+
+class TableRecorder(Protocol):
+    """Keeps a record of every change of tables. The threads that change tables wait for it; see ``Journal``."""
+
+    def record(self, entry: Entry, apply: Callable[[int], None], *, nbytes: int = 0) -> None:
+        """Write the entry, then let ``apply(number of the record)`` make the change, which moves ``nbytes``.
+
+        Raises:
+            QuotaExceededError: the entry cannot be written, for example because the disk is full.
+        """
+
+    def note(self, entry: Entry) -> None:
+        """Write an entry some time: it may be lost. Does not wait."""
+
+    def replace(self, tables: Mapping[str, MutableTable], apply: Callable[[int], None]) -> None:
+        """Keep ``tables`` instead of all present ones, then let ``apply`` exchange them; raises DataError."""

@@ -30,10 +30,10 @@ mark, over the mark before. What follows the mark is of no account: a file may h
 *written over*. A record of that time has a lower number, and another chain, than the record that is missing.
 
 So no record can be altered, left out, repeated or moved without being noticed. A writer that is killed leaves the
-beginning of what it was writing, without the mark at its end: a *torn tail*, which was never acknowledged and is cut off.
-If a record does not fit and the mark, or a later record, says that it had been written, it is *damage*: it may have been
-acknowledged, so it is never cut off silently. If groups are forced to the disk, a mark proves nothing: a power cut may
-have left it without its group.
+beginning of what it was writing, without the mark at its end: a *torn tail*, which was never acknowledged and is cut
+off. If a record does not fit and the mark, or a later record, says that it had been written, it is *damage*: it may
+have been acknowledged, so it is never cut off silently. If groups are forced to the disk, a mark proves nothing: a
+power cut may have left it without its group.
 """
 
 from __future__ import annotations
@@ -45,18 +45,6 @@ from typing import Any
 
 import numpy as np
 import xxhash
-
-__all__ = [
-    "END_BYTES",
-    "FILE_HEADER_BYTES",
-    "RECORD_HEADER_BYTES",
-    "LogHeader",
-    "LogPosition",
-    "LogReader",
-    "Record",
-    "end_mark",
-    "frame",
-]
 
 VERSION = 2
 _FILE = struct.Struct("<8sII16sQQQ")

@@ -1,12 +1,14 @@
-"""Writes one file of a log, a group of records at a time, and reads such a file."""
+"""The files of a store of tables: one of its log, which is written a group of records at a time, and the small ones
+that say whose tables these are, and where the log goes on behind a checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from atta.errors import DataError
 from atta.kvstore.durable.frames import (
@@ -20,9 +22,8 @@ from atta.kvstore.durable.frames import (
     end_mark,
     frame,
 )
-from atta.partition.disk.files import check_regular
-
-__all__ = ["LogFile", "LogRead", "cut_off", "force", "write_again"]
+from atta.partition.disk.files import check_regular, read_sealed, write_sealed
+from atta.partition.disk.staging import disk_full
 
 _BUFFERS = 1000
 """Most buffers in one call of the operating system, which allows 1,024."""
@@ -227,3 +228,63 @@ def _write(fd: int, buffers: Sequence[Buffer], at: int) -> int:
         if more:
             waiting[first] = waiting[first][more:]
     return written
+
+
+STORE_FILE = "store.json"
+"""Says whose tables these are."""
+STORE_FORMAT = ("atta-table-store", 1)
+POSITION_FILE = "log.json"
+"""Of a checkpoint: where the log goes on."""
+CHECKPOINT_FORMAT = ("atta-table-checkpoint", 1)
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """The files of the log, the oldest first."""
+    return sorted(path for path in folder.glob("log-*") if path.name[4:].isdigit())
+
+
+def log_path(folder: Path, before: LogPosition) -> Path:
+    """The file of the log that begins behind a record."""
+    return folder / f"log-{before.lsn + 1:020d}"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The complete checkpoints, the oldest first."""
+    return sorted(path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit())
+
+
+def checkpoint_path(folder: Path, at: LogPosition) -> Path:
+    """The checkpoint that has everything up to a record."""
+    return folder / f"checkpoint-{at.lsn:020d}"
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system: raises DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}") from None
+
+
+def write_store_file(folder: Path, store_id: bytes, about: Mapping[str, Any]) -> None:
+    """Say whose tables the folder has."""
+    begun, (name, version) = folder / f"{STORE_FILE}.begun", STORE_FORMAT
+    write_sealed(begun, {"format": name, "version": version, "id": store_id.hex(), **about})
+    begun.rename(folder / STORE_FILE)
+
+
+def checkpoint_place(folder: Path, store_id: bytes) -> tuple[LogPosition, int]:
+    """Where the log goes on behind a checkpoint, and the epoch that wrote it.
+
+    Raises:
+        DataError: the checkpoint is damaged, or belongs to another store.
+    """
+    value = read_sealed(folder / POSITION_FILE, "a checkpoint of tables", *CHECKPOINT_FORMAT)
+    if value.get("store") != store_id.hex():
+        raise DataError(folder, "belongs to another store of tables")
+    numbers = [value.get(name) for name in ("lsn", "chain", "epoch")]
+    if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
+        raise DataError(folder / POSITION_FILE, "does not tell where the log goes on")
+    lsn, chain, epoch = (int(number) for number in numbers if number is not None)
+    return LogPosition(lsn, chain), epoch

@@ -28,26 +28,32 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.durable.entries import decode_entry
-from atta.kvstore.durable.files import (
+from atta.kvstore.durable.entries import Replay, decode_entry
+from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
+from atta.kvstore.durable.logfile import (
     CHECKPOINT_FORMAT,
     POSITION_FILE,
     STORE_FILE,
     STORE_FORMAT,
+    LogFile,
+    LogRead,
+    checkpoint_path,
     checkpoint_place,
+    checkpoints_in,
+    cut_off,
+    force,
+    log_path,
+    logs_in,
+    write_again,
     write_store_file,
+    written,
 )
-from atta.kvstore.durable.frames import Buffer, LogHeader, LogPosition
-from atta.kvstore.durable.logfile import LogFile, LogRead, cut_off, force, write_again
-from atta.kvstore.durable.replay import Replay
+from atta.kvstore.durable.parts import MANIFEST
 from atta.kvstore.initial import RowIds
 from atta.kvstore.mutable.table import MutableTable
-from atta.kvstore.snapshots.parts import MANIFEST
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.files import read_sealed, write_sealed
 from atta.partition.disk.staging import Staging, disk_full
-
-__all__ = ["Recovered", "TableStore"]
 
 ID_BYTES = 16
 FILES = 16
@@ -149,7 +155,7 @@ class TableStore:
             path.unlink(missing_ok=True)
         _remove([*self.folder.glob("checkpoint-*.partial"), self._last_but_one])
         place, epoch, tables = self._newest_checkpoint(load)
-        replay, records, torn, files = Replay(tables, ids), 0, 0, self._files()
+        replay, records, torn, files = Replay(tables, ids), 0, 0, logs_in(self.folder)
         for path in files:
             log = LogRead(path)
             if log.header.store_id != self.store_id:
@@ -166,24 +172,20 @@ class TableStore:
             torn, place, epoch = log.torn_bytes, log.position, max(epoch, log.header.epoch)
             self._older[path] = path.stat().st_size
         self.epoch = epoch + 1
-        try:
+        with written(log_path(self.folder, place)):
             self._begin(place, on_disk=True)
-        except OSError as error:
-            raise _unwritten(self._path(place), error) from None
         return Recovered(replay.by_name(), records, torn)
 
     def _settle(self, path: Path, log: LogRead, *, last: bool) -> None:
         """Cut off what is torn. What was read may count as acknowledged from now on, also a group that was written by a
         process that was killed before it had forced the group to the disk. Only the last file can have such a group."""
-        try:
+        with written(path):
             if self.forced and last:
                 write_again(path, log.end)
             elif self.forced:
                 force(path)
             elif log.torn_bytes:
                 cut_off(path, log.end)
-        except OSError as error:
-            raise _unwritten(path, error) from None
 
     def append(self, bodies: Sequence[Sequence[Buffer]]) -> LogPosition:
         """Write a group of records and return the position before it; see ``LogFile.append``."""
@@ -195,13 +197,12 @@ class TableStore:
     def rotate(self) -> LogPosition:
         """Begin a new file of the log, and return the last record before it; raises DataError."""
         present = self._present
-        if present.broken is not None:  # whether it ends there on the disk is not known
-            raise _unwritten(present.path, present.broken)
+        with written(present.path):
+            if present.broken is not None:  # whether it ends there on the disk is not known
+                raise present.broken
         if not self.begins_file:
-            try:
+            with written(log_path(self.folder, present.position)):
                 self._begin_next(on_disk=self.forced or not self._keep_bytes)
-            except OSError as error:
-                raise _unwritten(self._path(present.position), error) from None
         return present.position
 
     def checkpoint(self, at: LogPosition, write: Callable[[Path, Path], None]) -> None:
@@ -215,17 +216,14 @@ class TableStore:
         Raises:
             DataError: a file cannot be written; names it. Then nothing was removed.
         """
-        folder = self.folder / f"checkpoint-{at.lsn:020d}"
-        try:
-            with Staging(folder, MANIFEST, overwrite=True) as staging:
-                write(staging.path, self._last_but_one)
-                value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
-                name, version = CHECKPOINT_FORMAT
-                write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
-        except OSError as error:
-            raise _unwritten(folder, error) from None
+        folder = checkpoint_path(self.folder, at)
+        with written(folder), Staging(folder, MANIFEST, overwrite=True) as staging:
+            write(staging.path, self._last_but_one)
+            value = {"store": self.store_id.hex(), "epoch": self.epoch, "lsn": at.lsn, "chain": at.chain}
+            name, version = CHECKPOINT_FORMAT
+            write_sealed(staging.path / POSITION_FILE, {"format": name, "version": version, **value})
         self._make_needless([path for path in self._older if _number(path) <= at.lsn])
-        before = [path for path in self._checkpoints() if path.name < folder.name]
+        before = [path for path in checkpoints_in(self.folder) if path.name < folder.name]
         _remove([self._last_but_one, *before[:-1]])
         for path in before[-1:]:
             if self._keep_bytes:
@@ -263,9 +261,6 @@ class TableStore:
         """The checkpoint before the newest one, whose files may be written over."""
         return self.folder / "checkpoint.needless"
 
-    def _path(self, before: LogPosition) -> Path:
-        return self.folder / f"log-{before.lsn + 1:020d}"
-
     def _begin_next(self, *, on_disk: bool) -> None:
         present = self._present
         self._begin(present.position, on_disk=on_disk)
@@ -276,7 +271,7 @@ class TableStore:
     def _begin(self, before: LogPosition, *, on_disk: bool) -> None:
         """Begin a file of the log; raises OSError. ``on_disk``: force its header, for example as it has a new epoch. A
         power cut may else leave the header of the time before, and lose the records with it."""
-        path, over = self._path(before), None
+        path, over = log_path(self.folder, before), None
         with self._changing:
             if self._needless:
                 *kept, (over, _) = self._needless.items()
@@ -285,22 +280,16 @@ class TableStore:
         self._log = LogFile(path, header, over=over, on_disk=on_disk)
         self._older = {other: size for other, size in self._older.items() if other != path}  # it had no records
 
-    def _files(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("log-*") if path.name[4:].isdigit())
-
     def _newest_checkpoint(
         self, load: Callable[[Path], Mapping[str, MutableTable]]
     ) -> tuple[LogPosition, int, Iterable[MutableTable]]:
-        found = self._checkpoints()
+        found = checkpoints_in(self.folder)
         if not found:
             return LogPosition(0, 0), 0, ()
         place, epoch = checkpoint_place(found[-1], self.store_id)
         tables = load(found[-1]).values()
         _remove(found[:-1])
         return place, epoch, tables
-
-    def _checkpoints(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("checkpoint-*") if path.name[11:].isdigit())
 
     def _take_lock(self) -> None:
         try:
@@ -315,13 +304,11 @@ class TableStore:
     def _identify(self, about: Mapping[str, Any]) -> bytes:
         path = self.folder / STORE_FILE
         if not path.exists():
-            if self._files():
+            if logs_in(self.folder):
                 raise DataError(path, "is missing, but there are logs of tables")
             store_id = secrets.token_bytes(ID_BYTES)
-            try:
+            with written(path):
                 write_store_file(self.folder, store_id, about)
-            except OSError as error:
-                raise _unwritten(path, error) from None
             return store_id
         value = read_sealed(path, "a store of tables", *STORE_FORMAT)
         for name, wanted in about.items():
@@ -339,7 +326,7 @@ class TableStore:
 
     def newest_checkpoint(self) -> tuple[Path, LogPosition] | None:
         """The folder of the newest checkpoint, and where the log goes on behind it; raises DataError."""
-        found = self._checkpoints()
+        found = checkpoints_in(self.folder)
         return (found[-1], checkpoint_place(found[-1], self.store_id)[0]) if found else None
 
     def logs_behind(self, place: LogPosition) -> list[LogRead] | None:
@@ -352,7 +339,7 @@ class TableStore:
         """
         if place == self.position:
             return []
-        logs = [LogRead(path) for path in self._files()]
+        logs = [LogRead(path) for path in logs_in(self.folder)]
         for number, log in enumerate(logs):
             if log.header.before == place:
                 return logs[number:]
@@ -375,10 +362,6 @@ def _replay(log: LogRead, replay: Replay) -> int:
             raise DataError(log.path, f"record {record.lsn}: {error}") from None
         count += 1
     return count
-
-
-def _unwritten(path: Path, error: OSError) -> DataError:
-    return disk_full(path, error) or DataError(path, f"cannot be written: {error.strerror or error}")
 
 
 def _number(path: Path) -> int:

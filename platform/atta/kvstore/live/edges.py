@@ -21,8 +21,6 @@ from atta.samplers.batch.items import EDGES
 if TYPE_CHECKING:
     from atta.kvstore.live.book import TableName
 
-__all__ = ["EdgeWriter", "NewEdges", "find_edges"]
-
 
 def _no_ids() -> np.ndarray:
     return np.empty(0, dtype=np.int64)

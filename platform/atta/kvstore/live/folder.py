@@ -35,18 +35,6 @@ from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, degree_fol
 from atta.partition.names import edge_folder, node_folder
 from atta.samplers.batch.items import EDGES, TIME
 
-__all__ = [
-    "COMMITTED",
-    "FORMAT",
-    "MANIFEST",
-    "VERSION",
-    "VersionFiles",
-    "VersionFolder",
-    "kept_numbers",
-    "table_file",
-    "version_part",
-]
-
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
 FORMAT, VERSION = "atta-version", 1
 _NUMBER = re.compile(r"[0-9]{4,9}")

@@ -1,5 +1,5 @@
-"""Writes the next version of a table, or of edges, beside the dataset. Rows go from file to file; memory holds a piece of
-them."""
+"""Writes the next version of a table, or of edges, beside the dataset. Rows go from file to file; memory holds a piece
+of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from atta.partition.dataset import Dataset
 from atta.partition.disk.files import NpyAppender, chunks, describe_file, map_array, write_sealed
 from atta.partition.disk.staging import Staging
 from atta.partition.graph.strings import NAME
-
-__all__ = ["NewRows", "RowWriter", "find_table", "write_version"]
 
 PIECE_BYTES = 16 << 20
 """About so many bytes of rows are in memory at a time."""

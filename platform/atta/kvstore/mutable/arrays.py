@@ -1,16 +1,71 @@
-"""The arrays of a table's shard: values, versions and the optimiser's state."""
+"""The arrays of a table's shard, values, versions and the optimiser's state, and the steps that change them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from atta.kvstore.initial import RowIds
-from atta.kvstore.mutable.optimisers import initial_state
-from atta.kvstore.spec import MutableSpec
+from atta.kvstore.mutable import kernels
+from atta.kvstore.spec import MutableSpec, OptimiserSpec
 
-__all__ = ["ShardArrays"]
+
+def initial_state(optimiser: OptimiserSpec | None, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The optimiser's arrays before the first step (float32 of ``shape``), by name."""
+    if optimiser is None:
+        return {}
+    begin = np.float32(optimiser.initial_accumulator_value if optimiser.kind == "adagrad" else 0.0)
+    # Write zeros, too: memory that is only reserved may be missing when it is first used.
+    return {name: np.full(shape, begin, dtype=np.float32) for name in optimiser.state_names}
+
+
+def apply_step(
+    optimiser: OptimiserSpec,
+    step: int,
+    values: np.ndarray,
+    state: Mapping[str, np.ndarray],
+    locks: kernels.RowLocks,
+    *,
+    rows: np.ndarray,
+    grads: np.ndarray,
+) -> None:
+    """Make step number ``step`` (from 1 on): change ``rows`` (int64 [n], may repeat) of ``values`` by ``grads``
+    (float32 [n, *row shape]).
+
+    The factors are computed in double precision, as torch computes them.
+    """
+    if optimiser.kind == "sgd":
+        kernels.step_sgd(values, rows, grads, locks, lr=optimiser.lr)
+    elif optimiser.kind == "adagrad":
+        lr = optimiser.lr / (1 + (step - 1) * optimiser.lr_decay)
+        kernels.step_adagrad(values, rows, grads, locks, sums=state["sum"], lr=lr, eps=optimiser.eps)
+    elif optimiser.kind == "row_adam":
+        kernels.step_row_adam(
+            values,
+            rows,
+            grads,
+            locks,
+            moments=(state["exp_avg"], state["exp_avg_sq"]),
+            steps=state["steps"],
+            lr=optimiser.lr,
+            betas=optimiser.betas,
+            eps=optimiser.eps,
+        )
+    else:
+        beta1, beta2 = optimiser.betas
+        kernels.step_adam(
+            values,
+            rows,
+            grads,
+            locks,
+            moments=(state["exp_avg"], state["exp_avg_sq"]),
+            step_size=optimiser.lr * math.sqrt(1 - beta2**step) / (1 - beta1**step),
+            betas=optimiser.betas,
+            eps=optimiser.eps,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +100,6 @@ class ShardArrays:
     def named(self, array: str) -> np.ndarray:
         """An array of the optimiser's state, or the values for ""."""
         return self.state[array] if array else self.values
-
-    def validate(self, spec: MutableSpec) -> None:
-        """Raise AssertionError if an invariant does not hold: all arrays have the same number of rows, and the shapes
-        and dtypes of the spec."""
-        values = (len(self.values), *spec.row_shape)
-        assert self.values.dtype.str == spec.dtype, f"values are {self.values.dtype.str}, not {spec.dtype}"
-        assert self.values.shape == values, f"values are {self.values.shape}, not {values}"
-        assert (self.versions is not None) == spec.versioned, "versions do not fit the table's description"
-        if self.versions is not None:
-            assert self.versions.shape == values[:1], f"versions are {self.versions.shape} for {values[0]} rows"
-            assert int(self.versions.min(initial=0)) >= -1, "a version is below -1"
-        wanted = () if spec.optimiser is None else tuple(spec.optimiser.state_names)
-        assert set(self.state) == set(wanted), f"the optimiser has {sorted(self.state)}, not {sorted(wanted)}"
-        for name, array in self.state.items():
-            assert array.shape == values, f"the optimiser's {name} is {array.shape} for values of {values}"
 
     def followed_by(self, more: ShardArrays) -> ShardArrays:
         """A copy of these rows with ``more`` rows behind them."""

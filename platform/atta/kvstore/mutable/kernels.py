@@ -12,19 +12,6 @@ import numpy as np
 
 from atta import _native
 
-__all__ = [
-    "RowLocks",
-    "add_rows",
-    "fill_rows",
-    "pack_table",
-    "read_rows",
-    "step_adagrad",
-    "step_adam",
-    "step_row_adam",
-    "step_sgd",
-    "write_rows",
-]
-
 RowLocks = _native.RowLocks
 """Locks of one table's rows. All users of a table share them, so every row is read and written as a whole."""
 

@@ -21,8 +21,6 @@ from atta.kvstore.spec import MutableSpec
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.names import edge_folder
 
-__all__ = ["EdgeIndex", "TableOwner", "span_of"]
-
 
 @dataclass(frozen=True)
 class TableOwner:
@@ -31,18 +29,14 @@ class TableOwner:
     dataset: Dataset
     part: int
 
-    def span(self, spec: MutableSpec) -> range:
-        """See ``span_of``."""
-        return span_of(spec, self.dataset, self.part)
-
     def ids(self, spec: MutableSpec) -> RowIds | None:
-        """The users' ids of the rows of ``span``, read from the dataset's files; None: their ids are their numbers."""
+        """The users' ids of the rows that ``span_of`` names, read from the dataset's files; None: their ids are their numbers."""
         kind, _, name = spec.policy.partition(":")
         if kind == "range":
             return None
         if kind == "edges":
             return lambda low, high: self.dataset.part(self.part).csc(name).edge_ids[low:high]
-        first = self.span(spec).start
+        first = span_of(spec, self.dataset, self.part).start
         return lambda low, high: self.dataset.ids(name)[first + low : first + high]
 
 

@@ -12,16 +12,97 @@ anew, so a late copy of a push from before the load does not change the loaded t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import threading
-from collections.abc import Container, Iterator
+from collections import deque
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from atta.errors import ConfigError, QuotaExceededError, UnknownClientError
 
-__all__ = ["MAX_CLIENTS", "WINDOW", "Claim", "Client", "Sequences"]
+
+class Changes:
+    """Wakes coroutines that wait until something has changed, by whichever thread."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+
+    def notify(self) -> None:
+        """Let all who wait look again."""
+        while self._waiting:
+            with contextlib.suppress(IndexError):  # another thread has taken the last one
+                loop, mine = self._waiting.popleft()
+                loop.call_soon_threadsafe(_wake, mine)
+
+    async def until(self, ready: Callable[[], bool], *, look_again_s: float | None = None) -> None:
+        """Return when ``ready``. It is also looked at when so many seconds have passed, if it depends on a clock."""
+        while not ready():
+            loop = asyncio.get_running_loop()
+            mine = loop.create_future()
+            self._waiting.append((loop, mine))
+            if ready():  # it has changed before this one waited
+                return
+            await asyncio.wait({mine}, timeout=look_again_s)
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+class Gate:
+    """A lock for readers and a writer (Courtois, Heymans, Parnas, 1971, second problem): a waiting writer goes before
+    new readers.
+
+    Not re-entrant.
+    """
+
+    def __init__(self, changes: Changes) -> None:
+        """``changes``: is told when the lock is not held alone any more."""
+        self._changed, self._changes = threading.Condition(threading.Lock()), changes
+        self._inside = 0
+        self._alone = False
+        self._waiting = 0  # number of threads that wait to hold the lock alone
+
+    @property
+    def open(self) -> bool:
+        """Whether ``shared`` would not wait now. This is only a hint: it may change at any time."""
+        return not self._alone and not self._waiting
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold the lock together with others."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.open)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._alone and not self._inside)
+                self._alone = True
+            finally:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()
+            self._changes.notify()
+
 
 WINDOW = 4096
 """A push may come at most this many numbers after the first one that is still missing."""
@@ -58,22 +139,6 @@ class _ClientPushes:
     active: bool = True
     heard: float = 0.0
 
-    def validate(self, client: Client) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        assert self.expected >= 0, f"client {client!r}: expects push {self.expected}"
-        assert self.expected not in self.ahead, (
-            f"client {client!r}: push {self.expected} is missing, and has been applied"
-        )
-        late = [n for n in self.ahead | self.busy if not self.expected <= n < self.expected + WINDOW]
-        assert not late, (
-            f"client {client!r}: pushes {sorted(late)} lie outside the window that begins at {self.expected}"
-        )
-        twice = self.ahead & self.busy
-        assert not twice, f"client {client!r}: pushes {sorted(twice)} have been applied, and are being applied"
-        assert not (self.over and self.busy), (
-            f"client {client!r}: pushes {sorted(self.busy)} came after a snapshot was loaded"
-        )
-
     def has(self, sequence: int) -> bool:
         return sequence < self.expected or sequence in self.ahead
 
@@ -97,8 +162,9 @@ class _ClientPushes:
 class Sequences:
     """The clients of one table. Safe to use from many threads."""
 
-    def __init__(self, *, max_clients: int = MAX_CLIENTS) -> None:
-        self._max_clients = max_clients
+    def __init__(self, *, max_clients: int = MAX_CLIENTS, changes: Changes | None = None) -> None:
+        """``changes``: is told when a push has been applied, or its number is unused again."""
+        self._max_clients, self.changes = max_clients, changes or Changes()
         self._changed = threading.Condition(threading.Lock())
         self._clients: dict[Client, _ClientPushes] = {}
 
@@ -134,19 +200,8 @@ class Sequences:
             QuotaExceededError: too far ahead of a push that is missing, or the push is still being applied after
                 ``BUSY_S``.
         """
-        _check(client, sequence)
-        _check(client, settled)
-
-        claim = Claim.BUSY
-
-        def claimed() -> bool:
-            nonlocal claim
-            claim = self._claim(client, sequence, min(settled, sequence))
-            return claim is not Claim.BUSY
-
-        with self._changed:
-            ready = self._changed.wait_for(claimed, BUSY_S)
-        if not ready:
+        claim = self.claim(client, sequence, settled, wait_s=BUSY_S)
+        if claim is Claim.BUSY:
             raise QuotaExceededError(
                 f"push {sequence} of client {client!r} is still being applied after {BUSY_S:g} s; send it again"
             )
@@ -160,12 +215,22 @@ class Sequences:
             raise
         self.finish(client, sequence, applied=True)
 
-    def claim(self, client: Client, sequence: int, settled: int = 0) -> Claim:
-        """As ``once``, without waiting. If it is FRESH, ``finish`` must follow."""
+    def claim(self, client: Client, sequence: int, settled: int = 0, *, wait_s: float = 0.0) -> Claim:
+        """Take the number of a push, for which ``finish`` must follow if it is FRESH. Waits up to ``wait_s`` seconds
+        while it is BUSY. Raises as ``once``."""
         _check(client, sequence)
         _check(client, settled)
+        claim = Claim.BUSY
+
+        def claimed() -> bool:
+            nonlocal claim
+            claim = self._claim(client, sequence, min(settled, sequence))
+            return claim is not Claim.BUSY
+
         with self._changed:
-            return self._claim(client, sequence, min(settled, sequence))
+            if not claimed() and wait_s:  # else the event loop may be asking, which never waits for a thread
+                self._changed.wait_for(claimed, wait_s)
+        return claim
 
     def finish(self, client: Client, sequence: int, *, applied: bool) -> None:
         """A claimed push has been applied, or its number is unused again."""
@@ -176,6 +241,7 @@ class Sequences:
                 if applied:
                     seen.add(sequence)
             self._changed.notify_all()
+        self.changes.notify()
 
     def replay(self, client: Client, sequence: int, settled: int) -> None:
         """A push was applied, as a log says that has every push once. The client may have been forgotten since."""
@@ -210,14 +276,6 @@ class Sequences:
             for client in gone:
                 del self._clients[client]
             return tuple(gone)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        with self._changed:
-            known = len(self._clients)
-            assert known <= self._max_clients, f"{known} clients are remembered, at most {self._max_clients} may be"
-            for client, seen in self._clients.items():
-                seen.validate(client)
 
     def to_json(self) -> list[Any]:
         """[client, expected, ahead] of every client."""

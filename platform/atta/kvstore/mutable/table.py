@@ -15,19 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from atta.errors import ConfigError, DataError, QuotaExceededError, StaleRowError
+from atta.kvstore.durable.saved import MANIFEST, SLOW_S, ArrayFiles, Saved, load_arrays, read_saved, write_manifest
 from atta.kvstore.initial import RowIds, numbered_from
 from atta.kvstore.mutable import kernels
-from atta.kvstore.mutable.arrays import ShardArrays
-from atta.kvstore.mutable.gate import Gate
-from atta.kvstore.mutable.optimisers import apply_step
+from atta.kvstore.mutable.arrays import ShardArrays, apply_step
 from atta.kvstore.mutable.requests import Pulled, Push, Values, check_array, local_rows
-from atta.kvstore.mutable.sequences import Claim, Client, Sequences
-from atta.kvstore.snapshots.arrays import SLOW_S, ArrayFiles
-from atta.kvstore.snapshots.files import MANIFEST, Saved, load_arrays, read_saved, write_manifest
+from atta.kvstore.mutable.sequences import Changes, Claim, Client, Gate, Sequences
 from atta.kvstore.spec import MutableSpec
 from atta.partition.disk.staging import Staging, recover
-
-__all__ = ["MutableTable"]
 
 
 class MutableTable:
@@ -66,8 +61,10 @@ class MutableTable:
 
     def _start(self) -> None:
         self._locks = kernels.RowLocks()
-        self._gate = Gate()
-        self._sequences = Sequences()
+        self.changes = Changes()
+        """Tells when the table may take a push again, and when one has been applied."""
+        self._gate = Gate(self.changes)
+        self._sequences = Sequences(changes=self.changes)
         self._step = 0
         self._step_lock = threading.Lock()
         self._closed = False
@@ -121,17 +118,6 @@ class MutableTable:
     def clients(self) -> int:
         """Number of known clients."""
         return len(self._sequences)
-
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant of the table, its rows or its clients does not hold."""
-        contents = self._contents
-        contents.validate(self.spec)
-        rows, last = len(contents.values), self.first_row + len(contents.values)
-        assert self.first_row >= 0, f"the first row is {self.first_row}"
-        assert last <= self.spec.limit, f"rows {self.first_row}..{last} of {self.spec.limit}"
-        assert rows >= self.created_rows, f"{rows} rows are left of {self.created_rows}"
-        assert self._step >= 0, f"step {self._step}"
-        self._sequences.validate()
 
     def close(self) -> None:
         """Take no more pushes. Waits for the pushes under way."""
@@ -390,6 +376,7 @@ class MutableTable:
         sequences = Sequences.from_json(saved.clients, over=set(saved.over) if resume else None)
         with self._gate.exclusive():
             self._contents = contents
+            sequences.changes = self.changes
             self._sequences = sequences
             self._step = saved.step
             self.created_rows = saved.created_rows

@@ -1,5 +1,5 @@
 // The index of the remote rows that are cached because they were asked for lately. The rows themselves lie in arrays of
-// Python. atta.kvstore.cache.recent describes the policy.
+// Python. atta.kvstore.cache.rows describes the policy.
 #pragma once
 
 #include <algorithm>

@@ -8,10 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atta.errors import ConfigError, NonFiniteError, UnknownClientError
-from atta.kvstore.parameters.spec import ParameterSpec
-from atta.kvstore.parameters.weights import WeightVersions, checked_vector
-
-__all__ = ["ArrivalJob", "Pushed", "Started"]
+from atta.kvstore.parameters.spec import ParameterSpec, WeightVersions, checked_vector
 
 
 class Started(NamedTuple):
@@ -143,14 +140,6 @@ class ArrivalJob:
         for member in over:
             member.counted = False
         return bool(over)
-
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        for number, member in enumerate(self._members):
-            assert member.finished - 1 <= member.started <= member.finished, f"member {number}: {member}"
-        assert self.spec.bound is None or self.spread <= self.spec.bound, f"the spread is {self.spread}"
-        assert self.weights.stashed == 0, "nobody pins versions of such a job"
-        assert not self.spec.max_updates or self.weights.version <= self.spec.max_updates, "too many updates"
 
     def _present_step(self) -> int:
         """Where a member goes on whose lease was over: beside the slowest; if all leases are over, beside the fastest."""

@@ -1,17 +1,144 @@
-"""The weights of all jobs of a daemon, within a quota. A job in which all are silent is dropped."""
+"""The weights of all jobs of a daemon, within a quota, and those whose gradients are summed by epochs (Dorylus).
+
+A job in which all are silent is dropped."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
-from atta.kvstore.parameters.arrival import ArrivalJob
-from atta.kvstore.parameters.spec import JOB_LEASES, ParameterSpec
-from atta.kvstore.parameters.summed import SummedJob
+from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownNameError
+from atta.kvstore.parameters.arrival import ArrivalJob, Pushed, Started
+from atta.kvstore.parameters.spec import JOB_LEASES, ParameterSpec, WeightVersions, checked_vector
 
-__all__ = ["MAX_JOBS_WITH_WEIGHTS", "ParameterJobs", "WeightsJob"]
+
+@dataclass(slots=True)
+class _Sum:
+    """The gradients of one layer and epoch. ``total``: of the first ``added`` intervals; ``waiting``: of later ones."""
+
+    total: np.ndarray | None = None
+    added: int = 0
+    waiting: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def has(self, interval: int) -> bool:
+        return interval < self.added or interval in self.waiting
+
+    def add(self, interval: int, gradient: np.ndarray) -> None:
+        self.waiting[interval] = np.array(gradient)
+        while self.added in self.waiting:
+            following = self.waiting.pop(self.added)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.total = following if self.total is None else self.total + following
+            self.added += 1
+
+
+class SummedJob:
+    """The weights of a job of intervals. Times do not matter: an epoch needs the gradients of all intervals.
+
+    Any process may ask for any interval, and several may do the same work: the first result counts. An interval begins
+    its next epoch at most ``spec.bound`` epochs after the slowest. Epochs count from 0.
+    """
+
+    def __init__(
+        self, spec: ParameterSpec, values: np.ndarray, version: int = 0, moments: np.ndarray | None = None
+    ) -> None:
+        """``values``, ``moments``: as ``WeightVersions`` takes them, of ``version``: so many epochs are over.
+
+        Raises ConfigError or NonFiniteError if they do not fit the description.
+        """
+        assert spec.bound is not None, "checked when the description was made"
+        self.spec, self.weights, self._bound = spec, WeightVersions(spec, values, version, moments), spec.bound
+        self._finished = [version] * spec.members
+        self._pinned: dict[tuple[int, int], int] = {}  # (epoch, interval): version
+        self._sums: defaultdict[int, list[_Sum]] = defaultdict(lambda: [_Sum() for _ in spec.layers])  # by epoch
+        self._broken: NonFiniteError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all updates have been made."""
+        return 0 < self.spec.max_updates <= self.weights.version
+
+    @property
+    def spread(self) -> int:
+        """The latest epoch that an interval has begun, less the epochs that the slowest has finished; from 0."""
+        latest = max((epoch for epoch, _ in self._pinned), default=0)
+        return max(0, latest - min(self._finished))
+
+    def begin(self, interval: int, epoch: int) -> Started | None:
+        """The weights that every task of this interval and epoch uses; None: others are too far behind, ask later.
+
+        The first call pins the present version. A call after the end of the interval's epoch has no weights.
+
+        Raises:
+            ConfigError: there is no such interval, or it is not the turn of that epoch.
+            NonFiniteError: training has diverged.
+        """
+        self._check(interval)
+        if epoch < self._finished[interval] or self.done:
+            return Started(self.weights.version, None, self.done)
+        if epoch > self._finished[interval]:
+            raise ConfigError(
+                f"interval {interval}: epoch {epoch} cannot begin, the next is {self._finished[interval]}"
+            )
+        if epoch > min(self._finished) + self._bound:
+            return None
+        if (epoch, interval) not in self._pinned:
+            self._pinned[epoch, interval] = self.weights.pin()
+        version = self._pinned[epoch, interval]
+        return Started(version, self.weights.of(version))
+
+    def push(self, interval: int, epoch: int, layer: int, version: int, gradient: np.ndarray) -> Pushed:
+        """Add the gradient [weights of the layer] of an interval, unless it was added before.
+
+        After it has been answered, the layer of this interval and epoch is done: no repetition changes anything.
+
+        Raises:
+            ConfigError: the epoch has not begun, the gradient is of other weights than the pinned ones, or has another
+                shape or dtype.
+            NonFiniteError: the gradient has an infinity or NaN, and nothing has changed; or the weights have after the
+                step, and the job has ended.
+        """
+        self._check(interval)
+        if not 0 <= layer < len(self.spec.layers):
+            raise ConfigError(f"weights of {self.spec.name}: there is no layer {layer} of {len(self.spec.layers)}")
+        if epoch < self._finished[interval]:
+            return Pushed(False, self.weights.version, self.done)
+        pinned = self._pinned.get((epoch, interval))
+        if pinned is None:
+            raise ConfigError(f"interval {interval}: epoch {epoch} has not begun")
+        if version != pinned:
+            raise ConfigError(f"interval {interval}, epoch {epoch}: a gradient of version {version}, not {pinned}")
+        sums = self._sums[epoch]
+        if sums[layer].has(interval):
+            return Pushed(False, self.weights.version, self.done)
+        checked_vector(self.spec, gradient, self.spec.layers[layer], member=interval, step=epoch, layer=layer)
+        sums[layer].add(interval, gradient)
+        if all(one.has(interval) for one in sums):
+            self._finished[interval] += 1
+            self.weights.release(self._pinned.pop((epoch, interval)))
+            self._apply(epoch)
+        return Pushed(True, self.weights.version, self.done)
+
+    def _apply(self, epoch: int) -> None:
+        """Make the step of ``epoch`` if it is complete. All earlier ones are: an interval ends one epoch after another."""
+        if min(self._finished) <= epoch:
+            return
+        totals = [one.total for one in self._sums.pop(epoch)]
+        try:
+            self.weights.update(np.concatenate([total for total in totals if total is not None]))
+        except ArithmeticError as error:
+            self._broken = NonFiniteError(0, epoch, 0, "weights after the step")
+            raise self._broken from error
+
+    def _check(self, interval: int) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if not 0 <= interval < self.spec.members:
+            raise ConfigError(f"weights of {self.spec.name}: there is no interval {interval} of {self.spec.members}")
+
 
 MAX_JOBS_WITH_WEIGHTS = 64
 WeightsJob = ArrivalJob | SummedJob

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from types import TracebackType
 
-__all__ = ["HeldAddresses"]
-
 
 class HeldAddresses:
     """Addresses whose ports the kernel gives to nobody else until ``close``.

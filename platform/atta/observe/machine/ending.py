@@ -1,14 +1,14 @@
-"""A process ends when it is told to, and when the process that started it has ended."""
+"""How processes end: with their parents, when they are told, and with one line."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import threading
 import time
-
-__all__ = ["end_with_parent", "heed_interrupts"]
+from collections.abc import Sequence
 
 REPEATED_S = 0.05
 """How much later an interrupt that was lost is repeated."""
@@ -34,3 +34,23 @@ def end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tethered(words: Sequence[str]) -> list[str]:
+    """The command that runs ``python WORDS...`` and ends with this process."""
+    return [sys.executable, "-m", "atta.observe.machine.ending", str(os.getpid()), *words]
+
+
+def main(parent: int, words: Sequence[str]) -> None:
+    """Become ``python WORDS...``; the kernel keeps the request over exec."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the request
+        sys.exit(1)
+    os.execv(sys.executable, [sys.executable, *words])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

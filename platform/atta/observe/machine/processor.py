@@ -1,11 +1,8 @@
-"""How much of the processor this process may use, and how much of that is in use.
-
-The tightest limit counts: the cores of the affinity mask, or the quota of a control group (version 1 or 2) of the
-process. Eight idle cores do not help a process whose control group may use two.
-"""
+"""The processor: cores that this process may use, how busy they are, and the name of the host."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -15,9 +12,59 @@ from pathlib import Path
 
 import psutil
 
-from atta.observe.machine.groups import GROUPS, PROC, own_groups, words
+PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+"""Where these file systems are mounted."""
 
-__all__ = ["ProcessorLoad", "usable_cores"]
+
+def own_groups(controller: str, proc: Path, groups: Path) -> Iterator[tuple[int, Path]]:
+    """Version and folder of each group for ``controller`` (``"cpu"``, ``"memory"``), from the innermost outwards."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if not controllers:
+            yield from ((2, folder) for folder in _upwards(groups, name))
+        elif controller in controllers.split(","):
+            yield from ((1, folder) for folder in _upwards(groups / controller, name))
+
+
+def _upwards(root: Path, name: str) -> Iterator[Path]:
+    """The folder of a group and its parents. In a container the group's own folder is mounted at the root."""
+    folder = root / name.lstrip("/")
+    while folder != root:
+        if folder.is_dir():
+            yield folder
+        folder = folder.parent
+    yield root
+
+
+def words(path: Path) -> list[str]:
+    """The words of a file; none if it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+@functools.cache
+def machine_id() -> str:
+    """A string that is equal for processes under one kernel that see each other, have one owner and one network.
+
+    Only such processes can map each other's memory files through /proc. They could from another network, too; but a host
+    of its own network stands for another machine, as in benchmarks, and must not be faster than one.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    boot_id = boot.read_text(encoding="ascii").strip() if boot.exists() else os.uname().nodename
+    return f"{boot_id}/{_namespace('pid')}/{_namespace('net')}/{os.getuid()}"
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,16 @@ ones after it. So a crash leaves a checkpoint with the files of all ranks.
 """
 
 from atta.train.checkpoint.files import BEST, BEST_WEIGHTS, LAST, RunPlace, check_folder, seal
-from atta.train.checkpoint.partial import PartialEpoch, random_state, set_random_state
-from atta.train.checkpoint.ranks import RankShare, load_rank, load_shares, prune_ranks, save_rank
+from atta.train.checkpoint.ranks import (
+    PartialEpoch,
+    RankShare,
+    load_rank,
+    load_shares,
+    prune_ranks,
+    random_state,
+    save_rank,
+    set_random_state,
+)
 from atta.train.checkpoint.run import SavedRun, load_checkpoint, place_in, remove_best, save_best, save_checkpoint
 from atta.train.checkpoint.weights import NO_EMBEDDINGS, SavedEmbeddings, SavedModel, load_model, load_weights
 

@@ -20,8 +20,6 @@ from atta.partition.disk.files import open_regular
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
 
-__all__ = ["BEST", "BEST_WEIGHTS", "LAST", "VERSION", "RunPlace", "check_folder", "read_file", "seal", "write_file"]
-
 LAST = "checkpoint.pt"
 BEST = "best.pt"
 BEST_WEIGHTS = "best.safetensors"

@@ -18,8 +18,6 @@ from atta.train.models.weights import safetensors_bytes
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings import TrainSettings
 
-__all__ = ["SavedRun", "load_checkpoint", "place_in", "remove_best", "save_best", "save_checkpoint"]
-
 _SHAPE = ("strategy", "task", "model", "hidden", "heads", "depth", "decoder")  # settings that determine the weights
 _KEPT = (*_SHAPE, "lr_schedule", "target", "edge_type")  # settings that a run cannot change on its way
 

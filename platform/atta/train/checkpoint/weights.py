@@ -16,8 +16,6 @@ from atta.errors import ConfigError, DataError
 from atta.partition.disk.mirror import Mirror
 from atta.train.checkpoint.files import BEST, LAST, read_file
 
-__all__ = ["EMBEDDINGS", "IDS", "NO_EMBEDDINGS", "SavedEmbeddings", "SavedModel", "bare", "load_model", "load_weights"]
-
 EMBEDDINGS = "embeddings."
 """Where weights have the rows of node types without features."""
 IDS = "embedding_ids"

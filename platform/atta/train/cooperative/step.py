@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from atta.errors import ConfigError
-from atta.observe.machine.heap import give_back_freed
+from atta.observe.machine.memory import give_back_freed
 from atta.train.cooperative.exchange import CooperativeGraph
 from atta.train.cooperative.graph import WorkerView
 from atta.train.cooperative.groups import ServerGroups

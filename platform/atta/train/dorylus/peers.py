@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-import grpc
 import numpy as np
 
 from atta.client.parameters import JobWeights
-from atta.errors import AttaError, ConfigError, DeadlineError, RemoteError
+from atta.errors import AttaError, DeadlineError, RemoteError
 from atta.train.dorylus.engine import Acknowledged, Arrived, Begun, Broken, Happening
-from atta.train.dorylus.links import Listener, Stream, unpacked
+from atta.train.dorylus.links import Listener, Stream, join, packed
 from atta.train.dorylus.progress import PipelineStage, Work
 
 _ASKED_S = 0.5
@@ -31,39 +30,44 @@ class PeerLinks:
 
     def __init__(self, listener: Listener, key: bytes, rank: int, happenings: queue.SimpleQueue[Happening]) -> None:
         self._key, self._rank, self._happenings, self._closed = key, rank, happenings, False
-        self._streams: dict[int, Stream] = {}
+        self._senders: dict[int, tuple[ThreadPoolExecutor, Stream]] = {}
         listener.roles["trainer"] = self._bring
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Open the streams to other trainers, by rank; raises the errors of ``Stream``."""
+        """Open the streams to other trainers, by rank; raises the errors of ``join``."""
         for other, address in addresses.items():
-            hello = {"role": "trainer", "rank": self._rank}
-            self._streams[other] = Stream(
-                address, self._key, hello, partial(self._lose, other, "reads no rows any more")
-            )
+            stream, _ = join(address, self._key, {"role": "trainer", "rank": self._rank})
+            self._senders[other] = ThreadPoolExecutor(1, "atta-rows"), stream
 
     def send(self, rank: int, stage: PipelineStage, interval: int, epoch: int, rows: np.ndarray) -> None:
         about = {"part": stage.part, "layer": stage.layer, "interval": interval, "epoch": epoch}
-        self._streams[rank].send(about, {"rows": rows})
+        thread, stream = self._senders[rank]
+        thread.submit(self._deliver, rank, stream, packed(about, {"rows": rows}))
 
     def close(self) -> None:
         """End the streams after everything has been sent; other trainers must have ended their work."""
         self._closed = True
-        for stream in self._streams.values():
-            stream.close(_END_S)
+        for thread, stream in self._senders.values():
+            wait([thread.submit(stream.close)], _END_S)
+            stream.close()
+            thread.shutdown()
 
-    def _bring(self, hello: dict[str, Any], messages: Iterator[bytes]) -> Iterator[bytes]:
-        """Take in rows of another trainer."""
-        rank, cause = int(hello["rank"]), "it has ended"
+    def _deliver(self, rank: int, stream: Stream, raw: bytes) -> None:
         try:
-            for raw in messages:
-                about, arrays = unpacked(raw)
+            stream.send_packed(raw)
+        except RemoteError as error:
+            self._lose(rank, f"reads no rows any more: {error}")
+
+    def _bring(self, hello: dict[str, Any], stream: Stream) -> None:
+        """Take in rows of another trainer."""
+        rank = int(hello["rank"])
+        try:
+            while True:
+                about, arrays = stream.receive()
                 stage, producer = PipelineStage(about["part"], int(about["layer"])), (rank, int(about["interval"]))
                 self._happenings.put(Arrived(stage, producer, int(about["epoch"]), arrays["rows"]))
-        except (grpc.RpcError, ConfigError, KeyError, TypeError, ValueError) as error:
-            cause = str(error) or "the connection broke"
-        self._lose(rank, f"sends no rows any more: {cause}")
-        yield from ()
+        except (AttaError, KeyError, TypeError, ValueError) as error:
+            self._lose(rank, f"sends no rows any more: {error}")
 
     def _lose(self, rank: int, what: str) -> None:
         if not self._closed:

@@ -11,7 +11,7 @@ import torch
 from atta.errors import ConfigError, RemoteError
 from atta.train.dorylus.faults import FAULTS_VARIABLE, WorkerFaults
 from atta.train.dorylus.layers import LayerForm, LossOfRows, computed
-from atta.train.dorylus.links import Stream
+from atta.train.dorylus.links import join
 from atta.train.tasks import TASKS
 from atta.train.tasks.regression import with_loss
 
@@ -28,10 +28,11 @@ def work_for(address: str, key: bytes, number: int) -> None:
     faults = WorkerFaults.parse(asked) if asked else WorkerFaults()
     faulty = faults.of_worker(int(os.environ.get("RANK", "0")), number)
     _warm_up()
-    stream = Stream(address, key, {"role": "worker", "number": number})
+    stream, setting = join(address, key, {"role": "worker", "number": number})
     try:
-        loss = loss_of(stream.setting)
-        for about, arrays in stream:
+        loss = loss_of(setting)
+        while "end" not in (message := stream.receive())[0]:
+            about, arrays = message
             faulty.task(sum(array.nbytes for array in arrays.values()))
             told: dict[str, Any] = {"work": about["work"]}
             results: dict[str, Any] = {}

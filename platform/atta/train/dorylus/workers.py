@@ -10,15 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import grpc
-
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, RemoteError
 from atta.train.dorylus.engine import Broken, Computed, Happening
 from atta.train.dorylus.hand_out import HandOut, PoolSize
-from atta.train.dorylus.links import Arrays, Listener, packed, unpacked
+from atta.train.dorylus.links import Arrays, Listener, Stream, packed
 from atta.train.dorylus.progress import Work
 
 _CHECK_S = 1.0
@@ -132,17 +130,19 @@ class WorkerPool:
             self._processes[self.started] = self._start(self._address, self._key, self.started)
             self.started += 1
 
-    def _serve(self, hello: dict[str, Any], answers: Iterator[bytes]) -> Iterator[bytes]:
+    def _serve(self, hello: dict[str, Any], worker: Stream) -> None:
         """Give a worker one task after another."""
         stream, number = next(self._streams), int(hello["number"])
         with self._change:
             self._connected[stream] = number
         try:
             while (frame := self._next(stream)) is not None:
-                yield frame
+                worker.send_packed(frame)
                 # Workers that hang are killed, which ends their streams: so no deadline is needed here.
-                self._result(stream, *unpacked(next(answers)))
-        except (StopIteration, grpc.RpcError, ConfigError, KeyError, TypeError, ValueError):
+                self._result(stream, *worker.receive())
+            with contextlib.suppress(RemoteError):
+                worker.send({"end": True})
+        except (RemoteError, ConfigError, KeyError, TypeError, ValueError):
             pass  # the worker is gone, or talks nonsense: another one does its task
         finally:
             with self._change:

@@ -16,7 +16,7 @@ import atta
 from atta.observe.figures import MAX_ENTRIES, MAX_REPORT_S, JobFigures
 from atta.train.cooperative.source import Direction, Payload
 from atta.train.exchange.policy import Ages
-from atta.train.reports.rows import LayerRows, RowReport
+from atta.train.reports.epochs import LayerRows, RowReport
 
 Key = tuple[int, Direction]
 """Layer and direction."""

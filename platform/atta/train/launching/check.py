@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from atta.train.models.forms import SmallGraph
     from atta.train.reports.exactness import ExactnessReport
 
-__all__ = ["check", "imported_model"]
-
 FAN_OUTS = (8, 4, 2)
 """Of the vertices that are fetched, hop by hop around each of ``SEEDS``: at most 105 for each."""
 SEEDS = 4
@@ -75,12 +73,8 @@ def check(
     if not seconds > 0:
         raise ConfigError(f"seconds {seconds}: must be positive")
     own, arguments = _called_as(model, hops)
-    graph = small_graph(cluster, features, arguments, seed)
-    found = graph.in_degrees.argsort(descending=True, stable=True)
-    middle = [int(v) for v in found if graph.in_degrees[v] > 0]
-    if len(middle) < 2:
-        raise ConfigError("the graph has no edges to check a model on")
-    report = check_on(own, graph, middle[len(middle) // 4 :][:SEEDS], hops, draws=draws, seconds=seconds)
+    graph, seeds = part_to_check(cluster, features, arguments, seed)
+    report = check_on(own, graph, seeds, hops, draws=draws, seconds=seconds)
     return replace(report, notes=(*report.notes, *_other_histograms(model, cluster.schema)))
 
 
@@ -154,6 +148,18 @@ def _other_histograms(model: torch.nn.Module, schema: Schema) -> list[str]:
         for name, found in held.items()
         if not math.isclose(found, mean, rel_tol=1e-3)
     ]
+
+
+def part_to_check(
+    cluster: atta.Cluster, features: str, arguments: list[str], seed: int
+) -> tuple[SmallGraph, list[int]]:
+    """``small_graph``, and vertices of it with some in-edges; raises ConfigError if there are none."""
+    graph = small_graph(cluster, features, arguments, seed)
+    found = graph.in_degrees.argsort(descending=True, stable=True)
+    middle = [int(v) for v in found if graph.in_degrees[v] > 0]
+    if len(middle) < 2:
+        raise ConfigError("the graph has no edges to check a model on")
+    return graph, middle[len(middle) // 4 :][:SEEDS]
 
 
 def small_graph(cluster: atta.Cluster, features: str, arguments: list[str], seed: int) -> SmallGraph:

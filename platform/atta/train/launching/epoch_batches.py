@@ -7,8 +7,6 @@ from typing import Any
 
 import atta
 
-__all__ = ["EpochBatches"]
-
 
 class EpochBatches:
     """A loader whose epoch is that of the trainer.

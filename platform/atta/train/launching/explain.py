@@ -19,8 +19,6 @@ from atta.train.settings.minibatch import UNTABLED
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["VertexExplanation", "explain"]
-
 MOST_EDGES = 40
 """Edges that a picture shows."""
 MOST_VERTICES = 50_000

@@ -1,4 +1,4 @@
-"""Finds the cause when trainers fail. One failure usually makes all other trainers fail too."""
+"""What follows when trainers fail: the cause, which one failure usually hides behind others, and whether they start again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import atta.errors
-from atta.errors import AttaError, TrainerLostError
-
-__all__ = ["first_cause"]
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, TrainerLostError, WrongDatasetError
 
 _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "cuda out of memory", "bad_alloc", "bad allocation")
 
@@ -119,3 +119,78 @@ def _rebuild(kind: type[AttaError], record: Mapping[str, Any]) -> AttaError:
 def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:
     error.add_note(f"In trainer {record['rank']}:\n{record['traceback']}")
     return error
+
+
+@dataclass
+class Attempts:
+    """How often a training may fail, and whether the next attempt resumes.
+
+    Mistakes of the user are no failures: they would happen again. So would numbers that are not finite.
+
+    Attributes:
+        most: so many failures are made good.
+        failed: failures so far.
+    """
+
+    most: int
+    failed: int = 0
+    _before: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.most < 0:
+            raise ConfigError(f"max_failures is {self.most}: must be at least 0")
+
+    def again(self, error: Exception) -> bool:
+        """Note a failure; whether to train again."""
+        if isinstance(error, ConfigError | DataError | NonFiniteError | WrongDatasetError):
+            return False
+        self.failed += 1
+        return self.failed <= self.most
+
+    @property
+    def restarts(self) -> int:
+        """How often the training has started again."""
+        return min(self.failed, self.most)
+
+    def resumes(self, checkpoint: str) -> bool:
+        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file. One that was there before the
+        first attempt is another run's."""
+        if self._before is None:
+            self._before = checkpoint
+        return checkpoint != self._before
+
+
+class Verdict(Enum):
+    """What follows from the end of a trainer."""
+
+    ENDED = "ended"
+    AGAIN = "again"
+    FAILED = "failed"
+
+
+class Lives:
+    """How often trainers were started again.
+
+    An error of Atta would come again: bad input, a daemon that was lost. So only trainers that a signal has killed, and
+    those with other errors, are started again.
+
+    Attributes:
+        most: how often each is started again.
+        restarts: how often each was, by rank.
+    """
+
+    def __init__(self, ranks: Sequence[int], most: int) -> None:
+        self.most = most
+        self.restarts = dict.fromkeys(ranks, 0)
+
+    def ended(self, rank: int, code: int, error: str | None) -> Verdict:
+        """A trainer has ended with an exit code, negative for signals. ``error``: the name of its exception, if known."""
+        if code == 0:
+            return Verdict.ENDED
+        kind = getattr(atta.errors, error or "", None)
+        if isinstance(kind, type) and issubclass(kind, AttaError):
+            return Verdict.FAILED
+        if self.restarts[rank] >= self.most:
+            return Verdict.FAILED
+        self.restarts[rank] += 1
+        return Verdict.AGAIN

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import atta
     from atta.wire.parts import Addresses
 
-__all__ = ["blaming_daemons", "connect_handed", "handed"]
-
 
 def handed(cluster: atta.Cluster) -> dict[str, Any]:
     """Plain values for a task file: ``addresses`` of each partition's daemon and its replicas, in ``tls`` the files to

@@ -1,34 +1,26 @@
-"""Runs a training: starts daemons (unless they already run), and trainers: under torch's elastic launcher, or, where one
-that died is started again alone, under our own (``restarting``).
-"""
+"""Runs a training: starts daemons, unless they already run, and the trainers of this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import os
-import signal
 import sys
-import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from atta.client.folder import OwnFolder
-from atta.errors import AttaError, ConfigError
-from atta.observe.printable import first_line, printable
+from atta.errors import AttaError
+from atta.observe.printable import printable
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig
-from atta.train.launching.failure import first_cause
+from atta.train.launching.failure import Attempts
 from atta.train.launching.handing import blaming_daemons, connect_handed, handed
-from atta.train.launching.life import START_S, watched
 from atta.train.launching.nodes import Nodes
-from atta.train.launching.restarting import run_restarting
-from atta.train.launching.restarts import Attempts
+from atta.train.launching.trainers import MEETING_S, StoppedError, run_trainers
 from atta.train.meeting.notes import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
@@ -38,16 +30,10 @@ from atta.train.strategies import STRATEGIES
 from atta.train.tasks.choice import task_on
 from atta.train.tasks.watching import check_watched
 from atta.train.tasks.weights import read_weights
-from atta.wire.names import await_names
+from atta.wire.named import await_names
 
-__all__ = ["fit", "with_task"]
-
-SHUTDOWN_S = 10
-"""How long the other trainers may take to end after one has failed; then they are killed."""
 CLEAN_S = 5.0
 """How long a daemon may take to answer when what a failed run has left is dropped."""
-MEETING_S = 120
-"""How long a node waits for other nodes, and for daemons that are still starting."""
 
 
 def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
@@ -74,24 +60,10 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
         config.check_parts(len(cluster["addresses"]))
         config = with_task(config, schema)
         task = {"config": config.to_dict(), "run": uuid.uuid4().hex, **cluster}
-        most = STRATEGIES[config.strategy].restarts(config.own)
-        if most:
-            return _restarting(config, task, nodes, Path(folder), most=most)
         attempts = Attempts(config.max_restarts)
-        while (epochs := _attempt(attempts, config, task, nodes, Path(folder))) is None:
+        while (report := _attempt(attempts, config, task, nodes, Path(folder))) is None:
             pass
-    return TrainReport(config, epochs, attempts.restarts)
-
-
-def _restarting(config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path, *, most: int) -> TrainReport:
-    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    restarts = run_restarting(
-        nodes.trainers_here(config), nodes, folder, most=most, shutdown_s=SHUTDOWN_S, meeting_s=MEETING_S,
-        clean=lambda run: _clean(config, task, run, f"weights-{run}"),
-    )  # fmt: skip
-    epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
-    return TrainReport(config, [EpochReport.from_dict(e) for e in epochs], sum(restarts), restarts)
+    return report
 
 
 def _clean(config: TrainConfig, cluster: dict[str, Any], run: str, weights: str) -> None:
@@ -111,7 +83,7 @@ def _clean(config: TrainConfig, cluster: dict[str, Any], run: str, weights: str)
 
 def _attempt(
     attempts: Attempts, config: TrainConfig, task: dict[str, Any], nodes: Nodes, folder: Path
-) -> list[EpochReport] | None:
+) -> TrainReport | None:
     """Run all trainers once. Returns the figures of every epoch; None if a trainer was lost and all shall start again.
 
     Raises the error of the trainer that failed first.
@@ -122,16 +94,25 @@ def _attempt(
         task["config"]["resume"] = True
     task["attempt"] = attempts.failed
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
-    error = _launch(nodes.trainers_here(config), nodes, folder, config.rank_timeout)
-    if error is None:
-        epochs = json.loads((folder / "epochs.json").read_text(encoding="utf-8"))
-        return [EpochReport.from_dict(e) for e in epochs]
-    _clean(config, task, task["run"], weights_of(task["run"], task["attempt"]))
-    if not attempts.again(error):
-        raise error
-    place = _restart_place(attempts, config)
-    _tell(f"all trainers start again from {place} (restart {attempts.failed} of {attempts.most}): {error}")
-    return None
+    alone = STRATEGIES[config.strategy].restarts(config.own)
+    clean = (lambda run: _clean(config, task, run, f"weights-{run}")) if alone else None
+    here = nodes.trainers_here(config)
+    try:
+        restarts = run_trainers(here, nodes, folder, config.rank_timeout, alone=alone, clean=clean)
+    except StoppedError as error:
+        raise AttaError(str(error)) from None
+    except AttaError as error:
+        if not alone:
+            _clean(config, task, task["run"], weights_of(task["run"], task["attempt"]))
+        if not attempts.again(error):
+            raise
+        place = _restart_place(attempts, config)
+        _tell(f"all trainers start again from {place} (restart {attempts.failed} of {attempts.most}): {error}")
+        return None
+    epochs = [EpochReport.from_dict(e) for e in json.loads((folder / "epochs.json").read_text(encoding="utf-8"))]
+    if alone:
+        return TrainReport(config, epochs, sum(restarts), restarts)
+    return TrainReport(config, epochs, attempts.restarts)
 
 
 def _restart_place(attempts: Attempts, config: TrainConfig) -> str:
@@ -187,91 +168,3 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
 
 def _tell(sentence: str) -> None:
     print(printable(f"atta: {sentence}"), file=sys.stderr, flush=True)
-
-
-def _launch(trainers: int, nodes: Nodes, folder: Path, limit_s: float) -> AttaError | None:
-    """Run this machine's trainers until they end; returns the cause if one of them failed.
-
-    limit_s: a trainer that gives no sign of life for so many seconds is killed.
-    """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of addresses without a host name, among others
-    try:
-        from torch.distributed import DistError
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-        from atta.train.launching.here import ADDRESS, BACKEND
-    except ImportError as error:
-        raise ConfigError("training needs torch and torch_geometric: install atta[train]") from error
-    meeting: dict[str, Any] = {"rdzv_backend": BACKEND, "local_addr": ADDRESS}
-    if nodes.count > 1:
-        place = {"rank": nodes.rank, "timeout": MEETING_S}
-        meeting = {"rdzv_backend": "static", "rdzv_endpoint": nodes.endpoint, "rdzv_configs": place}
-    settings = LaunchConfig(
-        min_nodes=nodes.count,
-        max_nodes=nodes.count,
-        nproc_per_node=trainers,
-        run_id="atta" if nodes.count > 1 else uuid.uuid4().hex,  # the same on all nodes
-        max_restarts=0,
-        monitor_interval=0.2,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
-        **meeting,
-    )
-    if hasattr(settings, "shutdown_timeout"):  # torch 2.11 has none, and waits as long as it likes
-        settings.shutdown_timeout = SHUTDOWN_S
-    ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
-    start_s = START_S + (MEETING_S if nodes.count > 1 else 0)
-    signs = watched(folder, ranks, limit_s, start_s)
-    with _signals_restored(), _quiet_torch(), nodes.interface_named(), signs as silent:
-        try:
-            elastic_launch(settings, sys.executable)("-m", "atta.train.launching.worker", str(folder))
-        except ChildFailedError as error:
-            codes = {rank: f.exitcode for rank, f in _failures(error).items()}
-            return first_cause(folder, codes, others=nodes.count > 1, silent=silent, ranks=ranks)
-        except DistError as error:  # between launchers: errors of trainers are ChildFailedErrors
-            raise AttaError(f"{nodes}: the others did not come or went away: {first_line(error)}") from None
-        except SignalException as error:
-            if error.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise AttaError(f"training was stopped by {error.sigval.name}") from None
-    return None
-
-
-def _failures(error: Any) -> Mapping[int, Any]:
-    failures: Mapping[int, Any] = error.failures
-    return failures
-
-
-@contextlib.contextmanager
-def _signals_restored() -> Iterator[None]:
-    """Restore the signal handlers that the launcher replaces."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _quiet_torch() -> Iterator[None]:
-    """Silence the launcher's report of failures; ours names the cause in one line."""
-
-    loggers = [
-        logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if name.startswith("torch.distributed") and isinstance(logger, logging.Logger)
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Pulse", "Silence", "born", "read_pulse", "signs_of_life", "watched"]
-
 START_S = 120.0
 """How long a trainer may take from its start to its first sign of life: it imports modules meanwhile."""
 PULSES = 10

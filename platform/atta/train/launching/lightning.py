@@ -13,8 +13,6 @@ from atta.train.launching.epoch_batches import EpochBatches
 
 lightning = load("AttaDataModule", "lightning.pytorch")
 
-__all__ = ["AttaDataModule"]
-
 
 def _to_pyg(batch: atta.MiniBatch) -> Any:
     return batch.to_pyg()

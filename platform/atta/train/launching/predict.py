@@ -16,12 +16,19 @@ from numpy.typing import ArrayLike
 
 import atta
 from atta.client.inference.files import FORMATS, FileSink, described
-from atta.client.inference.plan import share_count
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
 from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
 from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
-from atta.client.inference.task import INNER_PRODUCTS, InferenceTask, PairScore, TopTargets, feature_width, target_count
+from atta.client.inference.task import (
+    INNER_PRODUCTS,
+    InferenceTask,
+    PairScore,
+    TopTargets,
+    feature_width,
+    share_count,
+    target_count,
+)
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
@@ -40,8 +47,6 @@ if TYPE_CHECKING:
     from atta.client.inference.block import Layer
     from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
-
-__all__ = ["PredictJob", "predict", "predicted_types"]
 
 _Made = tuple[list[Stage], int, str, PairScore]
 """Stages, numbers per row of the last layer, a digest of the model, and what scores pairs."""
@@ -107,6 +112,8 @@ def predict(
         DataError: the checkpoint is missing or damaged, or of other features.
         RemoteError: a daemon does not answer.
     """
+    if "mode" in options:
+        raise ConfigError("mode: give num_neighbors, the fan-outs of sampled batches; without them rows are exact")
     place = TrainerRank.of(rank, world_size)
     if out is None and table is None and place.world > 1:
         raise ConfigError(f"{place.world} processes: give out= or table=, for each has only a part of the result")

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError, NonFiniteError
 from atta.observe.machine.ending import end_with_parent, heed_interrupts
-from atta.observe.machine.heap import keep_freed
+from atta.observe.machine.memory import keep_freed
 from atta.train.config import TrainConfig
 from atta.train.launching.life import signs_of_life
-from atta.train.launching.restarting.run import MEETING
+from atta.train.launching.trainers import MEETING
 from atta.train.meeting.notes import announce_run
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import EpochReport
@@ -33,8 +33,6 @@ from atta.train.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["main", "run"]
 
 
 def run(
@@ -71,12 +69,23 @@ def run(
     joined = dist.is_initialized()
     if not joined:
         limit = timedelta(seconds=config.rank_timeout)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit, **_meeting(limit))
     with connect_handed({"addresses": addresses, "tls": tls, "file": file}) as cluster:
         epochs = STRATEGIES[config.strategy].trainer(config.own, cluster, device).fit()
     if not joined:
         dist.destroy_process_group()
     return epochs
+
+
+def _meeting(limit: timedelta) -> dict[str, Any]:
+    """The store of the launcher's meeting and this trainer's place, for torch; empty: the environment tells torch itself."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    if MEETING not in os.environ:
+        return {}
+    host, _, port = json.loads(os.environ[MEETING])["address"].rpartition(":")
+    store = PrefixStore("trainers", TCPStore(host.strip("[]"), int(port), None, False, limit))
+    return {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
 
 
 def compute_threads(trainers: int) -> int:
@@ -112,8 +121,9 @@ def main(folder: str) -> int:
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))
         config = TrainConfig.from_dict(task["config"])
         announce_run(task)
-        if MEETING in os.environ:
-            _join(json.loads(os.environ[MEETING]), Path(folder))
+        meeting = json.loads(os.environ.get(MEETING, "{}"))
+        if "life" in meeting:
+            _join(meeting, Path(folder))
         with signs_of_life(Path(folder), int(rank), config.rank_timeout):
             epochs = run(config, task["addresses"], task.get("tls"), file=task.get("file"))
     except KeyboardInterrupt:
@@ -134,7 +144,7 @@ def main(folder: str) -> int:
 
 
 def _join(meeting: Mapping[str, Any], folder: Path) -> None:
-    """Meet the trainers of this run, any of which may be started again (``run_restarting``)."""
+    """Meet the trainers of this run, any of which may be started again (``run_trainers``)."""
     from atta.train.meeting.meeting import join_meeting
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

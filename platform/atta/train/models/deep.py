@@ -12,8 +12,6 @@ from torch_geometric.nn import DeepGCNLayer, GENConv
 from atta.errors import ConfigError, UnknownNameError
 from atta.train.settings import DEEP_MODELS, MOST_LAYERS
 
-__all__ = ["DeepGNN"]
-
 
 class DeepGNN(torch.nn.Module):
     """Many layers with pre-activation residuals: norm, ReLU, dropout, convolution, add (``res+``).

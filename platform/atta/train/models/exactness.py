@@ -27,8 +27,6 @@ from atta.train.models.forms import (
 from atta.train.models.remedies import BIAS_REMEDIES, Remedy, remedies_for, unbiased, weighted
 from atta.train.reports.exactness import FORMS, ExactnessReport, Finding
 
-__all__ = ["check_on"]
-
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """At most this share of the largest value counts as equal."""
 DEEPEST = 24
@@ -105,6 +103,11 @@ class _Check:
             self._graph = self._graph.by_target()
             self._truth = self._called(self._graph)
         self._check_rows()
+        again = run(self._model, self._layers, self._graph.whole(), seed=1)
+        self._random = _error(again[-1].rows, self._truth[-1].rows) > CLOSE[self._dtype]
+        if self._random:
+            self._reads = self._hops = hops or self._layers.calls
+            return
         found = self._layers
         self._reads, whole = self._depth(), self._reads_strangers()
         self._hops = hops or max(1, found.calls if whole else self._reads)
@@ -126,6 +129,11 @@ class _Check:
         if not rows.dim() or len(rows) != self._graph.num_nodes:
             shape = list(rows.shape)
             raise ConfigError(f"{self._name}: gives {shape} for {self._graph.num_nodes} vertices, not a row for each")
+        missing = int(rows.isnan().reshape(len(rows), -1).any(dim=1).sum())
+        if missing == len(rows):
+            raise ConfigError(f"{self._name}: gives NaN for every vertex, so there is nothing to compare")
+        if missing:
+            self._notes.append(f"gives NaN for {missing} of {len(rows)} vertices of the graph itself")
 
     def _note_habits(self, *, whole: bool) -> None:
         if whole:
@@ -133,9 +141,6 @@ class _Check:
         other = run(self._model, self._layers, self._graph.by_target().whole())
         if _error(other[-1].rows, self._truth[-1].rows) > CLOSE[self._dtype]:
             self._notes.append("rows depend on the order of edges")
-        again = run(self._model, self._layers, self._graph.whole(), seed=1)
-        if _error(again[-1].rows, self._truth[-1].rows) > CLOSE[self._dtype]:
-            self._notes.append("draws at random: no two calls give the same")
 
     def _reads_strangers(self) -> bool:
         """Whether the seeds' rows depend on vertices that no path leads from to them."""
@@ -161,6 +166,11 @@ class _Check:
         return max((distance for distance, differ in enumerate(differs, 1) if differ), default=0)
 
     def report(self, draws: int, until: float) -> ExactnessReport:
+        if self._random:
+            first, *others = FORMS
+            drawn = Finding(first, False, None, why="the model draws at random: no two calls give the same")
+            findings = drawn, *(Finding(form, None) for form in others)
+            return ExactnessReport(self._name, self._layers.calls, self._reads, self._hops, findings)
         findings = tuple(
             Finding(form, None, why="no time was left") if time.monotonic() > until else self._finding(form)
             for form in FORMS

@@ -19,20 +19,6 @@ from atta.train.models.links import DECODER
 from atta.train.models.matrix import adjacency
 from atta.train.settings import TrainSettings
 
-__all__ = [
-    "TorchLayer",
-    "digest_of",
-    "edges_of",
-    "gcn_degrees",
-    "gcn_rows",
-    "is_stock",
-    "is_stock_gcn",
-    "layers_of",
-    "pair_rows",
-    "saved_model",
-    "sums_rows",
-]
-
 RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
 _FORWARD_HOOKS = ("forward_hooks", "forward_pre_hooks")
 """Ends of the names that torch and PyG keep a module's hooks by."""
@@ -66,7 +52,6 @@ class TorchLayer:
 
     @torch.no_grad()
     def __call__(self, block: LayerBlock) -> Floats:
-        """See ``Layer``."""
         whole = with_company(block) if self.needs_edges else block
         x = torch.from_numpy(np.require(whole.x, requirements="W")).to(self._device, self.dtype)
         out = self.rows(x, whole)

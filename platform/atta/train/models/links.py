@@ -15,19 +15,6 @@ from atta.train.checkpoint import SavedModel
 from atta.train.models import SampledModel
 from atta.train.settings.minibatch import EDGE_CLASSES
 
-__all__ = [
-    "DECODER",
-    "DistMult",
-    "Dot",
-    "LinkModel",
-    "PairClasses",
-    "PairDecoder",
-    "PairMlp",
-    "decoder_named",
-    "saved_decoder",
-    "scorer",
-]
-
 DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
 
@@ -64,7 +51,6 @@ class DistMult(PairDecoder):
         self.relation = torch.nn.Parameter(torch.ones(width))
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See ``PairDecoder``."""
         return (sources * self.relation * targets).sum(-1)
 
     def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -79,7 +65,6 @@ class PairMlp(PairDecoder):
         self.hidden, self.score = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, 1)
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See ``PairDecoder``."""
         found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
         return found
 
@@ -165,3 +150,60 @@ class LinkModel(SampledModel):
             return rows
         scores: torch.Tensor = self.link_decoder(rows[pairs[0]], rows[pairs[1]])
         return scores
+
+
+class WalkModel(SampledModel):
+    """Scores pairs of vertices by the inner product of their embeddings (GraphSAGE, NIPS 2017, section 3.2)."""
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor,
+        nodes_per_hop: Sequence[int],
+        edges_per_hop: Sequence[int],
+        samples: torch.Tensor | None = None,
+        *,
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Scores [n, k] of vertices with k samples each: ``samples``, int64 [n, 1 + k], has the places of both in the
+        batch. Without these the embeddings of all of them.
+        """
+        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+        if samples is None:
+            return rows
+        return (rows[samples[:, :1]] * rows[samples[:, 1:]]).sum(-1)
+
+
+class InfomaxModel(SampledModel):
+    """Deep Graph Infomax (Velickovic et al., ICLR 2019): tells embeddings of the graph from those of a corrupted one.
+
+    Attributes:
+        link_decoder: the bilinear discriminator. Names of its weights begin as those of all parts that only training
+            needs.
+    """
+
+    def __init__(self, gnn: torch.nn.Module, width: int) -> None:
+        super().__init__(gnn)
+        assert DECODER == "link_decoder."
+        self.link_decoder = torch.nn.Linear(width, width, bias=False)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor,
+        nodes_per_hop: Sequence[int],
+        edges_per_hop: Sequence[int],
+        order: torch.Tensor | None = None,
+        *,
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Scores [seeds, 2]: of each seed with the graph's features, and with features in another ``order``, int64
+        [vertices]. The summary, with which embeddings are compared, is that of the batch's seeds. Without an order
+        embeddings.
+        """
+        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+        if order is None:
+            return rows
+        corrupted = super().forward(x[order], edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+        summary = self.link_decoder(rows.mean(0).sigmoid())
+        return torch.stack([rows @ summary, corrupted @ summary], dim=1)

@@ -7,8 +7,6 @@ import warnings
 
 import torch
 
-__all__ = ["adjacency", "csr_matrix", "row_starts"]
-
 
 def row_starts(rows: torch.Tensor, count: int) -> torch.Tensor:
     """Return int64 [count + 1]: where each row begins, if entries with these row numbers are sorted by them."""

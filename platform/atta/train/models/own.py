@@ -19,11 +19,9 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
 from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, is_stock_gcn, pair_rows, sums_rows
 
-__all__ = ["own_layers"]
-
 MOST_HOPS = 4
 """How far a layer may read."""
-_FINAL = ("random", "order", "others")
+_FINAL = ("random", "reverse", "order", "others")
 """Faults that a layer has however it is called."""
 _NO_INPUT = ("time", "y")
 """Edge tables that layers hardly read: they say when an edge came, and what is to be predicted."""

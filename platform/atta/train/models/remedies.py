@@ -11,8 +11,6 @@ import torch
 
 from atta.train.models.forms import ModelInput, SmallGraph
 
-__all__ = ["BIAS_REMEDIES", "REMEDIES", "Remedy", "remedies_for", "unbiased", "weighted"]
-
 _NORMS = ("both", "right", "left")
 
 

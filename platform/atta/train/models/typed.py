@@ -21,8 +21,6 @@ from atta.partition.names import module_name
 from atta.train.settings import TrainSettings
 from atta.train.tasks.reach import EdgeTriple, TypeReach
 
-__all__ = ["TypedLayers", "TypedLinkModel", "TypedModel"]
-
 Rows = Mapping[str, torch.Tensor]
 Edges = Mapping[EdgeTriple, torch.Tensor]
 

@@ -24,8 +24,6 @@ from atta.train.settings import TrainSettings
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK
 from atta.train.tasks.reach import EdgeTriple, TypeReach
 
-__all__ = ["SavedTypedModel", "types_of"]
-
 
 def types_of(saved: SavedModel) -> tuple[str, ...]:
     """The node types that a model of typed graphs is about: the target, or those of sources and of targets of pairs.

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["safetensors_bytes"]
-
 _TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",

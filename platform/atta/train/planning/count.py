@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ EXPANSIONS = (Expansion(1, 5), PAPER_EXPANSION, Expansion(2, 15), Expansion(3, 2
 
 _EXTRACTED_EDGES = 50_000_000
 """Edges of all servers' closures together above which only some servers are counted."""
+_SATURATED = 0.5
+"""Share of the graph above which a closure grows more slowly because few vertices are left."""
 _DIVIDED_EDGES = 1_000_000
 """Edges of a subgraph that METIS sees; with more, a plan would take too long."""
 
@@ -153,6 +156,19 @@ def count_sizes(whole: Servers, question: Question) -> Sizes:
         counted_servers=len(counted),
         whole_split=question.trainers == 1 or max(len(c.row) for c in closures) <= question.divided_edges,
     )
+
+
+def fitted_alpha(closure: Sequence[float], vertices: float, degree: float) -> float | None:
+    """The alpha for which D^(alpha h) fits counted closure sizes best (GraNNDis, section 4); None if they do not determine it.
+
+    closure: vertices within 0, 1, ... hops, of one server; vertices: of the whole graph. Least squares of logarithms,
+    over hops that reach at most half of the graph (the first hop always counts).
+    """
+    if degree <= 1 or len(closure) < 2 or closure[0] <= 0:
+        return None
+    hops = [h for h in range(1, len(closure)) if h == 1 or closure[h] <= _SATURATED * vertices]
+    logs = [math.log(closure[h] / closure[0]) for h in hops]
+    return sum(h * y for h, y in zip(hops, logs, strict=True)) / sum(h * h for h in hops) / math.log(degree)
 
 
 def mini_batch_of(whole: Servers, seeds: Longs, num_neighbors: Sequence[int], number: int = 0) -> MeanBatch:

@@ -154,7 +154,7 @@ def _bytes(count: float) -> str:
 
 
 RECORD = Path(__file__).resolve().parents[4] / "bench" / "results" / "stale-accuracy.json"
-"""Written by ``bench.training.stale``. An installed package has none."""
+"""Written by ``bench.train.stale``. An installed package has none."""
 _BESIDE = "exchange"
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from atta.samplers.local.server import server_subgraph
 from atta.samplers.operators.server import ExpansionAware
+from atta.scheduler.costs import Line
 from atta.train.cooperative import (
     CooperativeModel,
     TrainerBatch,
@@ -37,29 +38,6 @@ _PROBED_LAYERS = 4
 _COMPUTE_SHARE = 0.6
 _WIRE_SHARE = 0.2
 """Shares of the given time; sampling and starting processes take the rest."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of one layer, ``per_vertex`` and ``per_edge``."""
-
-    per_vertex: float
-    per_edge: float
-
-
-def fit_cost(vertices: int, edges: tuple[int, int], costs: tuple[float, float]) -> Cost:
-    """The line through two measurements on the same vertices, with many and with few edges; neither part is below 0.
-
-    If noise makes edges free, or dearer than everything together, the other part gets all of the larger cost.
-    """
-    (many, few), (large, small) = edges, costs
-    per_edge = (large - small) / (many - few) if many > few else 0.0
-    rest = large - many * per_edge
-    if per_edge <= 0:
-        return Cost(large / vertices, 0.0)
-    if rest <= 0:
-        return Cost(0.0, large / many)
-    return Cost(rest / vertices, per_edge)
 
 
 def device_here() -> str:
@@ -98,14 +76,14 @@ def measure(
             step = _stepper(model, graph, device)
             edges.append(graph.edges.shape[1])
             times.append(_timed(step, seconds * _COMPUTE_SHARE / 2))
-        vertices = len(graph) * layers
-        per_step = fit_cost(vertices, (edges[0] * layers, edges[1] * layers), (times[0], times[1]))
+        points = [(count * layers, taken) for count, taken in zip(edges, times, strict=True)]
+        of_rows, per_edge = Line.through(points).fit()
         drawing, extracting = _drawing(whole, question), _extracting(whole, question)
     internal = internal_bytes_per_s(seconds * _WIRE_SHARE) if question.trainers > 1 else float("inf")
     whole_model = _model(network)
     return Rates(
-        vertices=_rate(per_step.per_vertex),
-        edges=_rate(per_step.per_edge),
+        vertices=_rate(of_rows / (len(graph) * layers)),
+        edges=_rate(per_edge),
         internal=internal / network.row_bytes,
         external=link / network.row_bytes,
         drawing=drawing,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from atta.errors import ConfigError
+from atta.train.dorylus.progress import stages_of
 from atta.train.settings import DEEP_MODELS, MODELS
 
 
@@ -220,3 +221,34 @@ class Rates:
             raise ConfigError("rates must be positive")
         if not self.parameters >= 0:
             raise ConfigError("parameters must not be negative")
+
+
+AGAIN = 1 / 3
+"""Share of a layer's rows that workers of ``dorylus`` compute a second time, in backward: forward is a third of both."""
+HANDED = 5
+"""How often per epoch and layer the rows of a trainer go to its workers, or come from them."""
+
+
+class IntervalCosts(NamedTuple):
+    """An interval of ``dorylus``: mean seconds of a stage that its trainer computes, and of a worker's task; bytes of a
+    task, and of its result."""
+
+    graph_s: float
+    task_s: float
+    task_bytes: float
+
+
+def interval_costs(work: ServerWork, model: PlannedModel, rates: Rates, intervals: int) -> IntervalCosts:
+    """What one of ``intervals`` of a trainer costs, if the trainer reads the edges and workers compute the rows.
+
+    work: of its server, which has no other trainer.
+    """
+    stages = stages_of(model.layers)
+    own = intervals * sum(stage.by_trainer for stage in stages)
+    given = intervals * len(stages) - own
+    rows, edges = model.layers * work.vertices, model.layers * work.edges
+    return IntervalCosts(
+        edges / rates.edges / own,
+        (1 + AGAIN) * rows / rates.vertices / given,
+        HANDED * rows * model.row_bytes / (2 * given),
+    )

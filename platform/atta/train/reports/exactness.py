@@ -6,8 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["FORMS", "ExactnessReport", "Finding"]
-
 FORMS = {
     "batch": "all neighbours, one hop per hop that the model reads",
     "trimmed": "the same, each layer on what later ones need (trim_to_layer)",

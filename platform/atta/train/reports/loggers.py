@@ -21,8 +21,6 @@ from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
 from atta.train.settings.common import LoggerSpec
 
-__all__ = ["CsvLogger", "MetricsLogger", "RunLog", "check_logger", "figures_of", "make_logger"]
-
 _METHODS = ("log_hyperparams", "log_metrics", "finalize")
 _STEP = "step"
 

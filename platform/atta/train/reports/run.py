@@ -11,8 +11,6 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
 from atta.train.tasks.watching import watched_by
 
-__all__ = ["TrainReport"]
-
 
 @dataclass
 class TrainReport:

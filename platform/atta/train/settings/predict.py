@@ -9,8 +9,6 @@ from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.train.settings.common import DEVICES, MOST_PROCESSES, ONE_PER_CORE
 
-__all__ = ["WHAT", "PredictConfig"]
-
 WHAT = ("embeddings", "scores", "classes")
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import atta
-from atta.errors import ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError
 from atta.train.checkpoint import PartialEpoch, RunPlace, random_state, set_random_state
+from atta.train.launching.check import part_to_check
 from atta.train.loop import EpochLoop
-from atta.train.models import build_model
-from atta.train.models.compiled import compile_in_place
+from atta.train.models import SampledModel, build_model, compile_in_place
+from atta.train.models.exactness import check_on
+from atta.train.models.remedies import weighted
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.settings import MinibatchSettings
 from atta.train.steps.allreduce import SyncClock, timed_all_reduce
@@ -27,6 +32,9 @@ from atta.train.steps.timing import Stopwatch, add_daemon_time
 from atta.train.steps.transfer import on_device
 
 __all__ = ["MinibatchTrainer"]
+
+LONGEST_CHECK_S = 1.0
+"""Parts of the check of a model that have not begun by then are left out."""
 
 
 class MinibatchTrainer(EpochLoop[MinibatchSettings]):
@@ -45,6 +53,26 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         self._clock = SyncClock(Stopwatch(device))
         self.parallel.register_comm_hook(self._clock, timed_all_reduce)
         self.train_loader = self.train_batches()
+
+    def fit(self) -> list[EpochReport]:
+        """As ``EpochLoop``. Rank 0 says before in a line if the model gives on batches what it does not give on the graph."""
+        if self.rank == 0 and isinstance(self.model, SampledModel) and not self.config.compile:
+            with suppress(AttaError), torch.random.fork_rng(devices=[]):
+                self._say_difference(copy.deepcopy(self.model).cpu().eval())
+        return super().fit()
+
+    def _say_difference(self, model: SampledModel) -> None:
+        hops = len(self.config.fan_outs)
+        graph, seeds = part_to_check(self.cluster, "x", [], self.config.seed)
+        graph, norm = replace(graph, x=graph.x.float()), self.norms.get("edge_norm")
+        sample = (graph if norm is None else weighted(graph, norm)).batch(seeds, [-1] * hops)
+        per_hop = np.diff([0, *sample.nodes]).tolist(), np.diff(sample.edges).tolist()
+        with torch.no_grad():
+            wanted = model.gnn(graph.x, graph.edge_index)[seeds]
+            weight = sample.edge.get("edge_weight")
+            found = SampledModel.forward(model, sample.x, sample.edge_index, *per_hop, edge_weight=weight)
+        if not torch.allclose(found, wanted, rtol=0, atol=float(1e-4 * wanted.abs().max())):
+            self.display.line(check_on(model.gnn, graph, seeds, hops, draws=0, seconds=LONGEST_CHECK_S).line)
 
     def train_batches(self) -> Any:
         """The batches of training, one epoch per iteration; raises ConfigError if there are none."""

@@ -58,6 +58,8 @@ def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     """Rows and gradients travel while other intervals compute. Workers get sums and give rows, in both directions, and
     compute a layer again for backward.
     """
+    from atta.train.planning.sizes import AGAIN, HANDED
+
     machines = forecaster.machines
     if machines.servers > 1 and machines.trainers == 1 and machines.device == "cpu":
         if forecaster.model.model not in DORYLUS_MODELS:
@@ -70,8 +72,8 @@ def dorylus_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
             ages=(0, 1),
             copies=4,
             overlaps=True,
-            again=1 / 3,
-            handed=5,
+            again=AGAIN,
+            handed=HANDED,
             risk="rows and gradients may be of the epoch before, and which depends on speed",
             measured="dorylus",
             reason="intervals overlap, and workers that fail are replaced; sums and rows go to workers and back",

@@ -11,8 +11,6 @@ from typing import NoReturn, TypeAlias
 
 from atta.errors import ConfigError, DataError
 
-__all__ = ["PemBytes", "Stamp", "TlsFiles", "rewrite", "stamp_of", "write_private"]
-
 Stamp: TypeAlias = tuple[tuple[int, int, int, int], ...]
 """Differs when a file does: inode, size and times of change of each, of what it holds and of its owner or mode."""
 _TRIES = 3

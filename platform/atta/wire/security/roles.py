@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable
 
 from atta.errors import UnknownNameError
 
-__all__ = ["METRICS", "ROLES", "Role", "allowed", "is_operators", "parse_roles"]
-
 
 class Role(enum.Enum):
     """What somebody is to a cluster. One caller may have several."""
@@ -44,7 +42,7 @@ _REFLECTION, _HEALTH = "grpc.reflection.v1alpha.ServerReflection", "grpc.health.
 _FIGURES = (Role.READER, Role.WRITER, Role.OPERATOR)
 
 ROLES: dict[str, frozenset[Role]] = {
-    **_methods(_GRAPH, [Role.PEER], "Sample", "SampleOnce", "Pair", "Probe"),
+    **_methods(_GRAPH, [Role.PEER], "Sample", "Pair", "Probe"),
     **_methods(_KV, [Role.PEER], "Pull", "ListTables"),
     **_methods(_LINK, [Role.PEER], "Attach"),
     **_methods(_BACKUP, [Role.PEER], "Follow", "Append", "Piece", "Vote"),

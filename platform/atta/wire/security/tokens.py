@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.wire.parts import read_toml
 from atta.wire.security.roles import Role, parse_roles
-from atta.wire.toml import read_toml
-
-__all__ = ["MAX_TOKENS", "TokenEntry", "TokenFile", "issue", "read_token", "read_tokens"]
 
 MAX_TOKENS = 10_000
 """Most entries of a file."""

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from atta import _native
-from atta.daemon.links.steps import LinkSteps
-from atta.daemon.peers.hedges import ENOUGH, LEAST_S, SHARE
-from atta.wire.silence import ASK_AFTER_S
+from atta.daemon.peers.links import LinkSteps
+from atta.daemon.peers.watching import ENOUGH, LEAST_S, SHARE
+from atta.wire.retries import ASK_AFTER_S
 from tests.unit.native.links.ends import PATIENCE_S, Owner, pairs, pull
 from tests.unit.native.links.frames import PULLED, Frame
 

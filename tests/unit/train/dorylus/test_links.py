@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import subprocess
@@ -10,9 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection, answer_challenge
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 import torch
@@ -27,7 +28,7 @@ from atta.train.dorylus.engine import Arrived, Broken, Computed, Happening
 from atta.train.dorylus.gathering import forms_of
 from atta.train.dorylus.hand_out import HandOut, PoolSize
 from atta.train.dorylus.layers import computed
-from atta.train.dorylus.links import Listener, Stream, packed, unpacked
+from atta.train.dorylus.links import Listener, Stream, join, packed, unpacked
 from atta.train.dorylus.peers import PeerLinks
 from atta.train.dorylus.progress import PipelineStage, Work
 from atta.train.dorylus.worker import loss_of, loss_setting, work_for
@@ -62,7 +63,7 @@ class Desk:
         return self.happenings.get(timeout=20)
 
     def call(self, key: bytes = KEY, **hello: Any) -> Stream:
-        return Stream(self.listener.address, key, {"role": "worker", "number": 0} | hello)
+        return join(self.listener.address, key, {"role": "worker", "number": 0} | hello)[0]
 
     def close(self) -> None:
         self.pool.close()
@@ -128,7 +129,7 @@ def test_a_task_that_cannot_be_computed_ends_the_job(desk: Desk) -> None:
 def test_the_task_of_a_worker_that_goes_away_is_done_by_another(desk: Desk) -> None:
     first = desk.call(number=7)
     work = desk.give(0)
-    about, _ = next(iter(first))
+    about, _ = first.receive()
     assert about["work"] == list(work)
     assert desk.pool.connected == [7]
     first.close()
@@ -146,7 +147,7 @@ def test_a_slow_workers_task_is_done_by_another_and_its_own_result_ignored(monke
     desk.pool._processes[3] = hung
     slow = desk.call(number=3)
     work = desk.give(0)
-    assert next(iter(slow))[0]["work"] == list(work)
+    assert slow.receive()[0]["work"] == list(work)
     worker(desk)
 
     def looked() -> bool:
@@ -166,22 +167,22 @@ def test_a_slow_workers_task_is_done_by_another_and_its_own_result_ignored(monke
 def test_strangers_are_sent_away_and_the_job_goes_on(desk: Desk) -> None:
     with pytest.raises(RemoteError, match="does not know the key of this job"):
         desk.call(b"another key")
-    with grpc.insecure_channel(desk.listener.address) as channel:
-        hello = [packed(message, {}) for message in ({"role": "worker", "number": 0, "nonce": "1"}, {"proof": "wrong"})]
-        answers = channel.stream_stream(links.PATH)(iter(hello), timeout=10)
-        next(answers)
-        with pytest.raises(grpc.RpcError) as refused:
-            next(answers)
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    with socket.create_connection(desk.listener.address.split(":")) as connected:  # type: ignore[arg-type]
+        stranger = Stream(connected, "listener")
+        with Connection(os.dup(connected.fileno())) as proving:
+            answer_challenge(proving, KEY)  # but it cannot judge the other end
+        with pytest.raises(RemoteError, match="does not know the key"):
+            stranger.meet(b"another key", calls=False)
     with socket.create_connection(tuple(desk.listener.address.split(":"))) as rude:  # type: ignore[arg-type]
         rude.sendall(b"GET / HTTP/1.1\r\n" * 20)
     with pytest.raises(ConfigError, match="speaks protocol 2, not 1; trainers and workers must be of the same version"):
         desk.call(protocol=1)
     nonsense = desk.call()
     desk.give(0)
-    next(iter(nonsense))
+    nonsense.receive()
     nonsense.send({"work": [5, 5, 5]})
-    assert list(nonsense) == []
+    with pytest.raises(RemoteError):
+        nonsense.receive()
     worker(desk)
     assert isinstance(desk.next(), Computed)
 
@@ -189,7 +190,7 @@ def test_strangers_are_sent_away_and_the_job_goes_on(desk: Desk) -> None:
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:", ":5", "127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:x"])
 def test_addresses_that_are_none_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="is no address"):
-        Stream(address, KEY, {})
+        join(address, KEY, {})
 
 
 def test_where_nobody_listens_or_answers_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +198,22 @@ def test_where_nobody_listens_or_answers_a_call_ends(monkeypatch: pytest.MonkeyP
         port = listener.getsockname()[1]
         monkeypatch.setattr(links, "MEETING_S", 0.2)
         with pytest.raises(RemoteError):
-            Stream(f"127.0.0.1:{port}", KEY, {})
+            join(f"127.0.0.1:{port}", KEY, {})
     monkeypatch.undo()
     with pytest.raises(UnavailableError):
-        Stream(f"127.0.0.1:{port}", KEY, {})
+        join(f"127.0.0.1:{port}", KEY, {})
+
+
+def test_messages_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        mine = Stream(socket.create_connection(listener.getsockname()), "mine")
+        theirs = Stream(listener.accept()[0], "theirs")
+    monkeypatch.setattr(links, "MOST_BYTES", 10)
+    mine.send_packed(b"12345678901")
+    with pytest.raises(ConfigError, match="a message of 11 bytes; at most 10 are possible"):
+        theirs.receive()
+    mine.close()
+    theirs.close()
 
 
 def test_rows_come_to_other_trainers_in_order(desk: Desk) -> None:
@@ -231,7 +244,13 @@ def test_a_trainer_that_goes_away_is_missed_by_those_who_send_to_it(desk: Desk) 
     peers = PeerLinks(other, KEY, 4, sent)
     peers.connect({1: desk.listener.address})
     desk.close()
-    found = sent.get(timeout=20)
+
+    def lost() -> bool:
+        peers.send(1, PipelineStage("scatter", 0), 2, 0, np.ones((2, 3), np.float32))
+        return not sent.empty()
+
+    assert eventually(lost, 20)
+    found = sent.get()
     assert isinstance(found, Broken)
     assert "trainer 1: reads no rows any more" in str(found.error)
     peers.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from atta.observe.figures import MAX_ENTRIES
 from atta.train.exchange.figures import LayerErrors, job_figures, measured_errors
-from atta.train.reports.rows import LayerRows, RowReport
+from atta.train.reports.epochs import LayerRows, RowReport
 
 
 def layer(number: int, direction: str = "forward", **more: Any) -> LayerRows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atta.train.launching.restarting.lives import Lives, Verdict
+from atta.train.launching.failure import Lives, Verdict
 
 
 def test_signals_and_unknown_errors_start_a_trainer_again_up_to_the_limit() -> None:

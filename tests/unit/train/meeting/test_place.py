@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from atta.errors import AttaError
-from atta.train.launching.nodes import Nodes
-from atta.train.launching.restarting.place import MeetingPlace
+from atta.train.launching.nodes import MeetingPlace, Nodes
 from tests.addresses import held_addresses
 
 WAIT_S = 20.0

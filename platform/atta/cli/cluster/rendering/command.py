@@ -15,9 +15,7 @@ from atta.cli.output import SIZE, TO_WRITE, echo, write_text
 from atta.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from atta.cli.cluster.rendering.plan import DeploymentPlan
-
-__all__ = ["COMMANDS"]
+    from atta.cli.cluster.rendering.manifests import DeploymentPlan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -64,7 +62,7 @@ class RenderOptions:
             ConfigError: options make no sense.
             DataError: the manifest is missing or damaged.
         """
-        from atta.cli.cluster.rendering.plan import DeploymentPlan
+        from atta.cli.cluster.rendering.manifests import DeploymentPlan
         from atta.partition.dataset import Dataset
         from atta.partition.disk.store import path_here
         from atta.partition.graph.needs import needs_of
@@ -156,8 +154,13 @@ def kubernetes(options: RenderOptions, *, image: str, claim: str, kueue: str, cp
 
     Example: atta render kubernetes --data products-2p --insecure --nnodes 2 --trainers 4 -- --model sage
     """
-    from atta.cli.cluster.rendering.kubernetes import CALLER_FILES, DAEMON_FILES, DATA, KubernetesPlan, documents
-    from atta.cli.cluster.rendering.yaml import as_yaml
+    from atta.cli.cluster.rendering.manifests import (
+        CALLER_FILES,
+        DAEMON_FILES,
+        DATA,
+        KubernetesPlan,
+        kubernetes_manifest,
+    )
 
     options.paths()  # refuses a missing file
     files: dict[str, bytes] = {}
@@ -165,9 +168,7 @@ def kubernetes(options: RenderOptions, *, image: str, claim: str, kueue: str, cp
         names = {*DAEMON_FILES, *CALLER_FILES, "tokens.toml"}
         files = {path.name: path.read_bytes() for path in Path(options.certificates).iterdir() if path.name in names}
     plan = KubernetesPlan(options.plan(DATA), image, claim, kueue, cpu, files)
-    hosts = ", ".join(plan.daemon_hosts())
-    told = f"Atta: kubectl apply -f FILE. Daemons, which certificates must name: {hosts}."
-    write_text("--out", out, as_yaml(documents(plan), told))
+    write_text("--out", out, kubernetes_manifest(plan))
 
 
 @render.command()
@@ -180,9 +181,9 @@ def slurm(options: RenderOptions, *, out: str) -> None:
 
     Example: atta render slurm --data products-2p --insecure --nnodes 2 -- --model sage
     """
-    from atta.cli.cluster.rendering.slurm import sbatch
+    from atta.cli.cluster.rendering.manifests import slurm_script
 
-    write_text("--out", out, sbatch(options.plan(), *options.paths()))
+    write_text("--out", out, slurm_script(options.plan(), *options.paths()))
 
 
 @render.command()
@@ -195,10 +196,10 @@ def systemd(options: RenderOptions, *, hosts: tuple[str, ...], program: str, out
 
     Example: atta render systemd --data products-2p --insecure --host 10.0.0.1 --host 10.0.0.2 --out units
     """
-    from atta.cli.cluster.rendering.systemd import units
+    from atta.cli.cluster.rendering.manifests import systemd_units
 
     daemon, callers = options.paths()
-    found = units(options.plan(), hosts, daemon, callers, program)
+    found = systemd_units(options.plan(), hosts, daemon, callers, program)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in found.items():

@@ -17,18 +17,15 @@ from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.printable import first_line
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
-from atta.train.launching.failure import first_cause
+from atta.train.launching.failure import Attempts, first_cause
 from atta.train.launching.handing import handed
 from atta.train.launching.launch import with_task
 from atta.train.launching.on_ray.keepers import TrainerKeeper
 from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.serving import serve
-from atta.train.launching.restarts import Attempts
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.run import TrainReport
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, is_named, joined_ray
-
-__all__ = ["fit"]
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +163,11 @@ class _Trainers:
         first = self._places[0]
         asked = {}
         for rank, actor in zip(ranks_on([place["node"] for place in self._places]), self._actors, strict=True):
-            environment = rank.environment(first["host"], first["port"], threads)
+            environment = rank.environment() | {
+                "MASTER_ADDR": first["host"],
+                "MASTER_PORT": str(first["port"]),
+                "OMP_NUM_THREADS": str(threads),
+            }
             asked[actor.train.remote(task, environment, self._registry)] = rank.rank
         ended: dict[int, dict[str, Any]] = {}
         deadline: float | None = None

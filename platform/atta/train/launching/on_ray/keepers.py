@@ -1,6 +1,6 @@
 """Ray's actors. Each keeps one process of Atta: a daemon without limit, a trainer until it ends.
 
-The processes end with their actors, even if those are killed, for the kernel sees to it (``observe.machine.tether``).
+The processes end with their actors, even if those are killed, for the kernel sees to it (``observe.machine.ending``).
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from typing import Any
 from atta.client.folder import OwnFolder
 from atta.observe import lastwords
 from atta.observe.machine.addresses import HeldAddresses
-from atta.observe.machine.tether import tethered
+from atta.observe.machine.ending import tethered
 from atta.partition.disk.mirror import Mirror
 from atta.train.launching.nodes import INTERFACE, interface_towards
-from atta.train.launching.on_ray.restarts import Care, NextStep
-from atta.train.launching.on_ray.table import AddressTable, DaemonPlace
+from atta.train.launching.on_ray.placement import AddressTable, Care, DaemonPlace, NextStep
 from atta.wire.clusterfile import write_cluster
 from atta.wire.named import NAMESPACE
-
-__all__ = ["DaemonKeeper", "Registry", "TrainerKeeper"]
 
 LOOK_S = 0.5
 """How often a keeper looks at its daemon and announces it."""

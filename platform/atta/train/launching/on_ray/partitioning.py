@@ -13,8 +13,6 @@ from atta.observe.progress import Progress
 from atta.partition.cutting.by_tasks import partition_by_tasks
 from atta.wire.named import joined_ray
 
-__all__ = ["RayTasks", "partition"]
-
 RETRIES = 10
 """How often Ray repeats a task whose process or machine was lost."""
 AHEAD = 2

@@ -22,8 +22,6 @@ from atta.train.launching.on_ray.placement import bundles, check_name
 from atta.wire.named import NAMESPACE, PREFIX, ask_ray, joined_ray
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["Served", "serve"]
-
 GIB = 1 << 30
 _TRY_S = 0.5
 _KEPT: dict[str, Served] = {}

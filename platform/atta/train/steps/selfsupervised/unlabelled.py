@@ -13,7 +13,7 @@ from atta.client.loaders.neighbor import edge_weights_of
 from atta.errors import ConfigError
 from atta.samplers.dag.spec import Hops, pair_spec
 from atta.train.models import whole_model
-from atta.train.models.unlabelled import InfomaxModel, WalkModel
+from atta.train.models.links import InfomaxModel, WalkModel
 from atta.train.steps.selfsupervised.embedding import EmbeddingTrainer
 from atta.train.steps.selfsupervised.probing import class_tallies
 from atta.train.steps.selfsupervised.ranking import LinkRanking

@@ -1,1 +1,0 @@
-"""Commands that measure Atta, physical limits and peers."""

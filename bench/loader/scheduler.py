@@ -1,0 +1,338 @@
+"""``atta bench scheduler``: compares launch policies by how busy each keeps the scarcest resource of the machine.
+
+Every policy runs the same daemons, batches and links. Only *when* a batch is launched, and which task runs next,
+differs. A policy is right when some resource is always busy: the cores, a link, or the consumer. Which one that is
+depends on the setting, not on the policy. So the busiest one is compared.
+
+
+How busy every launch policy, and DistDGL, keeps the scarcest resource, and whether a fixed depth is faster.
+
+    python -m bench.loader.scheduler --data DATASET [--depths 2,4,8] [--vs dgl] [--work FOLDER]
+
+A setting is a batch size, a link and a kind of consumer. Each runs ``atta bench scheduler`` in network namespaces, one
+partition per namespace; nothing is tuned between settings. Slow consumers compute ``--slow-us`` microseconds per seed
+on every batch, on another device. A resource is the cores of the machine (which the namespaces share), the link and
+direction that carries most, or the consumers. Settings that roofline.json already has do not run again, unless
+``--again`` is given. Writes roofline.json and roofline.md. Bounds: 0.9 for the busiest resource, and 0.95 of the
+seeds/s of the best fixed depth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atta.cli.output import DURATION, INTS, NAMES
+from atta.errors import AttaError, ConfigError
+from atta.partition.dataset import Dataset
+from atta.scheduler import POLICIES, SchedulerConfig, policy_named
+from atta_bench.command import (
+    BATCH,
+    COUNT,
+    SEED,
+    THREADS,
+    Run,
+    link_option,
+    measured,
+    netns_option,
+    split_option,
+    vs_option,
+    work_option,
+    workload,
+)
+from atta_bench.lab.netlab import Host, bits_per_s
+from atta_bench.lab.processes import Measured
+from atta_bench.lab.rounds import (
+    ComparisonBench,
+    Say,
+    System,
+    add_distdgl,
+    alternate,
+    cache_options,
+    hosts_of,
+    machine_limits,
+    run_atta,
+    settings,
+)
+from atta_bench.lab.workload import BenchWorkload, ints
+from atta_bench.loader import benchmark as loader
+from atta_bench.results import BenchReport, cell, command, head, parser_of, rows_of, write
+
+OURS = SchedulerConfig.policy
+_LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
+
+
+@dataclass(frozen=True)
+class SchedulerBench(ComparisonBench):
+    """Settings of the benchmark; the others are those of ``ComparisonBench``.
+
+    Attributes:
+        policies: of the daemons' schedulers; the default one is what the others are compared with.
+        depths: a policy with a depth (``Policy.has_depth``) runs once with each of these.
+        rtt_ms: how long every request to another daemon waits first. The daemons inject this delay, not the network.
+    """
+
+    policies: tuple[str, ...] = tuple(POLICIES)
+    depths: tuple[int, ...] = (4,)
+    rtt_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for policy in self.policies:
+            policy_named(policy)
+        if OURS not in self.policies:
+            raise ConfigError(
+                f"--policies {','.join(self.policies)}: {OURS} must be among them, the others are compared with it"
+            )
+        if not self.depths or min(self.depths) < 1:
+            raise ConfigError(f"--depths {','.join(map(str, self.depths))}: there must be some, each at least 1")
+        if not 0 <= self.rtt_ms < math.inf:
+            raise ConfigError(f"--rtt {self.rtt_ms:g} ms: must not be negative")
+        if self.beside_dgl and self.rtt_ms:
+            raise ConfigError("--vs dgl: only Atta's daemons can be slowed down by --rtt")
+
+
+def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
+    """Run all rounds; ``say`` is told what happens.
+
+    Raises:
+        DataError, ConfigError: the dataset or a setting is wrong.
+        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    """
+    dataset = Dataset.open(bench.data, verify=False)
+    dataset.schema.split_size(dataset.schema.node_types[0], bench.workload.split)
+    with hosts_of(bench, dataset.num_parts) as hosts:
+        if bench.link and hosts[0].interface is None:
+            raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
+        config = {**settings(bench, dataset, hosts), "frontier": _frontier(bench)}
+        report = BenchReport("scheduler", config, ours=OURS, drawn="seeds_per_s")
+        systems = _systems(bench, hosts) | add_distdgl(bench, hosts, report, say)
+        measured = partial(figures, bench=bench, hosts=len(hosts))
+        limits_of = partial(machine_limits, bench, dataset, hosts)
+        alternate(systems, bench.runs, report, measured, limits_of=limits_of, say=say)
+    return report
+
+
+def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[str, float]:
+    """Figures of one round.
+
+    ``completion_ms`` is the time from the launch of a batch to its end. ``busy/cores``, ``busy/link`` (the link and
+    direction that carries most) and ``busy/consumer`` (computing and taking batches) are shares of the time in which
+    all consumers work. ``busiest`` is the largest of these shares, ``queue_bytes`` the most memory that finished
+    batches took in any daemon.
+    """
+    found, together = loader.figures(measured), measured.together
+    window = measured.window_s
+    epochs = 1 + max(e["epoch"] for e in measured.epochs)
+    chosen = {"seeds_per_s": found["seeds_per_s"], "epoch_s": window / epochs}
+    if made := sorted(ms for e in measured.epochs for ms in e.get("make_ms") or ()):
+        chosen["completion_ms"] = statistics.fmean(made)
+        chosen["completion_ms_p95"] = made[min(len(made) - 1, math.ceil(0.95 * len(made)))]
+    if queued := [e["queue_bytes"] for e in measured.epochs if e.get("queue_bytes")]:
+        chosen["queue_bytes"] = max(queued)
+    busy = {"cores": together.cpu_s / (together.seconds * len(os.sched_getaffinity(0)))}
+    if bench.link and any(together.sent_bytes):
+        busy["link"] = 8 * max(together.sent_bytes) / (together.seconds * bits_per_s(bench.link))
+    if think_ms := bench.workload.think_ms:
+        # The first epoch does not count: no batch is ready when it begins.
+        later = [e for e in measured.epochs if e["epoch"]] or measured.epochs
+        thought = sum(e["batches"] for e in later) * think_ms / 1e3 / sum(e["stop"] - e["start"] for e in later)
+        busy["consumer"] = min(1.0, thought + together.rank_cpu_s / (together.seconds * hosts))
+    chosen |= {name: found[name] for name in _LOADING if name in found}
+    chosen["busiest"] = max(busy.values())
+    return chosen | {f"busy/{name}": share for name, share in busy.items()}
+
+
+def _frontier(bench: SchedulerBench) -> str:
+    """What a hop expands: beside DGL what DGL expands."""
+    return "all" if bench.beside_dgl else "new"
+
+
+def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
+    """A system per policy, and per depth where a policy has one."""
+
+    def daemons(*options: str) -> System:
+        return lambda folder: run_atta(
+            Path(bench.data).resolve(),
+            bench.workload,
+            hosts,
+            folder,
+            frontier=_frontier(bench),
+            deliver="arrays",
+            serve=(*cache_options(bench.cache_share), "--peer-delay", f"{bench.rtt_ms:g}ms", *options),
+        )
+
+    found: dict[str, System] = {}
+    for policy in bench.policies:
+        if POLICIES[policy].has_depth:
+            found |= {f"{policy}-{k}": daemons("--policy", policy, "--prefetch", str(k)) for k in bench.depths}
+        else:
+            found[policy] = daemons("--policy", policy)
+    return found
+
+
+BUSY, NEAR = 0.9, 0.95
+
+
+def main() -> None:
+    """Run all settings, and write the record after each of them."""
+    parser = parser_of(__file__, __doc__)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--num-neighbors", default="15,10,5")
+    parser.add_argument("--batch-sizes", default="128,1024,4096")
+    parser.add_argument("--links", default="unshaped,1gbit")
+    parser.add_argument("--slow-us", type=float, default=200.0, help="per seed, of slow consumers")
+    parser.add_argument("--depths", default="2,4,8")
+    parser.add_argument("--vs", default="", help="dgl: also run DistDGL")
+    parser.add_argument("--work", help="keeps graphs converted for DistDGL")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--warm-up", type=int, default=6)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="run the named settings even if there are results")
+    arguments = parser.parse_args()
+    target = arguments.out / "roofline.json"
+    known = json.loads(target.read_text())["settings"] if target.exists() else {}
+    for size, link, slow in product(ints(arguments.batch_sizes), arguments.links.split(","), (False, True)):
+        name = f"{size} seeds, {link}, {'slow' if slow else 'instant'}"
+        if arguments.again or name not in known:
+            print(f"== {name}", file=sys.stderr)
+            known[name] = measure(arguments, size, link, arguments.slow_us * size / 1e3 if slow else 0.0)
+            record(known, target, command(parser, arguments))
+    record(known, target, command(parser, arguments))
+
+
+def measure(arguments: argparse.Namespace, size: int, link: str, think_ms: float) -> dict[str, Any]:
+    """The report of one setting."""
+    workload = BenchWorkload(
+        num_neighbors=ints(arguments.num_neighbors),
+        batch_size=size,
+        warm_up=arguments.warm_up,
+        seconds=arguments.seconds,
+        threads=1,
+        think_ms=think_ms,
+    )
+    bench = SchedulerBench(
+        arguments.data,
+        workload,
+        vs=tuple(filter(None, arguments.vs.split(","))),
+        runs=arguments.runs,
+        netns="on",
+        link=None if link == "unshaped" else link,
+        depths=ints(arguments.depths),
+        work=arguments.work,
+    )
+    return run(bench, lambda text: print(text, file=sys.stderr)).to_json()
+
+
+def record(settings: dict[str, Any], target: Path, typed: str) -> None:
+    """Write roofline.json and roofline.md."""
+    first = next(iter(settings.values()))
+    systems = list(dict.fromkeys(name for report in settings.values() for name in report["results"]))
+    busy = ((name, *(busiest(r["results"].get(s)) for s in systems)) for name, r in settings.items())
+    rates = (
+        (
+            *(name, *(seeds(r["results"].get(s)) for s in systems), f"{of_best(r['results']):.2f}"),
+            f"{r['results'][OURS]['queue_bytes']['max'] / 1e6:,.0f}",
+        )
+        for name, r in settings.items()
+    )
+    lines = [
+        *head(
+            "The busiest resource under every launch policy",
+            {**first, "command": typed},
+            "All figures: [roofline.json](roofline.json). Untuned, default cache. Two network namespaces share the machine's cores.",
+        ),
+        f"Share of time in which the busiest resource worked (bound for {OURS}: {BUSY}), and which it was:",
+        "",
+        *rows_of(("setting", *systems), *busy),
+        "",
+        f"Seeds per second (bound for {OURS}: {NEAR} of the best fixed depth), and the most bytes that finished batches took:",
+        "",
+        *rows_of(("setting", *systems, f"{OURS} / best depth", f"queued by {OURS}, MB"), *rates),
+    ]
+    write(target, {"schema": 1, "bench": "roofline", "command": typed, "settings": settings}, lines)
+    short = [name for name, r in settings.items() if r["results"][OURS]["busiest"]["median"] < BUSY]
+    behind = [name for name, r in settings.items() if of_best(r["results"]) < NEAR]
+    kept = len(settings) - len(short)
+    print(f"{kept} of {len(settings)} settings keep a resource {BUSY:.0%} busy; short: {short or 'none'}")
+    print(f"behind the best fixed depth: {behind or 'none'}")
+
+
+def busiest(found: dict[str, Any] | None) -> str:
+    """``0.95 cores``."""
+    if not found or "error" in found:
+        return "-"
+    share, which = max((f["median"], name.partition("/")[2]) for name, f in found.items() if name.startswith("busy/"))
+    return f"{share:.2f} {which}"
+
+
+def seeds(found: dict[str, Any] | None) -> str:
+    return "-" if not found or "error" in found else cell(found["seeds_per_s"]).partition(" ")[0]
+
+
+def of_best(results: dict[str, Any]) -> float:
+    """Our seeds per second against the best of the fixed depths (``prefetch-K``)."""
+    best = max(found["seeds_per_s"]["median"] for name, found in results.items() if name.startswith("prefetch-"))
+    return float(results[OURS]["seeds_per_s"]["median"] / best)
+
+
+@click.command()
+@click.option("--data", required=True, help="Partitioned dataset; one daemon and one consumer per partition.")
+@click.option("--policies", type=NAMES, default=",".join(POLICIES), show_default=True)
+@click.option(
+    "--depths", type=INTS, default="4", show_default=True, help="A policy with a depth runs with each of these."
+)
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
+@click.option(
+    "--rtt", "rtt_s", type=DURATION, default="0s", help="Delay that is injected into every request to another daemon."
+)
+@click.option(
+    "--think",
+    "think_s",
+    type=DURATION,
+    default="0s",
+    help="How long consumers compute on each batch, on another device.",
+)
+@vs_option
+@click.option("--runs", type=COUNT, default=3, show_default=True, help="Rounds; policies alternate within a round.")
+@click.option("--warm-up", type=COUNT, default=3, show_default=True, help="Epochs before measuring, per round.")
+@click.option("--epochs", type=COUNT, default=2, show_default=True, help="At least this much is measured per round.")
+@click.option(
+    "--seconds", type=DURATION, default="5s", show_default=True, help="At least this much is measured per round."
+)
+@split_option
+@click.option("--threads", type=THREADS, default=1, show_default=True, help="Threads of every daemon and peer process.")
+@netns_option
+@link_option
+@click.option(
+    "--cache-share",
+    type=click.FloatRange(0, 100),
+    help="Rows that the daemons cache, in percent of the HALO vertices  [default: what fits into 1 GiB].",
+)
+@work_option
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Per policy and round.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sampling.")
+@measured("Draw seeds per second.")
+def scheduler(rtt_s: float, think_s: float, **options: Any) -> tuple[Run, Any]:
+    """Launch policies: the launch score and simpler ones.
+
+    Example: atta bench scheduler --data data/pl-2p --num-neighbors 10,10 --batch-size 128 --rtt 10ms --depths 1,2,4,8
+    """
+    return run, SchedulerBench(workload=workload(options, think_ms=1e3 * think_s), rtt_ms=1e3 * rtt_s, **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""``atta bench partition`` and the comparison of methods."""

@@ -1,1 +1,0 @@
-"""Balance of partitions, and predicted remote rows."""

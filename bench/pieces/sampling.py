@@ -1,0 +1,395 @@
+"""``atta bench sampling``: neighbour sampling and compaction in one process, beside other libraries.
+A measured process of ``atta bench sampling``: loads a graph, samples batches, and prints one line of JSON.
+
+    python -m atta_bench.pieces.sampling '{"system": "atta", "dataset": "...", ...}'
+
+Every system gets the same CSC arrays, in which positions are the edge ids, and delivers compacted batches in its own
+form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from atta.cli.output import INTS, NAMES
+from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.observe.extras import missing, not_installed
+from atta.partition.dataset import Dataset
+from atta.samplers import kernels
+from atta.samplers.methods import Method
+from atta_bench.command import (
+    BATCH,
+    COUNT,
+    SEED,
+    Run,
+    measured,
+)
+from atta_bench.lab import flow
+from atta_bench.lab.rounds import alternate
+from atta_bench.results import BenchReport
+
+PEERS = ("dgl", "pyg")
+METHODS = tuple(method.value for method in Method if method is not Method.UNIFORM)
+VARIANTS = (*METHODS, "disjoint", "untyped", "hetero", "hetero-16")
+_NEEDS = {"dgl": ("dgl",), "pyg": ("torch_geometric", "pyg_lib")}
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class SamplingBench:
+    """Settings of the benchmark.
+
+    Attributes:
+        dataset: a dataset of one partition and one edge type.
+        num_neighbors: fan-outs, counted from the seeds. Every hop expands all known vertices, as DGL does for its
+            blocks.
+        batch_size: seeds per batch, drawn at random.
+        threads: thread counts; every system runs with each.
+        batches: measured batches per round.
+        vs: peers.
+        variants: other ways to sample, with the first thread count: the methods of ``atta.samplers.methods`` (random
+            weights and times; seeds at the median time), ``disjoint`` trees, ``hetero`` (edges of four types between
+            four node types), ``untyped`` (the same edges without types), ``hetero-16`` (16 edge types, a quarter of the
+            fan-out each).
+        runs: number of rounds.
+        seed: seed of the choice of vertices.
+    """
+
+    dataset: str
+    num_neighbors: tuple[int, ...] = (15, 10, 5)
+    batch_size: int = 1024
+    threads: tuple[int, ...] = (1, 2)
+    batches: int = 40
+    vs: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    runs: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for peer in self.vs:
+            if peer not in PEERS:
+                raise UnknownNameError.of("peer", peer, PEERS)
+        for variant in self.variants:
+            if variant not in VARIANTS:
+                raise UnknownNameError.of("variant", variant, VARIANTS)
+        for name, values in (("--threads", self.threads), ("--num-neighbors", self.num_neighbors)):
+            if not values or any(value < 1 for value in values):
+                raise ConfigError(f"{name} {','.join(map(str, values))}: each must be at least 1")
+        for name in ("batch_size", "batches", "runs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+
+
+def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
+    """Run all rounds; ``say`` is told what happens.
+
+    Raises:
+        DataError, ConfigError: the dataset or a setting is wrong.
+        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    """
+    dataset = Dataset.open(bench.dataset, verify=False)
+    if dataset.num_parts != 1 or len(dataset.schema.edge_types) != 1:
+        raise ConfigError(f"{bench.dataset}: the benchmark takes a dataset of one partition and one edge type")
+    edges = dataset.schema.edge_counts[dataset.schema.edge_types[0]]
+    vertices = dataset.schema.node_counts[dataset.schema.endpoints(dataset.schema.edge_types[0])[1]]
+    if bench.batch_size > vertices:
+        raise ConfigError(f"--batch-size {bench.batch_size}: seeds are distinct, and there are {vertices} vertices")
+    config, bounds = {**asdict(bench), "edges": edges}, {"edges_per_s": "random_reads_per_s"}
+    report = BenchReport("sampling", config, drawn="edges_per_s", limit_of=bounds)
+    runs = [("atta", n) for n in bench.threads] + [(f"atta-{variant}", bench.threads[0]) for variant in bench.variants]
+    for peer in bench.vs:
+        if lacking := missing(*_NEEDS[peer]):
+            report.fail(peer, not_installed(*lacking))
+        else:
+            runs += [(peer, n) for n in bench.threads]
+    systems: dict[str, Callable[[Path], dict[str, float]]] = {
+        name if threads == bench.threads[0] else f"{name}-{threads}-threads": partial(_measure, bench, name, threads)
+        for name, threads in runs
+    }
+
+    def limits_of() -> dict[str, float]:
+        return {"random_reads_per_s": flow.random_reads_per_s(4 * edges)}
+
+    alternate(systems, bench.runs, report, lambda found: found, limits_of=limits_of, say=say, peers=PEERS)
+    return report
+
+
+def _measure(bench: SamplingBench, system: str, threads: int, _: Path) -> dict[str, float]:
+    config = SamplerConfig(
+        system, bench.dataset, bench.num_neighbors, bench.batch_size, threads, bench.batches, bench.seed
+    )
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}
+    command = [sys.executable, "-m", "atta_bench.pieces.sampling", json.dumps(asdict(config))]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise AttaError(f"{system}: not done after {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise AttaError(f"{system}: {' | '.join(done.stderr.strip().splitlines()[-3:])[-600:]}")
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return {
+        "seeds_per_s": found["seeds"] / found["seconds"],
+        "edges_per_s": found["edges"] / found["seconds"],
+        "ns_per_edge": 1e9 * found["seconds"] / found["edges"],
+        "cpu_ns_per_edge": 1e9 * found["cpu_s"] / found["edges"],
+        "edges_per_seed": found["edges"] / found["seeds"],
+        "vertices_per_seed": found["nodes"] / found["seeds"],
+        "peak_per_output": found["peak_per_output"],
+        "table_bytes_per_edge": found["table_bytes"] / found["graph_edges"],
+    }
+
+
+_WARM_UP = 4
+_TIMES = 1_000_000
+_KINDS = 4
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """Settings of the process, see ``SamplingBench``; ``batches`` is the number of measured batches."""
+
+    system: str
+    dataset: str
+    num_neighbors: tuple[int, ...]
+    batch_size: int
+    threads: int
+    batches: int
+    seed: int
+
+
+@dataclass
+class _SamplingSystem:
+    """A system, and what it has sampled.
+
+    Attributes:
+        run: samples one batch per array of seeds (int64 [batch size]).
+        edges, nodes, nbytes: edges, vertices and bytes of all batches so far.
+        table_bytes: bytes of the tables that the method needs besides the graph.
+    """
+
+    run: Callable[[list[np.ndarray]], None]
+    edges: int = 0
+    nodes: int = 0
+    nbytes: int = 0
+    table_bytes: int = 0
+
+
+def main() -> None:
+    """Measure, as the module docstring says."""
+    config = SamplerConfig(**json.loads(sys.argv[1]))
+    from atta.partition.dataset import Dataset
+
+    dataset = Dataset.open(config.dataset, verify=False)
+    csc = dataset.part(0).csc(dataset.schema.edge_types[0])
+    system = {"dgl": _dgl, "pyg": _pyg}.get(config.system, _atta)(config, csc.indptr, csc.indices)
+    rng, vertices = np.random.default_rng(config.seed), len(csc.indptr) - 1
+    seeds = [rng.choice(vertices, config.batch_size, replace=False) for _ in range(_WARM_UP + config.batches)]
+    system.run([seeds[0][:1]])  # what a sampler makes only once is not a cost of a batch
+    system.nbytes = 0
+    before = _peak(reset=True)
+    system.run(seeds[:1])
+    first_peak, first_bytes = _peak() - before, system.nbytes
+    system.run(seeds[1:_WARM_UP])
+    system.edges = system.nodes = system.nbytes = 0
+    cpu, start = time.process_time(), time.perf_counter()
+    system.run(seeds[_WARM_UP:])
+    seconds = time.perf_counter() - start
+    found = {
+        "seconds": seconds,
+        "cpu_s": time.process_time() - cpu,
+        "seeds": config.batches * config.batch_size,
+        "edges": system.edges,
+        "nodes": system.nodes,
+        "peak_per_output": first_peak / max(1, first_bytes),
+        "table_bytes": system.table_bytes,
+        "graph_edges": len(csc.indices),
+    }
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # some libraries take seconds to free a large graph
+
+
+def _atta(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
+    from atta.samplers.local.graph import LocalGraph
+    from atta.samplers.local.sampler import LocalSampler
+    from atta.samplers.methods import Method
+
+    kernels.retain_heap()
+    variant = config.system.partition("-")[2]
+    if variant.startswith("hetero"):
+        return _hetero(config, indptr, indices, ring=variant == "hetero")
+    if variant == "untyped":  # the same edges as in "hetero", to compare with
+        targets = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+        indices = _ring(indices, targets, len(indptr) - 1)
+    method = Method(variant) if variant in {m.value for m in Method} else Method.UNIFORM
+    rng, edges = np.random.default_rng(config.seed), len(indices)
+    weight = rng.exponential(size=edges) if method is Method.WEIGHTED else None
+    time = rng.integers(0, _TIMES, edges) if method.temporal else None
+    graph = LocalGraph.from_csc(kernels.resident(indptr), kernels.resident(indices), weight=weight, time=time)
+    sampler = LocalSampler(graph, method=method, threads=os.cpu_count() or 1)
+
+    def run(batches: list[np.ndarray]) -> None:
+        seeds = np.concatenate(batches)
+        stream = sampler.batches(
+            seeds, config.num_neighbors, config.batch_size, threads=config.threads, frontier="all",
+            disjoint=variant == "disjoint", input_time=np.full(len(seeds), _TIMES // 2) if method.temporal else None,
+        )  # fmt: skip
+        for batch in stream:
+            system.edges += len(batch.row)
+            system.nodes += len(batch.n_id)
+            system.nbytes += sum(a.nbytes for a in (batch.n_id, batch.row, batch.col, batch.e_id))
+
+    system = _SamplingSystem(run, table_bytes=sampler.table_bytes)
+    return system
+
+
+def _typed_edges(indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> dict[str, Any]:
+    """The edges of the graph between four node types: vertex v has type v mod 4.
+
+    With ``ring`` there are four edge types: sources move by up to three places, so that every edge comes from the type
+    after that of its target. Otherwise all 16 pairs of types occur, and every vertex has in-edges of four types.
+    """
+    from atta.samplers.local.graph import LocalGraph
+
+    graphs: dict[str, Any] = {}
+    targets = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    moved = _ring(indices, targets, len(indptr) - 1) if ring else indices
+    counts = [len(range(kind, len(indptr) - 1, _KINDS)) for kind in range(_KINDS)]
+    for target in range(_KINDS):
+        mine = targets % _KINDS == target
+        sources, rows = moved[mine], targets[mine] // _KINDS
+        for source in [(target + 1) % _KINDS] if ring else range(_KINDS):
+            chosen = sources % _KINDS == source
+            ends = np.concatenate([[0], np.cumsum(np.bincount(rows[chosen], minlength=counts[target]))])
+            graphs[f"t{source}__to__t{target}"] = LocalGraph.from_csc(
+                kernels.resident(ends), kernels.resident(sources[chosen] // _KINDS),
+                source_keys=None if source == target else np.arange(counts[source]),
+            )  # fmt: skip
+    return graphs
+
+
+def _ring(indices: np.ndarray, targets: np.ndarray, nodes: int) -> np.ndarray:
+    """Sources moved to the type after that of their target, and away from the last vertices: all types have as many."""
+    blocks = nodes // _KINDS - 1
+    moved: np.ndarray = np.minimum(indices // _KINDS, blocks) * _KINDS + (targets + 1) % _KINDS
+    return moved.astype(indices.dtype)
+
+
+def _hetero(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> _SamplingSystem:
+    from atta.samplers.local.sampler import LocalSampler
+
+    graphs = _typed_edges(indptr, indices, ring=ring)
+    per_type = 1 if ring else _KINDS
+    sampler = LocalSampler(graphs)
+    fan_outs = {key: [-(-count // per_type) for count in config.num_neighbors] for key in graphs}
+
+    def run(batches: list[np.ndarray]) -> None:
+        seeds = np.concatenate(batches) // _KINDS
+        stream = sampler.batches(
+            seeds, fan_outs, config.batch_size, threads=config.threads, frontier="all", seed_type="t0"
+        )
+        for batch in stream:
+            system.edges += sum(len(row) for row in batch.row.values())
+            system.nodes += sum(len(ids) for ids in batch.n_id.values())
+            system.nbytes += sum(
+                a.nbytes for part in (batch.n_id, batch.row, batch.col, batch.e_id) for a in part.values()
+            )
+
+    system = _SamplingSystem(run)
+    return system
+
+
+def _dgl(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
+    import dgl
+    import torch
+
+    torch.set_num_threads(config.threads)
+    arrays = (
+        torch.from_numpy(np.array(indptr)),
+        torch.from_numpy(indices.astype(np.int64)),
+        torch.empty(0, dtype=torch.int64),
+    )
+    graph = dgl.graph(("csc", arrays), num_nodes=len(indptr) - 1)
+    sampler = dgl.dataloading.NeighborSampler(list(config.num_neighbors)[::-1])  # DGL counts from the input side
+
+    def run(batches: list[np.ndarray]) -> None:
+        for seeds in batches:
+            inputs, _, blocks = sampler.sample_blocks(graph, torch.from_numpy(seeds))
+            edges = sum(block.num_edges() for block in blocks)
+            system.edges += edges
+            system.nodes += len(inputs)
+            system.nbytes += 24 * edges + 8 * len(inputs)
+
+    system = _SamplingSystem(run)
+    return system
+
+
+def _pyg(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
+
+    torch.set_num_threads(config.threads)
+    targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    edge_index = torch.from_numpy(np.stack([indices.astype(np.int64), targets]))
+    data = Data(edge_index=edge_index, num_nodes=len(indptr) - 1)
+    sampler = NeighborSampler(data, num_neighbors=list(config.num_neighbors))
+
+    def run(batches: list[np.ndarray]) -> None:
+        for seeds in batches:
+            out: Any = sampler.sample_from_nodes(NodeSamplerInput(None, torch.from_numpy(seeds)))
+            system.edges += len(out.row)
+            system.nodes += len(out.node)
+            system.nbytes += 8 * (3 * len(out.row) + len(out.node))
+
+    system = _SamplingSystem(run)
+    return system
+
+
+def _peak(*, reset: bool = False) -> int:
+    """Largest resident size since the last reset, in bytes."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+@click.command()
+@click.option("--dataset", required=True, help="Dataset of one partition.")
+@click.option("--num-neighbors", type=INTS, default="15,10,5", show_default=True)
+@click.option("--batch-size", type=BATCH, default=1024, show_default=True)
+@click.option("--threads", type=INTS, default="1,2", show_default=True, help="Every system runs with each of these.")
+@click.option("--batches", type=COUNT, default=40, show_default=True, help="Measured per system and round.")
+@click.option("--vs", type=NAMES, default=(), help="Libraries to compare with: dgl, pyg (needs pyg_lib).")
+@click.option(
+    "--variants",
+    type=NAMES,
+    default=(),
+    help="Other ways to sample: a neighbour method by name, disjoint, untyped, hetero, hetero-16.",
+)
+@click.option("--runs", type=COUNT, default=5, show_default=True, help="Rounds; systems alternate within a round.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the choice of vertices.")
+@measured("Draw edges per second.")
+def sampling(**options: Any) -> tuple[Run, Any]:
+    """Sampling and compaction alone, in one process, without daemons or features.
+
+    Example: atta bench sampling --dataset data/products-1p --num-neighbors 15,10,5 --vs dgl --json sampling.json
+    """
+    return run, SamplingBench(**options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""``atta bench sampling``."""

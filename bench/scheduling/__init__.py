@@ -1,1 +1,0 @@
-"""Launch policies, the cost of decisions, and the simulator."""

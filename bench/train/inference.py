@@ -1,0 +1,382 @@
+"""Scores of all vertices: ``atta predict`` layer by layer, mini-batches of all neighbours, PyG's ``inference``.
+
+    python -m bench.train.inference [--graph DIR] [--data DIR] [--seeds 10000] [--rounds 2] [--kills 10]
+
+The graph is that of ``bench/run.sh``, its dataset has two METIS partitions with a daemon each. All compute the same
+random weights. In each round ``atta predict`` runs layer by layer on running daemons, and PyG's own
+``BasicGNN.inference`` in one process that holds the graph. PyG's ``NeighborLoader`` needs pyg-lib or torch-sparse to
+sample: here it has a sampler that reads one hop of a CSR matrix with numpy. ``pyg`` is PyG with a list of edges, as it
+comes; ``pyg-csr`` with the one-hop matrix in CSR, which PyG's SAGEConv multiplies at once. Once, ``atta predict --mode
+sampled --num-neighbors -1,-1,-1`` computes some seeds, and its time is extrapolated to all vertices.
+
+The daemons count the edges that they read in a run layer by layer. After the rounds ``atta predict`` is killed at random
+moments and repeated: its files must be whole at any moment, and have the rows of an undisturbed run at the end.
+
+Times are without the start of processes, daemons and the reading of the graph, and with the writing of a file of
+scores. Peaks are VmHWM of the predicting process. Writes inference.json and inference.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import atta
+from atta_bench.results import ROOT, BenchReport, command, parser_of, write_report
+
+MODULE = "atta_bench.train.inference"
+LAYERS, HIDDEN, CLASSES = 3, 256, 47
+TOLERANCE = 1e-3
+BOUNDS = {"minibatch": 3.0, "pyg": 1.0, "pyg-csr": 1.0}
+"""How many times as fast layer by layer must be."""
+PEAK_MIB = 1536
+MIB = 1 << 20
+FILES = 8
+"""Of a run that is killed: some are there before its end."""
+_LOOK_S = 0.02
+_PYG_BATCH = 4096
+
+ABOUT = (
+    "GraphSAGE of {layers} layers, hidden {hidden}, {classes} scores per vertex; {vertices:,} vertices, {edges:,} edges,"
+    " {features} features, 2 METIS partitions.\n\n"
+    "- `seconds`: of all vertices{sampled}.\n"
+    "- `cpu_seconds`: of the predicting process with its start and, of Atta, of the daemons during the run.\n"
+    "- Threads: {threads} of torch in every predicting process; 1 per daemon, of which there are 2. PyG's loader works"
+    " in the process itself (`num_workers=0`), with batches of {pyg_batch:,} vertices.\n"
+    "- `pyg`: `BasicGNN.inference` with a list of edges. `pyg-csr`: with a matrix in CSR. PyG's NeighborLoader has a"
+    " one-hop sampler of this benchmark, for pyg-lib and torch-sparse are not there.\n"
+    "- `edges_per_layer`: edges that the daemons read, divided by those of the graph and the number of layers.\n"
+    "- Scores of Atta and PyG differ by at most {difference:.1e}; the largest is {largest:.1f}.\n"
+    "- Asked and found: {verdicts}.\n"
+    "{kills}"
+)
+KILLS = (
+    "- Killed at {kills} random moments, {early} of them before its end, and repeated each time: the rows of an undisturbed"
+    " run. The {there} files that lay under a final name after a kill were whole.\n"
+)
+
+
+# -- one measurement each ----------------------------------------------------------------------------------------------
+
+
+def watched(words: list[str]) -> tuple[float, float]:
+    """Run a command; returns the peak of its memory in MiB, and its processor time in seconds."""
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+        status, peak = Path(f"/proc/{process.pid}/status"), 0
+        while True:
+            ended, code, usage = os.wait4(process.pid, os.WNOHANG)
+            if ended:
+                break
+            for line in status.read_text(encoding="ascii").splitlines():
+                if line.startswith("VmHWM"):
+                    peak = max(peak, int(line.split()[1]) << 10)
+            time.sleep(_LOOK_S)
+        process.returncode = os.waitstatus_to_exitcode(code)
+    if process.returncode:
+        raise SystemExit(f"{words}: ended with exit code {process.returncode}")
+    return peak / MIB, usage.ru_utime + usage.ru_stime
+
+
+def processor_s(pids: list[int]) -> float:
+    """Processor time of some processes so far, in seconds."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+def predicting(cluster: atta.LocalCluster, checkpoint: Path, out: Path, *options: str) -> list[str]:
+    """The command ``atta predict`` on running daemons, which writes scores into ``out`` and a report beside it."""
+    words = [sys.executable, "-m", "atta.cli.main", "predict", "--cluster", str(cluster.cluster_file), "--quiet"]
+    words += ["--checkpoint", str(checkpoint), "--what", "scores", "--out", str(out), "--format", "npy"]
+    return [*words, "--device", "cpu", "--json", str(out.with_suffix(".json")), *options]
+
+
+def on_atta(cluster: atta.LocalCluster, checkpoint: Path, out: Path, *options: str) -> dict[str, float]:
+    """``atta predict`` on running daemons; files of scores are in ``out``."""
+    before, edges = processor_s(cluster.pids), edges_read(cluster)
+    peak, used = watched(predicting(cluster, checkpoint, out, *options))
+    daemons = processor_s(cluster.pids) - before
+    seconds = json.loads(out.with_suffix(".json").read_text())["seconds"]
+    read = (edges_read(cluster) - edges) / (LAYERS * sum(cluster.schema.edge_counts.values()))
+    return {"seconds": seconds, "peak_mib": peak, "cpu_seconds": used + daemons, "edges_per_layer": read}
+
+
+def edges_read(cluster: atta.LocalCluster) -> float:
+    """Edges that all daemons have read so far."""
+    return sum(stats.get("edges", 0.0) for stats in cluster.stats())
+
+
+def on_pyg(graph: Path, checkpoint: Path, out: Path, *, csr: bool) -> dict[str, float]:
+    """PyG in a process of its own; ``out`` is the file of scores."""
+    report = out.with_suffix(".json")
+    task = {"graph": str(graph), "checkpoint": str(checkpoint), "out": str(out), "csr": csr, "report": str(report)}
+    peak, used = watched([sys.executable, "-m", MODULE, "--pyg", json.dumps(task)])
+    return {"seconds": json.loads(report.read_text())["seconds"], "peak_mib": peak, "cpu_seconds": used}
+
+
+# -- PyG ---------------------------------------------------------------------------------------------------------------
+
+
+def pyg(task: dict[str, Any]) -> None:
+    """The process of ``on_pyg``."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+
+    from atta.partition.graph import Graph
+    from atta.train.checkpoint import load_model
+    from atta.train.models.layers import saved_model
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    graph = Graph.open(task["graph"], verify=False)
+    x = torch.from_numpy(np.array(graph.table("node", "x"), np.float32))
+    edges = graph.edges(graph.schema.edge_types[0])
+    source, target = np.asarray(edges.src), np.asarray(edges.dst)
+    order = np.argsort(target, kind="stable")
+    starts = np.zeros(len(x) + 1, np.int64)
+    np.cumsum(np.bincount(target, minlength=len(x)), out=starts[1:])
+    sampler = one_hop(starts, source[order].astype(np.int64))
+    del source, target, order
+    started = time.monotonic()
+    model: Any = saved_model(load_model(task["checkpoint"]), x.shape[1]).eval()
+    loader = NeighborLoader(
+        Data(x=x, edge_index=torch.zeros(2, 0, dtype=torch.int64)), [-1], neighbor_sampler=sampler,
+        batch_size=_PYG_BATCH, shuffle=False, transform=as_matrix if task["csr"] else None,
+    )  # fmt: skip
+    np.save(task["out"], model.inference(loader).numpy())
+    Path(task["report"]).write_text(json.dumps({"seconds": time.monotonic() - started}))
+
+
+def one_hop(starts: np.ndarray, sources: np.ndarray) -> Any:
+    """A sampler for PyG's loader: all in-edges of consecutive vertices, from the columns of a CSC matrix."""
+    import torch
+    from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+
+    place = np.empty(len(starts) - 1, np.int64)
+
+    class OneHop(BaseSampler):  # type: ignore[misc]  # PyG has no types
+        num_neighbors = (-1,)
+
+        def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+            """Every in-neighbour of the seeds."""
+            seeds = index.node.numpy()
+            first, last = seeds[0], seeds[-1] + 1
+            read = sources[starts[first] : starts[last]]
+            new = np.zeros(len(place), np.bool_)
+            new[read] = True
+            new[first:last] = False
+            nodes = np.concatenate([seeds, np.flatnonzero(new)])
+            place[nodes] = np.arange(len(nodes))
+            targets = np.repeat(np.arange(len(seeds)), np.diff(starts[first : last + 1]))
+            row, col = torch.from_numpy(place[read]), torch.from_numpy(targets)
+            return SamplerOutput(torch.from_numpy(nodes), row, col, None, metadata=(index.input_id, None))
+
+        def sample_from_edges(self, *_: Any, **__: Any) -> SamplerOutput:
+            """Not used."""
+            raise TypeError("this sampler takes vertices, not edges")
+
+    return OneHop()
+
+
+def as_matrix(data: Any) -> Any:
+    """A batch with its edges as a matrix in CSR, which PyG's layers take as ``adj_t``."""
+    import torch
+
+    source, target = data.edge_index
+    count = len(data.n_id)
+    starts = torch.zeros(count + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(target, minlength=count), 0, out=starts[1:])
+    ones = torch.ones(len(source))
+    data.adj_t = torch.sparse_csr_tensor(starts, source, ones, size=(count, count), check_invariants=False)
+    return data
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+def write_checkpoint(folder: Path, channels: int) -> None:
+    """A checkpoint with random weights, as ``atta train`` writes it."""
+    import torch
+
+    from atta.train import EpochReport, TrainConfig
+    from atta.train.checkpoint import save_best
+    from atta.train.models import build_model
+    from atta.train.reports.epochs import PHASES
+
+    config = TrainConfig(data="-", model="sage", num_neighbors=(10,), layers=LAYERS, hidden=HIDDEN)
+    torch.manual_seed(0)
+    epoch = EpochReport(0, 1.0, 0.5, 1.0, 1.0, 1.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.1)
+    save_best(folder, config, build_model(config, channels, CLASSES), epoch)
+
+
+def rows_of_files(files: Path) -> np.ndarray:
+    """The rows of all complete files, by ascending id."""
+    found = np.concatenate([np.load(path) for path in sorted(files.glob("part-*.npy"))])
+    return found[np.argsort(found["id"])]
+
+
+def difference(files: Path, scores: np.ndarray) -> tuple[float, float]:
+    """The largest difference of Atta's scores and PyG's, which are in the order of ids, and the largest score."""
+    found = rows_of_files(files)
+    if not np.array_equal(found["id"], np.arange(len(scores))):
+        raise SystemExit("Atta has not written each vertex once")
+    return float(np.abs(found["score"] - scores).max()), float(np.abs(scores).max())
+
+
+class Comparison:
+    """Rounds on running daemons.
+
+    Attributes:
+        report: figures of all rounds so far.
+        found: figures for the text.
+    """
+
+    def __init__(self, cluster: atta.LocalCluster, graph: Path, folder: Path) -> None:
+        schema = cluster.schema
+        self._cluster, self._graph, self._folder = cluster, graph, folder
+        self._vertices, channels = schema.node_counts["node"], schema.node_tables["node"]["x"].row_shape[0]
+        self._checkpoint = folder / "checkpoint"
+        write_checkpoint(self._checkpoint, channels)
+        config = {"layers": LAYERS, "hidden": HIDDEN, "pyg_batch": _PYG_BATCH}
+        self.report = BenchReport("inference", config, costs=frozenset({"seconds", "cpu_seconds", "peak_mib"}))
+        edges = schema.edge_counts[schema.edge_types[0]]
+        self.found: dict[str, float] = {"vertices": self._vertices, "edges": edges, "features": channels}
+        self._sampled: dict[str, float] = {}
+
+    def sample(self, seeds: int) -> None:
+        """Compute some vertices by mini-batches. All rounds compare with it."""
+        np.save(self._folder / "ids.npy", np.random.default_rng(0).choice(self._vertices, seeds, replace=False))
+        fan_outs = ",".join(["-1"] * LAYERS)
+        options = ("--mode", "sampled", "--num-neighbors", fan_outs, "--ids", f"{self._folder}/ids.npy")
+        one = on_atta(self._cluster, self._checkpoint, self._folder / "sampled", *options)
+        print("minibatch", one, flush=True)
+        self.found |= {"seeds": seeds, "measured": one["seconds"]}
+        whole = {name: one[name] * self._vertices / seeds for name in ("seconds", "cpu_seconds")}
+        self._sampled = {"peak_mib": one["peak_mib"], **whole}
+
+    def kill(self, times: int) -> None:
+        """Kill ``atta predict`` at random moments, and repeat it each time.
+
+        Raises:
+            SystemExit: a file under a final name was not whole, or repeated runs have other rows.
+        """
+        rng, whole = np.random.default_rng(1), self._folder / "undisturbed"
+        options = ("--files", str(FILES))
+        on_atta(self._cluster, self._checkpoint, whole, *options)
+        began = time.monotonic()
+        on_atta(self._cluster, self._checkpoint, self._folder / "timed", *options)
+        lasts, expected = time.monotonic() - began, rows_of_files(whole)
+        lengths = {path.name: len(np.load(path, mmap_mode="r")) for path in whole.glob("part-*.npy")}
+        early = there = 0
+        for number, moment in enumerate(lasts * rng.random(times)):
+            out = self._folder / f"killed-{number}"
+            with subprocess.Popen(
+                predicting(self._cluster, self._checkpoint, out, *options), start_new_session=True
+            ) as process:
+                time.sleep(moment)
+                early += process.poll() is None
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            files = {path.name: len(np.load(path, mmap_mode="r")) for path in out.glob("part-*.npy")}
+            if any(lengths[name] != length for name, length in files.items()):
+                raise SystemExit(f"killed after {moment:.1f} s of {lasts:.1f}: not whole: {files}")
+            there += len(files)
+            on_atta(self._cluster, self._checkpoint, out, *options)
+            if not np.array_equal(rows_of_files(out), expected):
+                raise SystemExit(f"killed after {moment:.1f} s of {lasts:.1f} and repeated: other rows")
+            print(f"killed after {moment:.1f} s of {lasts:.1f}, {len(files)} files: repeated, same rows", flush=True)
+            shutil.rmtree(out)
+        self.found |= {"kills": times, "early": early, "there": there}
+
+    def round(self) -> None:
+        """One measurement of each of the others."""
+        out = self._folder / f"atta-{len(self.report.rounds)}"
+        shutil.rmtree(out, ignore_errors=True)
+        figures = {"atta": on_atta(self._cluster, self._checkpoint, out)}
+        for system in ("pyg", "pyg-csr"):
+            scores = self._folder / f"{system}.npy"
+            figures[system] = on_pyg(self._graph, self._checkpoint, scores, csr=system == "pyg-csr")
+            far, largest = difference(out, np.load(scores))
+            if far > TOLERANCE * largest:
+                raise SystemExit(f"scores of {system} differ by {far}")
+            self.found |= {"difference": max(far, self.found.get("difference", 0.0)), "largest": largest}
+        figures |= {"minibatch": self._sampled} if self._sampled else {}
+        for system, one in figures.items():
+            print(system, one, flush=True)
+            self.report.add(system, one)
+
+    def about(self) -> str:
+        """The settings and what has come out, in words."""
+        sampled = "; of mini-batches (`minibatch`) extrapolated from {seeds:,} seeds, which took {measured:.0f} s"
+        rounds = self.report.rounds["atta"]
+        peak, read = (max(figures[name] for figures in rounds) for name in ("peak_mib", "edges_per_layer"))
+        return ABOUT.format(
+            layers=LAYERS,
+            hidden=HIDDEN,
+            classes=CLASSES,
+            threads=len(os.sched_getaffinity(0)),
+            pyg_batch=_PYG_BATCH,
+            sampled=sampled.format(**self.found) if self._sampled else "",
+            verdicts=verdicts(self.report.ratios()["seconds"], peak, read),
+            kills=KILLS.format(**self.found) if "kills" in self.found else "",
+            **{name: self.found[name] for name in ("vertices", "edges", "features", "difference", "largest")},
+        )
+
+
+def verdicts(ratios: dict[str, float], peak_mib: float, edges_per_layer: float) -> str:
+    """Which bounds hold."""
+    said = [
+        f"at least {bound:g} times as fast as `{system}`: {ratios[system]:.2f}, {_holds(ratios[system] >= bound)}"
+        for system, bound in BOUNDS.items()
+        if system in ratios
+    ]
+    once = f"each edge read once per layer: {edges_per_layer:.6g}, {_holds(edges_per_layer == 1)}"
+    return "; ".join([*said, f"at most {PEAK_MIB:,} MiB: {peak_mib:,.0f}, {_holds(peak_mib <= PEAK_MIB)}", once])
+
+
+def _holds(reached: bool) -> str:
+    return "reached" if reached else "**not reached**"
+
+
+def main() -> None:
+    """Measure, and write the record."""
+    parser = parser_of(__file__, __doc__)
+    parser.add_argument("--graph", type=Path, default=ROOT / "data/powerlaw-245k")
+    parser.add_argument("--data", type=Path, default=ROOT / "data/powerlaw-245k-2p")
+    parser.add_argument("--seeds", type=int, default=10_000, help="of mini-batches; 0: none")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=10, help="of atta predict, after the rounds")
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="atta-inference-") as folder,
+        atta.local(arguments.data, threads=1, verify=False) as cluster,
+    ):
+        comparison = Comparison(cluster, arguments.graph, Path(folder))
+        if arguments.seeds:
+            comparison.sample(arguments.seeds)
+        for number in range(arguments.rounds):
+            comparison.round()
+            if number == arguments.rounds - 1 and arguments.kills:
+                comparison.kill(arguments.kills)
+            about = comparison.about()
+            document = comparison.report.to_json() | {"title": "Inference layer by layer", "about": about}
+            document["found"] = comparison.found
+            write_report(arguments.out / "inference.json", document, command(parser, arguments))
+    print(about)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--pyg"]:
+        pyg(json.loads(sys.argv[2]))
+    else:
+        main()

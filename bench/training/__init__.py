@@ -1,1 +1,0 @@
-"""Accuracy and memory of training."""

@@ -1,1 +1,0 @@
-"""``atta roll``: restarts the daemons of a cluster one after another."""

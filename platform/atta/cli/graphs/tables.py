@@ -1,0 +1,99 @@
+"""``atta schema``, ``atta export`` and ``atta deploy``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from atta.cli.output import overwrite_option, quiet_option, say, size, work_progress
+from atta.errors import ConfigError, DataError
+from atta.partition.deploy import deploy
+from atta.partition.disk.store import path_here
+from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
+from atta.partition.importers import import_graph
+from atta.partition.importers.table.guess import guess_schema
+from atta.partition.importers.table.rules import SCHEMA
+
+_CHECKED_BYTES = 256 << 20
+"""Folders up to this size are imported once, to see whether the schema fits."""
+
+
+@click.command("schema", epilog="Example: atta schema tables/social && atta import table tables/social graphs/social")
+@click.argument("folder", type=click.Path())
+@overwrite_option
+@quiet_option
+def schema(folder: str, *, overwrite: bool, quiet: bool) -> None:
+    """Guess FOLDER/schema.json, which `atta import table` needs, from the Parquet and CSV files in FOLDER.
+
+    Files with ids become vertices, files with two columns of such ids edges. Read the file, and edit what it guessed.
+    """
+    where = path_here(folder, "schema")
+    if not where.is_dir():
+        raise DataError(where, "no such folder")
+    path = where / SCHEMA
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} exists; --overwrite replaces it")
+    guess = guess_schema(where)
+    for line in guess.lines:
+        say(quiet, line)
+    path.write_text(json.dumps(guess.schema, indent=1, ensure_ascii=False) + "\n")
+    say(quiet, f"{path}: written{_verdict(where)}")
+
+
+def _verdict(folder: Path) -> str:
+    if sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) > _CHECKED_BYTES:
+        return "; not tried, for the files are large"
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            import_graph("table", folder, Path(place) / "graph")
+        except (ConfigError, DataError) as error:
+            return f"; edit it, for this is refused: {error}"
+    return f"; tried: atta import table {folder} GRAPH works"
+
+
+@click.command("export", epilog="Example: atta export table graphs/cora cora-tables")
+@click.argument("format_", metavar="FORMAT", type=click.Choice(sorted([*EXPORTERS, *PARTITIONED])))
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@click.option("--overwrite", is_flag=True, help="Replace DST: a file, or a folder in this format.")
+@quiet_option
+def export_(format_: str, src: str, dst: str, *, overwrite: bool, quiet: bool) -> None:
+    """Write the graph folder SRC (for pyg-parts: the partitioned dataset SRC) in FORMAT to DST, ids and order of edges
+    kept.
+
+    DST is a file for dgl and pyg, a folder for the others. A graph is refused if FORMAT would lose a part of it.
+    """
+    with work_progress(quiet) as progress:
+        export_graph(format_, src, dst, overwrite=overwrite, progress=progress)
+    say(quiet, f"{dst}: exported from {src}")
+
+
+@click.command("deploy", epilog="Example: atta deploy data/big-2p --part 0 /mnt/machine-0/big-2p")
+@click.argument("src", type=click.Path(), metavar="DATA")
+@click.argument("dst", type=click.Path())
+@click.option(
+    "--part",
+    "parts",
+    type=click.IntRange(0),
+    multiple=True,
+    required=True,
+    help="Partition that will be served there; may be given several times.",
+)
+@overwrite_option
+@quiet_option
+def deploy_(src: str, dst: str, *, parts: tuple[int, ...], overwrite: bool, quiet: bool) -> None:
+    """Copy what the daemon of one partition needs of the dataset DATA into the folder DST.
+
+    These are the manifest, the files that all daemons read, and the partition. Every checksum is verified. DST appears
+    when the copy is complete.
+    """
+    with work_progress(quiet) as progress:
+        copied = deploy(src, dst, parts, overwrite=overwrite, progress=progress)
+    told = f"partition{'s' if len(parts) > 1 else ''} {', '.join(map(str, parts))}"
+    say(quiet, f"{dst}: {told} of {src}, {size(copied)}, checksums verified")
+
+
+COMMANDS: list[click.Command] = [schema, export_, deploy_]

@@ -1,1 +1,0 @@
-"""Commands that make what daemons and callers trust each other by."""

@@ -1,0 +1,329 @@
+"""The versions of the dataset that a daemon holds: it loads what sessions and peers read, and lets go of the rest.
+
+``atta.kvstore.live.book`` decides; this file owns files, memory and the clock. All of it runs on the event loop;
+threads read files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from atta.errors import AttaError, DataError, QuotaExceededError
+from atta.kvstore.cache import EdgeCache, RowCache
+from atta.kvstore.cache.rows import bytes_of
+from atta.kvstore.live.book import HeldEdges, LiveEdges, Rows, Sources, VersionBook, edges_only, graph_rows, source_of
+from atta.kvstore.live.folder import VersionFolder
+from atta.kvstore.store import Store, Table
+from atta.observe.machine.memory import available_bytes
+from atta.partition.dataset import Dataset, VertexTimes
+from atta.samplers import kernels
+from atta.samplers.batch.items import EDGES, TIME
+from atta.samplers.shard import PartEdges, Shard
+
+log = structlog.get_logger("atta.daemon")
+LOOK_S = 5.0
+"""How often the disk is looked at: for a commit whose message was lost, and for rows that nobody reads any more."""
+PREPARED_S = 600.0
+"""How long a version stays prepared without a commit."""
+
+
+@dataclass(frozen=True)
+class VersionView:
+    """What a session reads from its first batch to its last.
+
+    Attributes:
+        number: of the version; 0: the dataset itself.
+        sources: where the rows of its tables are, and its edges.
+        dataset: the dataset, with the version's numbers of edges.
+        shard: the partition, with the version's edges.
+        rows: the cache of its remote rows.
+        edges: copies of in-edges of other partitions; None: they are not kept of these edges.
+    """
+
+    number: int
+    sources: Sources = field(repr=False)
+    dataset: Dataset = field(repr=False)
+    shard: Shard = field(repr=False)
+    rows: RowCache = field(repr=False)
+    edges: EdgeCache | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class HeldTimes:
+    """The table ``time`` of a version: the rows of this daemon's vertices, and the times of all."""
+
+    rows: np.ndarray
+    times: VertexTimes
+
+
+Held = np.ndarray | HeldEdges | HeldTimes
+
+
+class LiveVersions:
+    """``open`` and ``close`` are for sessions, ``tables`` and ``graph`` for peers, the rest for whoever publishes."""
+
+    def __init__(
+        self, data: str | Path, store: Store, shard: Shard, rows: RowCache, edges: EdgeCache, *, resident: bool
+    ) -> None:
+        """Load the newest version on the disk. ``rows`` and ``edges``: what is kept of the dataset's own.
+
+        Raises:
+            DataError: a file of it is missing or damaged.
+            QuotaExceededError: it does not fit into memory.
+        """
+        dataset = shard.dataset
+        self._folder, self._dataset, self._owner = VersionFolder(data, dataset.dataset_id), dataset, shard.part
+        self._store, self._edges, self._resident = store, LiveEdges(dataset, shard), resident
+        self.book = VersionBook()
+        self._caches, self._edge_cache = {0: rows}, edges
+        self._loading: dict[tuple[Rows, str], asyncio.Future[Held]] = {}
+        self._prepared_at = 0.0
+        self.book.refresh(self._on_disk())
+        for one in self.book.needed(time.monotonic()):
+            self._add(one, self._load(one))
+        if self.book.newest:
+            log.info("version of the dataset", newest=self.book.newest, mbytes=self.nbytes // 1_000_000)
+            self._trim()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and edges of later versions."""
+        return self._store.live_bytes + self._edges.nbytes
+
+    def stats(self) -> dict[str, float]:
+        """Gauges."""
+        return {
+            "tables_version": float(self.book.newest),
+            "tables_versions_read": float(len(self.book.in_use())),
+            "tables_version_bytes": float(self.nbytes),
+            "cache_bytes": float(bytes_of(self._caches.values())),
+        }
+
+    # -- sessions and peers --------------------------------------------------------------------------------------------
+
+    async def open(self, number: int | None) -> VersionView:
+        """The version for a session; None: the newest. ``close`` must follow.
+
+        Raises:
+            UnknownNameError: it does not exist any more; names those that do.
+            DataError: a file of it is missing or damaged. QuotaExceededError: it does not fit into memory.
+        """
+        if number is not None and number not in self.book.known:
+            await self._look()
+        number = self.book.open(number)
+        try:
+            sources = self.book.sources(number)
+            await self._hold((t, name, source) for (t, name), source in sources.items())
+        except BaseException:
+            self._closed(number)
+            raise
+        dataset, shard = self._edges.of(sources)
+        kept = None if edges_only(sources) else self._edge_cache
+        return VersionView(number, sources, dataset, shard, self._cache(number), kept)
+
+    def close(self, view: VersionView) -> None:
+        """A session has ended. What it alone has read goes."""
+        self._closed(view.number)
+
+    def _closed(self, number: int) -> None:
+        self.book.close(number)
+        self._trim()
+
+    async def tables(self, node_type: str, names: Sequence[str], version: int) -> list[Table]:
+        """The tables that a peer's pull names.
+
+        Raises:
+            UnknownNameError: there is no such table or version; names those that exist. Also what ``open`` raises.
+        """
+        if not version:
+            return [self._store.table(node_type, name) for name in names]
+        sources = await self._asked_sources(version)
+        wanted = [(node_type, name, sources.get((node_type, name), 0)) for name in names]
+        self.book.asked(wanted, time.monotonic())
+        await self._hold(one for one in wanted if one[2])
+        return [self._store.table(*one) for one in wanted]
+
+    async def graph(self, edge_type: str, version: int) -> Shard:
+        """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a version
+        has them.
+
+        Raises:
+            UnknownNameError: there is no such version; names those that exist. Also what ``open`` raises.
+        """
+        if not version:
+            return self._edges.shard
+        known, schema = await self._asked_sources(version), self._dataset.schema
+        of = (edge_type, EDGES), (schema.endpoints(schema.check_edge_type(edge_type))[0], TIME)
+        sources = {name: known[name] for name in of if name in known}
+        wanted = graph_rows(schema, sources)
+        self.book.asked(wanted, time.monotonic())
+        await self._hold(wanted)
+        return self._edges.of(sources)[1]
+
+    async def _asked_sources(self, version: int) -> Sources:
+        """Where a version is that a peer names, which may have learnt of it first."""
+        if version not in self.book.known and (self.book.prepared is None or self.book.prepared[0] != version):
+            await self._look()
+        return self.book.sources(version)
+
+    def _cache(self, number: int) -> RowCache:
+        if number not in self._caches:
+            mine = self.book.sources(number)
+            right: dict[str, RowCache] = {}
+            for other, cache in self._caches.items():
+                theirs = self.book.known.get(other, {})
+                for node_type, tables in self._dataset.schema.node_tables.items():
+                    if source_of(mine, node_type, tables) == source_of(theirs, node_type, tables):
+                        right[node_type] = cache
+            self._caches[number] = self._caches[0].beside(right)
+        return self._caches[number]
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def prepare(self, number: int, version_id: str) -> None:
+        """Read and check a version that is about to be committed. Sessions do not see it yet.
+
+        Raises:
+            DataError: it is not on this machine's disk, or damaged, or another one.
+            UnknownNameError, QuotaExceededError: see ``VersionBook.prepare``; it does not fit into memory.
+        """
+        if number in self.book.known:
+            return  # the request is repeated
+        found = await asyncio.to_thread(self._folder.read, number)
+        if not found.id or found.id != version_id:
+            raise DataError(found.path, "is not the version that is being published; does this daemon see that folder?")
+        self.book.prepare(number, found.sources)
+        self._prepared_at = time.monotonic()
+        for one in [one for one in self._live if one[2] == number]:
+            self._drop(one)  # of another version that had this number and was never committed
+        try:
+            await self._hold(((t, name, source) for (t, name), source in found.sources.items()), version_id)
+        except BaseException:
+            self.abort(number)
+            raise
+
+    async def commit(self, number: int) -> None:
+        """The version is committed on the disk: sessions that open from now on read it.
+
+        Raises:
+            DataError: it is not committed on this machine's disk.
+        """
+        await self._look()
+        if number not in self.book.known:
+            raise DataError(self._folder.place(number), "is not committed")
+
+    def abort(self, number: int) -> None:
+        """Forget what was prepared."""
+        self.book.abort(number)
+        self._trim()
+
+    async def watch(self) -> None:
+        """Look at the disk again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.book.prepared is not None and time.monotonic() - self._prepared_at > PREPARED_S:
+                self.abort(self.book.prepared[0])
+            try:
+                await self._look()
+            except (AttaError, OSError, MemoryError) as error:  # it may be better the next time
+                log.warning("versions of the dataset cannot be read", error=str(error))
+
+    async def _look(self) -> None:
+        before = self.book.newest
+        self.book.refresh(await asyncio.to_thread(self._on_disk))
+        try:
+            sources = self.book.sources(self.book.newest)
+            await self._hold((t, name, source) for (t, name), source in sources.items())
+        finally:
+            self._trim()
+        if self.book.newest != before:
+            log.info("version of the dataset", newest=self.book.newest, mbytes=self.nbytes // 1_000_000)
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    async def _hold(self, wanted: Iterable[Rows], prepared: str = "") -> None:
+        """Have these rows and edges in memory. ``prepared``: the id of the version that is being prepared, as another one may
+        have had its number."""
+        for one in wanted:
+            if one in self._live:
+                continue
+            key = one, prepared
+            if key not in self._loading:
+                loading = asyncio.get_running_loop().run_in_executor(None, self._load, one)
+                loading.add_done_callback(partial(self._loaded, key))
+                self._loading[key] = loading
+            data = await asyncio.shield(self._loading[key])
+            if one not in self._live:
+                self._add(one, data)
+
+    @property
+    def _live(self) -> frozenset[Rows]:
+        return self._store.live | self._edges.live
+
+    def _add(self, one: Rows, data: Held) -> None:
+        if isinstance(data, np.ndarray):
+            self._store.add(one, data)
+            return
+        if isinstance(data, HeldTimes):
+            self._store.add(one, data.rows)
+        self._edges.add(one, data.times if isinstance(data, HeldTimes) else data)
+
+    def _drop(self, one: Rows) -> None:
+        self._store.drop(one)
+        self._edges.drop(one)
+
+    def _loaded(self, key: tuple[Rows, str], loading: asyncio.Future[Held]) -> None:
+        self._loading.pop(key, None)
+        if not loading.cancelled():
+            loading.exception()  # perhaps nobody waits any more: it counts as seen
+
+    def _load(self, one: Rows) -> Held:
+        """The rows or edges of this daemon's partitions, and the times of all vertices; on a thread."""
+        name, kind, source = one
+        joined = len(self._dataset.groups[self._owner]) > 1
+        nbytes, free = self._bytes_of(one), available_bytes()
+        if joined and nbytes > free:
+            raise QuotaExceededError(
+                f"version {source} of {name}/{kind} takes {nbytes >> 20} MiB of memory, {free >> 20} MiB are available"
+            )
+        resident = self._resident and not joined and 4 * nbytes <= free
+        if kind == EDGES:
+            part, schema = self._folder.edges(self._dataset, self._owner, source), self._dataset.schema
+            edges = PartEdges.of(part, schema, name, path=self._folder.place(source), resident=resident)
+            degrees = cache(partial(self._folder.degrees, self._dataset, name, source))
+            return HeldEdges(edges, self._folder.edge_ids(name, source), degrees)
+        data = self._folder.load(self._dataset, self._owner, (name, kind), source)
+        rows = kernels.resident(data) if resident else data
+        if not graph_rows(self._dataset.schema, {(name, kind): source}):
+            return rows
+        return HeldTimes(rows, self._folder.times(self._dataset, name, source))
+
+    def _bytes_of(self, one: Rows) -> int:
+        name, kind, source = one
+        if kind == EDGES:
+            return self._folder.edge_bytes(self._dataset, self._owner, name, source)
+        low, high = self._dataset.book.range(name, self._owner)
+        return (high - low) * self._dataset.schema.table(name, kind).row_bytes
+
+    def _trim(self) -> None:
+        """Let go of what nobody reads."""
+        needed = self.book.needed(time.monotonic())
+        for one in self._live - needed:
+            self._drop(one)
+        used = {*self.book.in_use(), self.book.newest}
+        for number in [number for number in self._caches if number and number not in used]:
+            del self._caches[number]
+        if 0 not in used:
+            self._cache(self.book.newest)  # first: it goes on with rows of tables that did not change
+            self._caches[0].forget()
+
+    def _on_disk(self) -> dict[int, Sources]:
+        return {number: files.sources for number, files in self._folder.committed().items()}

@@ -1,1 +1,0 @@
-"""Writes tables to disk and reads them."""
