@@ -1,22 +1,29 @@
-"""``atta cert``: a test authority, and certificates for daemons and callers, made with the program ``openssl``."""
+"""``atta cert``: a test authority, and certificates for daemons and callers."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-import secrets
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atta.cli.output import quiet_option, say
 from atta.cli.token import role_option
-from atta.errors import AttaError, ConfigError
+from atta.errors import ConfigError, DataError
 
 _folder = click.argument("folder", type=click.Path(file_okay=False))
 _days = click.IntRange(1, 3650)
@@ -24,7 +31,7 @@ _days = click.IntRange(1, 3650)
 
 @click.group()
 def cert() -> None:
-    """A test authority and certificates for TLS; needs the program openssl.
+    """A test authority and certificates for TLS.
 
     It is for tests and small clusters: the authority's key lies beside the certificates.
 
@@ -74,56 +81,56 @@ def new(folder: str, name: str, *, roles: tuple[str, ...], hosts: tuple[str, ...
 COMMANDS = [cert]
 
 
-DEADLINE_S = 30.0
-"""How long one run of openssl may take."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
-_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
 def make_authority(folder: Path, name: str, days: int) -> Path:
     """Make ``ca.pem`` and ``ca.key`` in ``folder``; returns the path of the first.
 
     Raises:
-        ConfigError: the name is no name, there is an authority already, or openssl is missing.
+        ConfigError: the name is no name, or there is an authority already.
     """
     _check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
-    usage = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    with _workplace(folder) as place:
-        made = place / "ca.pem", place / "ca.key"
-        subject = ("-subj", f"/CN={name}", "-days", str(days), "-config", str(_empty_config(place)))
-        _openssl("req", "-x509", *_KEY, "-keyout", str(made[1]), "-out", str(made[0]), *subject, *usage)
-        return _kept(folder, *made)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _begun(name, key.public_key(), key.public_key(), datetime.now(UTC), days, signs=True)
+    certificate = certificate.issuer_name(_common_name(name))
+    return _kept(folder, "ca", certificate.sign(key, hashes.SHA256()), key)
 
 
-def make_certificate(folder: Path, name: str, *, roles: Sequence[str], hosts: Sequence[str], days: int) -> Path:
+def make_certificate(
+    folder: Path, name: str, *, roles: Sequence[str], hosts: Sequence[str], days: int, begins: datetime | None = None
+) -> Path:
     """Make ``NAME.pem`` and ``NAME.key`` in ``folder``, signed by the authority there; returns the path of the first.
 
     ``roles`` stand in the certificate as URI names. Where ``hosts`` are given, a daemon may show it at these addresses.
+    ``begins``: from when it is good; None: from now.
 
     Raises:
-        ConfigError: a name or host is none, the authority is missing, the files exist, or openssl is missing.
+        ConfigError: a name or host is none, the authority is missing, or the files exist.
+        DataError: the authority cannot be read.
     """
     _check_name(name)
-    authority = folder / "ca.pem", folder / "ca.key"
-    if name == "ca" or not all(path.is_file() for path in authority):
+    paths = folder / "ca.pem", folder / "ca.key"
+    if name == "ca" or not all(path.is_file() for path in paths):
         raise ConfigError(f"{folder}: has no authority (ca.pem, ca.key): make it with `atta cert authority {folder}`")
-    names = [f"URI:atta:role/{role}" for role in roles] + [_host_name(host) for host in hosts]
-    with _workplace(folder) as place:
-        made, request = (place / f"{name}.pem", place / f"{name}.key"), str(place / "request")
-        extensions = place / "extensions"
-        extensions.write_text(
-            "basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\n"
-            f"extendedKeyUsage={'serverAuth,' if hosts else ''}clientAuth\n"
-            + (f"subjectAltName={','.join(names)}\n" if names else "")
-        )
-        subject = ("-subj", f"/CN={name}", "-config", str(_empty_config(place)))
-        _openssl("req", "-new", *_KEY, "-keyout", str(made[1]), "-out", request, *subject)
-        signer = ("-CA", str(authority[0]), "-CAkey", str(authority[1]), "-set_serial", f"0x{secrets.token_hex(16)}")
-        signed = ("-in", request, "-out", str(made[0]), "-days", str(days), "-extfile", str(extensions))
-        _openssl("x509", "-req", *signer, *signed)
-        return _kept(folder, *made)
+    names = [x509.UniformResourceIdentifier(f"atta:role/{role}") for role in roles] + [_host_name(h) for h in hosts]
+    try:
+        authority = x509.load_pem_x509_certificate(paths[0].read_bytes())
+        signer = load_pem_private_key(paths[1].read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(paths[0], f"the authority cannot be read: {error}") from error
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
+        raise DataError(paths[1], f"is not the key of {paths[0].name}, as `atta cert authority` makes it")
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _begun(name, key.public_key(), signer.public_key(), begins or datetime.now(UTC), days, signs=False)
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH][not hosts :]
+    certificate = certificate.issuer_name(authority.subject)
+    certificate = certificate.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    if names:
+        certificate = certificate.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return _kept(folder, name, certificate.sign(signer, hashes.SHA256()), key)
 
 
 def _check_name(name: str) -> None:
@@ -131,57 +138,60 @@ def _check_name(name: str) -> None:
         raise ConfigError(f"{name[:80]!r} is no name of a certificate: give 1 to 64 letters, digits, dots or dashes")
 
 
-def _host_name(host: str) -> str:
+def _host_name(host: str) -> x509.GeneralName:
     """The entry of a host in a certificate."""
     try:
-        return f"IP:{ipaddress.ip_address(host.strip('[]'))}"
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         pass
     if len(host) > 253 or not _HOST.fullmatch(host):
         raise ConfigError(f"--host {host[:80]!r} is neither an IP address nor the name of a host")
-    return f"DNS:{host}"
+    return x509.DNSName(host)
 
 
-@contextmanager
-def _workplace(folder: Path) -> Iterator[Path]:
-    """A folder that only this user can read, on the disk of ``folder``."""
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as place:
-        yield Path(place)
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _empty_config(place: Path) -> Path:
-    """A configuration of our own: that of the machine may add names and ask questions."""
-    path = place / "config"
-    path.write_text("[req]\ndistinguished_name=none\n[none]\n")
-    return path
-
-
-def _kept(folder: Path, certificate: Path, key: Path) -> Path:
-    """Give the files their places, unless there are others."""
-    for path in (certificate, key):
-        if (folder / path.name).exists():
-            raise ConfigError(f"{folder / path.name}: exists already")
-    os.chmod(key, 0o600)
-    key.rename(folder / key.name)
-    return certificate.rename(folder / certificate.name)
-
-
-def _openssl(*words: str) -> None:
-    try:
-        done = subprocess.run(
-            ["openssl", *words],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=DEADLINE_S,
-            check=False,
+def _begun(
+    name: str,
+    owner: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePublicKey,
+    begins: datetime,
+    days: int,
+    *,
+    signs: bool,
+) -> x509.CertificateBuilder:
+    """A certificate without its issuer; ``signs``: it may sign others, and nothing else."""
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_common_name(name))
+        .public_key(owner)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(begins + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=None), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **usage), critical=True
         )
-    except FileNotFoundError:
-        raise ConfigError(
-            "the program openssl is not installed: install it, or use certificates that you have"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise AttaError(f"openssl {words[0]} did not end within {DEADLINE_S:g} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise AttaError(f"openssl {words[0]} failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(owner), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _kept(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Path:
+    """Write both files, unless there are others."""
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    files = {f"{name}.pem": certificate.public_bytes(Encoding.PEM), f"{name}.key": secret}
+    for file in files:
+        if (folder / file).exists():
+            raise ConfigError(f"{folder / file}: exists already")
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as place:  # that only this user can read
+        for file, data in files.items():
+            Path(place, file).write_bytes(data)
+        Path(place, f"{name}.key").chmod(0o600)
+        for file in reversed(files):
+            Path(place, file).rename(folder / file)
+    return folder / f"{name}.pem"

@@ -8,7 +8,7 @@ import contextlib
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -305,11 +305,8 @@ def bad_certificate(authority: Authority, folder: Path, fault: str, *roles: str)
     place.mkdir()
     for file in ("ca.pem", "ca.key"):
         shutil.copy(by / file, place)
-    dates = {"expired": ("20240101000000Z", "20240201000000Z"), "not valid yet": ("20990101000000Z", "20990201000000Z")}
-    if fault in dates:
-        dated(place, name, roles, *dates[fault])
-    else:
-        make_certificate(place, name, roles=roles, hosts=(), days=1)
+    begins = {"expired": datetime(2024, 1, 1, tzinfo=UTC), "not valid yet": datetime(2099, 1, 1, tzinfo=UTC)}.get(fault)
+    make_certificate(place, name, roles=roles, hosts=(), days=1, begins=begins)
     certificate = place / f"{name}.pem"
     if fault == "altered":
         lines = certificate.read_text().splitlines()
@@ -322,38 +319,6 @@ def bad_certificate(authority: Authority, folder: Path, fault: str, *roles: str)
         cert=certificate.read_bytes(),
         key=(place / f"{name}.key").read_bytes(),
     )
-
-
-def dated(place: Path, name: str, roles: Sequence[str], begins: str, ends: str) -> None:
-    """As ``make_certificate``, valid from ``begins`` to ``ends``."""
-    (place / "index").touch()
-    names = ",".join(f"URI:atta:role/{role}" for role in roles)
-    (place / "config").write_text(
-        "[req]\ndistinguished_name=none\n[none]\n[ca]\ndefault_ca=ours\n[ours]\n"
-        f"database={place}/index\nnew_certs_dir={place}\nrand_serial=yes\ndefault_md=sha256\npolicy=any\n"
-        "[any]\ncommonName=supplied\n"
-        f"[extensions]\nextendedKeyUsage=clientAuth\nsubjectAltName={names}\n"
-    )
-    key, request, config = place / f"{name}.key", place / "request", ("-config", str(place / "config"))
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    made = (
-        "openssl",
-        "req",
-        "-new",
-        *curve,
-        "-keyout",
-        str(key),
-        "-out",
-        str(request),
-        "-subj",
-        f"/CN={name}",
-        *config,
-    )
-    signer = ("-cert", str(place / "ca.pem"), "-keyfile", str(place / "ca.key"), "-extensions", "extensions")
-    signed = ("openssl", "ca", "-batch", "-notext", *config, *signer, "-startdate", begins, "-enddate", ends,
-              "-in", str(request), "-out", str(place / f"{name}.pem"))  # fmt: skip
-    for words in (made, signed):
-        subprocess.run(words, check=True, capture_output=True, timeout=30)
 
 
 def test_what_is_admitted_is_answered(authority: Authority, tokens: dict[str, str]) -> None:

@@ -71,7 +71,7 @@ class WantedRows:
 
 @dataclass(frozen=True, slots=True)
 class PullCounts:
-    """Where rows came from, the bytes that the peers sent, and the requests that they answered."""
+    """Where rows came from, the bytes that the peers sent, and how many of them were asked, each time anew."""
 
     remote: int = 0
     nbytes: int = 0
