@@ -2,7 +2,7 @@
 
     python examples/hetero_nodes.py --data ../shared/data/acm_heco
 
-``--data`` is a folder in the npz layout (docs/quickstart.md): papers, authors and subjects of acm_heco, or dblp_hgb. It
+``--data`` is a folder in the npz layout (docs/guide/importing.md): papers, authors and subjects of acm_heco, or dblp_hgb. It
 is imported with reverse relations and partitioned into ``--work`` at the first run. Every vertex type has an
 input layer of its own, which is an embedding if it has no features. Every relation has a SAGEConv. Needs the extra
 ``atta[train]``.

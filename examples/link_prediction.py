@@ -2,7 +2,7 @@
 
     python examples/link_prediction.py --data ../shared/data/cora
 
-``--data`` is a folder in the npz layout (docs/quickstart.md), of one vertex and one edge type. Its undirected edges are
+``--data`` is a folder in the npz layout (docs/guide/importing.md), of one vertex and one edge type. Its undirected edges are
 divided once, by a fixed seed: 85 % to train on, 5 % to choose the epoch, 10 % to test. Only the first are in the graph
 that is partitioned, so no batch can contain an edge that is asked for later. Needs the extra ``atta[train]``.
 """

@@ -1,5 +1,5 @@
 """The partitioned dataset, opened read-only: the schema, the partition book, ids and the parts of one machine.
-``docs/architecture.md`` describes the layout on disk, and which files a machine needs."""
+``docs/reference/formats.md`` describes the layout on disk, and which files a machine needs."""
 
 from __future__ import annotations
 

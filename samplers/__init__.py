@@ -1,5 +1,5 @@
 """Sampling: the kernels, the samplers that run in one process, and the parts from which daemons make batches. It works
-without a daemon (docs/samplers.md)."""
+without a daemon (docs/guide/samplers.md)."""
 
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import HeteroBatch, LocalBatch, LocalSampler

@@ -1,5 +1,5 @@
 """Counter-based randomness: hashes instead of generators. Python and C++ compute the same numbers
-(docs/architecture.md, determinism)."""
+(docs/internals/architecture.md, determinism)."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Shard:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
 
         The result for a row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times``
-        int64 [m], and the row's user id (docs/architecture.md, determinism contract). ``tables`` names the edge tables
+        int64 [m], and the row's user id (docs/internals/architecture.md, determinism contract). ``tables`` names the edge tables
         whose rows are wanted too. ``by``: the edge table that a weighted method draws by; empty: ``weight``.
 
         Raises:

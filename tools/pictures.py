@@ -225,7 +225,7 @@ def timelines() -> list[Timeline]:
                 published.append(epoch)
             rule = policy.reads(epoch, "forward")
             assert rule is not None
-            versions.append(max(version for version in [0, *published] if version <= rule.newest))
+            versions.append(max(version for version in (0, *published) if version <= rule.newest))
         found.append(Timeline(name, tuple(published), tuple(versions)))
     return found
 

@@ -60,7 +60,7 @@ def figures(trained: Trained, warm_up: int, target: float | None = None) -> Figu
     ``link_bytes`` is what the busiest host sent in an epoch, ``set_up_link_bytes`` what it sent before the end of the
     first epoch. Figures of ``payload`` are bytes between servers, sums over all hosts; like those of names with ``mean``
     they are means over epochs, because stale strategies do not send in every epoch. Those of ``pipeline`` are of intervals
-    and workers (docs/async.md). See ``accuracies`` for the others.
+    and workers (docs/reference/configuration.md). See ``accuracies`` for the others.
     """
     # Strategies without epochs report as often as they have copied their weights, which may be once only.
     warm_up = min(warm_up, len(trained.epochs) - 1)

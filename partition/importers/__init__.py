@@ -151,7 +151,7 @@ def import_graph(
 ) -> list[str]:
     """Read ``src`` in the format ``fmt`` (a name in IMPORTERS) and write the graph folder ``dst``.
 
-    Data that a graph folder cannot hold is refused by name, never left out silently. ``docs/importing.md`` lists the
+    Data that a graph folder cannot hold is refused by name, never left out silently. ``docs/guide/importing.md`` lists the
     data of each format.
 
     Args:

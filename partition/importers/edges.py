@@ -1,6 +1,6 @@
 """Edge lists: a line for each edge, of SNAP, KONECT (``out.*``), networkx and many others, and triples.
 
-``docs/importing.md`` says what is which column. If all ids in the first lines are integers, they are the users' ids, and
+``docs/guide/importing.md`` says what is which column. If all ids in the first lines are integers, they are the users' ids, and
 vertices are in their order. Otherwise ids are strings, numbered as they first come, and become the table ``name``. Edges keep
 the order of lines.
 """

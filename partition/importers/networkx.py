@@ -1,7 +1,7 @@
 """Graphs of networkx: objects in memory (``atta.from_networkx``), and files that become one: GraphML (``*.graphml``,
 ``*.xml``), GML (``*.gml``), Pajek (``*.net``) and node-link JSON (``*.json``), compressed with gzip or not.
 
-Labels of vertices become the users' ids or the table ``name``, attributes tables, as ``docs/importing.md`` says. Edges keep
+Labels of vertices become the users' ids or the table ``name``, attributes tables, as ``docs/guide/importing.md`` says. Edges keep
 their order. Reverses of edges without direction follow in the same order, but for self-loops.
 """
 

@@ -27,7 +27,7 @@ Longs = npt.NDArray[np.int64]
 
 def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
     """About how many bytes METIS takes: for its input graph, and for the coarser graphs that it makes from it. Measured
-    on power-law graphs, which METIS coarsens slowly (docs/partitioning.md)."""
+    on power-law graphs, which METIS coarsens slowly (docs/guide/partitioning.md)."""
     return 75 * neighbors + (342 + 16 * things) * vertices
 
 

@@ -26,7 +26,7 @@ TIME = "time"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """What the sampled edges of a batch depend on besides the graph (docs/architecture.md, determinism contract)."""
+    """What the sampled edges of a batch depend on besides the graph (docs/internals/architecture.md, determinism contract)."""
 
     seed: int
     epoch: int

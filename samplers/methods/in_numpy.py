@@ -1,7 +1,7 @@
 """Neighbour methods that are written in numpy: one Python file, no C++.
 
 A call handles all vertices of a hop at once. It makes a few numpy passes over the vertices and over the drawn edges.
-Native code makes one pass, which hides the latency of memory (docs/contributing/add-a-neighbour-method.md).
+Native code makes one pass, which hides the latency of memory (docs/internals/adding.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 of its options.
 
 A result is a function of the batch's seed, epoch and number and of user ids. So it is the same for any partitioning and
-in any process. Everything that an operator of your own needs can be imported from here (docs/own-operator.md).
+in any process. Everything that an operator of your own needs can be imported from here (docs/guide/own-operator.md).
 """
 
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled

@@ -6,7 +6,7 @@
      "edges": {"user__buys__item": {"files": "buys-*.csv", "src": "user", "dst": "item", "tables": {"weight":
      "amount", "time": "bought_at"}}}}
 
-``docs/importing.md`` describes all keys. A pattern of ``files`` is relative to the folder of ``schema.json``, or absolute.
+``docs/guide/importing.md`` describes all keys. A pattern of ``files`` is relative to the folder of ``schema.json``, or absolute.
 Ids are integers or strings: with strings, vertices are numbered in the order of the file, and the strings become the table
 ``name``. Files are read in the order of their names, in pieces.
 """

@@ -1,4 +1,4 @@
-"""What a daemon bounds as a process: open files, and connections, calls and messages of gRPC. ``docs/daemon.md`` lists
+"""What a daemon bounds as a process: open files, and connections, calls and messages of gRPC. ``docs/reference/limits.md`` lists
 all bounds.
 
 Bounds of single requests stand with what checks them: their bytes and fields in ``atta.wire.fields``, memory of

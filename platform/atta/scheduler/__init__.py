@@ -17,7 +17,7 @@
     output queue    finished batches in batch order                                 -> BatchReady
 
 Nothing here waits, measures or sends: the daemon, the tests and the simulator drive the same object. The decision log
-(``Scheduler.log``) tells which event caused which actions. docs/scheduler.md has the formulas, and the decisions where
+(``Scheduler.log``) tells which event caused which actions. docs/internals/scheduler.md has the formulas, and the decisions where
 the paper is silent.
 
 Reading order: ``events`` (the whole interface), ``policies`` (the table of launch policies), ``score``, ``pace``,

@@ -1,4 +1,4 @@
-"""Settings of the scheduler, in one place; docs/scheduler.md explains the defaults."""
+"""Settings of the scheduler, in one place; docs/internals/scheduler.md explains the defaults."""
 
 from __future__ import annotations
 

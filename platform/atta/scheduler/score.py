@@ -1,6 +1,6 @@
 """The launch score of ByteGNN (§4.2, Algorithm 1) as plain functions of measured values.
 
-docs/scheduler.md explains the terms.
+docs/internals/scheduler.md explains the terms.
 
 ::
 

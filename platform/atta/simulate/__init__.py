@@ -12,7 +12,7 @@
     Outcome    figures: seeds/s, completion times, utilisation, what limits the rate, what was held
 
 A discrete-event simulation without a real clock and with one source of randomness: the same scenario always gives the
-same figures. docs/simulator.md says what is modelled and what is not.
+same figures. docs/internals/simulator.md says what is modelled and what is not.
 
 Reading order: ``profile``, ``scenario``, ``resources`` (what tasks compete for), ``machine``, ``cluster``.
 """

@@ -57,7 +57,7 @@ class BatchLoader(DagLoader):
 
         Args:
             cluster: from ``atta.connect`` or ``atta.local``.
-            operator: its name (docs/samplers.md lists those that come with Atta), known to the daemons.
+            operator: its name (docs/guide/samplers.md lists those that come with Atta), known to the daemons.
             operator_options: what it is made with.
             input_nodes: seeds, as for ``NeighborLoader``; vertices of the type that the edges end at.
             batches: instead of ``input_nodes``: the user ids of each batch's seeds, or the number of batches that the

@@ -44,7 +44,7 @@ class DagLoader:
             next.
 
     If the daemon goes away, the iterator waits for it, at most ``reconnect`` seconds (60), and goes on with the next
-    batch: none is lost and none comes twice. ``reconnect=0``: it fails at once (docs/reliability.md).
+    batch: none is lost and none comes twice. ``reconnect=0``: it fails at once (docs/guide/reliability.md).
     """
 
     _wide_ids = True

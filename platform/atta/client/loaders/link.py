@@ -111,7 +111,7 @@ class LinkNeighborLoader(DagLoader):
             exclude_edges: ``"reverse"`` leaves a batch's positive edges and their reverses out of its sampled edges, so
                 that a model cannot look them up; ``"self"`` leaves out the edges only; None leaves nothing out. They
                 are left out after drawing. If c of a vertex' d in-edges are left out, a draw loses the share c / d on
-                average, and the vertex gets less than its fan-out (docs/samplers.md says how much).
+                average, and the vertex gets less than its fan-out (docs/guide/samplers.md says how much).
             reverse_type: edge type of the reverses. Default: the same type if it stays within a node type, otherwise
                 the only one between the same node types in the other direction.
             replace, method, weight_attr, time_attr, temporal_strategy, disjoint, subgraph_type, tables, edge_tables,

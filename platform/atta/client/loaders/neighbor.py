@@ -81,11 +81,11 @@ class NeighborLoader(DagLoader):
             shuffle: permute the seeds anew in every epoch.
             drop_last: leave out the last batch if it is not full.
             replace: draw neighbours with replacement.
-            method: name of a neighbour method that reads no edge table (docs/samplers.md); None: ``"uniform"``.
+            method: name of a neighbour method that reads no edge table (docs/guide/samplers.md); None: ``"uniform"``.
             weight_attr: an edge table, such as ``"weight"``, by whose numbers neighbours are drawn; those of 0 (or False)
                 never come. None draws uniformly.
             time_attr: ``"time"`` hides vertices and edges that are later than their seed. Types without a table ``time``
-                are never hidden. Trees are disjoint then. docs/samplers.md has the rules.
+                are never hidden. Trees are disjoint then. docs/guide/samplers.md has the rules.
             temporal_strategy: ``"uniform"`` draws among the edges that are not hidden, ``"last"`` takes the latest of
                 them.
             disjoint: every seed grows a tree of its own. ``MiniBatch.tree`` tells which tree a vertex belongs to.
@@ -101,7 +101,7 @@ class NeighborLoader(DagLoader):
                 ``to_dgl`` makes blocks of both.
             edge_norm: ``MiniBatch.edge_weight`` by degrees of the whole graph: ``"gcn"`` (what PyG's ``gcn_norm`` gives,
                 with an edge of every expanded vertex to itself), ``"row"`` (1 / in-degree of the target), ``"both"``
-                (DGL's). A mapping gives it by edge type; edges of others have no weight. docs/samplers.md has the rules.
+                (DGL's). A mapping gives it by edge type; edges of others have no weight. docs/guide/samplers.md has the rules.
             norm_attr: ``"weight"``: weights of edges, and their sums into a vertex, take the place of 1 and of degrees, as
                 PyG's ``gcn_norm`` has it with an ``edge_weight``. Without an ``edge_norm`` they are as they are.
             unbiased: each drawn edge weighs as much more as there are edges that were not drawn, so that sums of weighed

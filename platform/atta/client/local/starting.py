@@ -98,7 +98,7 @@ def local(
     readers: int = 1,
 ) -> LocalCluster:
     """Start daemons for the dataset at ``path`` on loopback and connect to them. They share the memory of this machine, or
-    of its control group; see ``docs/daemon.md``.
+    of its control group; see ``docs/guide/daemon.md``.
 
     Args:
         path: folder of a partitioned dataset. All partitions of one on object storage come to ``~/.cache/atta/data``.

@@ -1,6 +1,6 @@
 """In-edges of chosen vertices of other partitions. A batch expands such a vertex at home.
 
-What a vertex draws is a function of user ids and of the order of its in-edges (docs/architecture.md, determinism). The
+What a vertex draws is a function of user ids and of the order of its in-edges (docs/internals/architecture.md, determinism). The
 copy has the owner's order, and the same kernels draw from it, so the answer is the owner's, bit for bit.
 
 Memory for all chosen vertices is reserved at once. Then their edges come piece by piece (``keep``). A vertex that is

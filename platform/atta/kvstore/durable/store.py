@@ -11,7 +11,7 @@ whenever the store is opened, and with every checkpoint.
 
 A store that *writes over* begins more, smaller files of the log. What a checkpoint has made needless stays, within
 bounds: a needless file of the log becomes the next file, and the arrays of the last checkpoint but one become those of
-the next checkpoint. Fresh pages for files are what large pushes would wait for (docs/decisions/018-written-over.md).
+the next checkpoint. Fresh pages for files are what large pushes would wait for (decision 018).
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class LayerPredictions:
         """Bytes of the past of the rows."""
         return self._past.nbytes
 
-    def pulled(self, own: torch.Tensor, others: torch.Tensor, version: int) -> None:
+    def take_pulled(self, own: torch.Tensor, others: torch.Tensor, version: int) -> None:
         """``own`` rows as they were published [p, d], and those of ``others`` [n, d], of a synchronisation."""
         self._past.append(torch.cat([own, others]), version)
         self._stale, self._changes = own, None

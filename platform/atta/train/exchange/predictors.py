@@ -274,4 +274,5 @@ def predictor(kind: str, width: int, count: int, *, seed: int = 0) -> LstmPredic
 @torch.no_grad()
 def predict_changes(by: LstmPredictor | LinearPredictor, window: torch.Tensor, graph: PublishedGraph) -> torch.Tensor:
     """[rows, d], changes: constants for the GNN, so its loss does not reach the predictor."""
-    return by(window, graph)
+    change: torch.Tensor = by(window, graph)
+    return change

@@ -108,7 +108,7 @@ class EpochReport:
         metrics: every figure of validation and test by name, such as ``val_accuracy`` or ``test_mae``, those of the task
             first.
         learning_rate: of this epoch; None: it is not known.
-        pipeline: figures of intervals and workers by name, of all trainers together (docs/async.md); empty for strategies
+        pipeline: figures of intervals and workers by name, of all trainers together (docs/reference); empty for strategies
             without them.
         peak_memory_bytes: of each trainer since its start, by rank: of the process on the CPU, of tensors on a GPU.
     """

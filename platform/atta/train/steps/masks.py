@@ -1,6 +1,6 @@
 """Masks of dropout that any trainer can compute for any row.
 
-As in sampling (docs/decisions/004-counter-based-sampling.md), a random number is a hash of what it is for. So a mask
+As in sampling (decision 004), a random number is a hash of what it is for. So a mask
 does not depend on the number of trainers, nor on what a trainer has drawn before.
 """
 

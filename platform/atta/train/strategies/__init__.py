@@ -1,7 +1,7 @@
 """Training strategies: files of records, and the table in which ``atta train`` finds them (``STRATEGIES``).
 
 To add one, write a file with its record in ``STRATEGIES``, and add the name of the file to the list below:
-docs/contributing/add-a-training-strategy.md shows how.
+docs/internals/adding.md shows how.
 """
 
 from importlib import import_module
