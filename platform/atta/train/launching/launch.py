@@ -99,11 +99,13 @@ def _attempt(
     here = nodes.trainers_here(config)
     try:
         restarts = run_trainers(here, nodes, folder, config.rank_timeout, alone=alone, clean=clean)
-    except StoppedError as error:
-        raise AttaError(str(error)) from None
-    except AttaError as error:
-        if not alone:
+    except BaseException as error:
+        if not alone:  # trainers that were stopped or killed have dropped nothing
             _clean(config, task, task["run"], weights_of(task["run"], task["attempt"]))
+        if isinstance(error, StoppedError):
+            raise AttaError(str(error)) from None
+        if not isinstance(error, AttaError):
+            raise
         if not attempts.again(error):
             raise
         place = _restart_place(attempts, config)

@@ -31,6 +31,7 @@ from atta.train.dorylus.gathering import alone, forms_of, gather_plan, interval_
 from atta.train.dorylus.layers import LayerForm, computed
 from atta.train.dorylus.links import Arrays, packed, unpacked
 from atta.train.dorylus.progress import IntervalTracks, PipelineProgress, Work
+from tests.unit.invariants import validate
 
 
 class AnyOrderTasks:
@@ -81,7 +82,7 @@ class OwnWeights:
     def push(self, work: Work, layer: int, version: int, gradient: np.ndarray) -> None:
         with self._lock:
             self._job.push(self._first + work.interval, work.epoch, layer, version, gradient)
-            self._job.validate()
+            validate(self._job)
         self._happenings.put(Acknowledged(work.interval, work.epoch, layer))
 
 

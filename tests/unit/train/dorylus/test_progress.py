@@ -17,6 +17,7 @@ from atta.errors import ConfigError
 from atta.kvstore.parameters.jobs import SummedJob
 from atta.kvstore.parameters.spec import ParameterSpec, VectorStep
 from atta.train.dorylus.progress import PipelineProgress, PipelineStage, Work
+from tests.unit.invariants import validate
 
 
 class Job:
@@ -108,7 +109,7 @@ class Job:
     def check(self) -> None:
         for one in self.ranks:
             one.validate()
-        self.job.validate()
+        validate(self.job)
 
     def finish(self, rng: random.Random) -> None:
         """Go on at random until nothing is left to do."""
