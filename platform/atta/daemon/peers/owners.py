@@ -19,7 +19,7 @@ from atta.kvstore.store import wire_bytes
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.batch.items import FeatureItem, SampleItem
-from atta.samplers.shard import Answer
+from atta.samplers.shard import Answer, spec_of_drawn
 
 UNBOUNDED_ROWS = 1 << 16
 """Rows of one request where nobody knows how many edges they have."""
@@ -73,8 +73,7 @@ class Owners:
         """Raises RemoteError if an owner's answer does not fit the question, or it gives none."""
         talks = []
         for item in items:
-            tables = self._schema.edge_tables[item.edge_type] if item.tables else {}
-            row_bytes = sum(tables[name].row_bytes for name in item.tables)
+            row_bytes = sum(spec_of_drawn(self._schema, item.edge_type, name).row_bytes for name in item.tables)
             offsets = self._offsets[self._schema.endpoints(item.edge_type)[1]]
             for owner, at in _pieces(item, sampled_rows(item, row_bytes)):
                 asked = part_of(item, at, int(offsets[owner]))
