@@ -31,6 +31,18 @@ def test_every_public_name_has_one_entry_in_the_reference() -> None:
     assert sorted(ENTRY.findall((DOCS / "reference/api.md").read_text())) == sorted(atta.__all__)
 
 
+def test_names_of_the_reference_exist() -> None:
+    named = re.compile(r"^\.\. (currentmodule|auto(?:class|function|exception|data)):: ([\w.]+)", re.MULTILINE)
+    for page in (*(DOCS / "reference").glob("*.md"), DOCS / "internals/simulator.md"):
+        module = "atta"
+        for kind, name in named.findall(page.read_text()):
+            if kind == "currentmodule":
+                module = name
+                continue
+            home, _, last = (name if name.startswith("atta.") else f"{module}.{name}").rpartition(".")
+            assert hasattr(importlib.import_module(home), last), f"{page.name}: {name}"
+
+
 def test_every_page_is_in_a_table_of_contents() -> None:
     listed = re.findall(r"^(?:guide|reference|internals)/[\w/-]+$", (DOCS / "index.md").read_text(), re.MULTILINE)
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
