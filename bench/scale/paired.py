@@ -50,8 +50,8 @@ def kv(checkout: Path, given: Namespace) -> Figures:
 
 def scheduling(checkout: Path, given: Namespace) -> Figures:
     """Batches per second of processor time that scheduling alone takes."""
-    module = (checkout / "bench/scheduling/overhead.py").exists()  # older checkouts have it as a script
-    script = ["-m", "bench.loader.overhead"] if module else ["bench/overhead.py"]
+    here = (checkout / "bench/loader/overhead.py").exists()  # older checkouts have it elsewhere
+    script = ["-m", "bench.loader.overhead" if here else "bench.scheduling.overhead"]
     with tempfile.TemporaryDirectory() as folder:
         _run(checkout, "python", *script, "--batches", "2000", "--out", folder)
         results = json.loads((Path(folder) / "overhead.json").read_text())["results"]

@@ -28,7 +28,7 @@ from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
 from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
 
-GRAPHS = ("cora", "amazon_computers", "coauthor_cs", "facebook_pagepage", "citeseer")
+GRAPHS = ("cora", "amazon_computers", "coauthor_cs", "facebook_pagepage", "musae_github")
 FAN_OUTS = ([15, 10, 5], [5, 5])
 WAYS: dict[str, dict[str, Any]] = {
     "batch": {},

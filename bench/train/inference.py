@@ -2,7 +2,7 @@
 
     python -m bench.train.inference [--graph DIR] [--data DIR] [--seeds 10000] [--rounds 2] [--kills 10]
 
-The graph is that of ``bench/run.sh``, its dataset has two METIS partitions with a daemon each. All compute the same
+The graph is that of ``bench/runs.py``, its dataset has two METIS partitions with a daemon each. All compute the same
 random weights. In each round ``atta predict`` runs layer by layer on running daemons, and PyG's own
 ``BasicGNN.inference`` in one process that holds the graph. PyG's ``NeighborLoader`` needs pyg-lib or torch-sparse to
 sample: here it has a sampler that reads one hop of a CSR matrix with numpy. ``pyg`` is PyG with a list of edges, as it

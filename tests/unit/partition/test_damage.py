@@ -42,6 +42,8 @@ def npy_files(kind: str) -> list[str]:
         "shared/edges/node__to__node/out.npy",
         "shared/edges/node__to__node/loops.npy",
         "shared/edges/node__to__node/weights.npy",
+        "shared/edges/node__to__node/loop_weights.npy",
+        "shared/edges/node__to__node/loop_sums.npy",
         "part-0000/nodes/node/x.npy",
         "part-0001/nodes/node/halo.npy",
         "part-0000/edges/node__to__node/indptr.npy",
