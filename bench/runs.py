@@ -71,7 +71,6 @@ RUNS = {
         "--data8 data/powerlaw-245k-8p",
         root=True,
     ),
-    "step": Run("python -m bench.loader.step --data data/powerlaw-245k-2p"),
     "overhead": Run("python -m bench.loader.overhead"),
     "memory": Run("python -m bench.train.memory"),
     "inference": Run("python -m bench.train.inference --rounds ROUNDS"),

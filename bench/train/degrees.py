@@ -1,6 +1,6 @@
 """A GCN on degrees of the whole graph beside one on those of its batches: accuracy, and the rate of the loader.
 
-    python -m bench.train.degrees --data-root DIR [--work DIR] [--only cora,...] [--seeds 0,1,2,3,4]
+    python -m bench.train.degrees --data-root DIR [--work DIR] [--only cora,...]
 
 PyG's GCN of one layer per fan-out learns on batches of ``NeighborLoader`` in this process, and is judged at the epoch
 with the best validation accuracy by one pass over the whole graph. ``batch``: degrees as PyG finds them in a batch.
@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "graph": {"edge_norm": "gcn"},
     "unbiased": {"edge_norm": "gcn", "unbiased": True},
 }
-EPOCHS, BATCH, HIDDEN, RATE_ROUNDS = 30, 512, 64, 7
+SEEDS, EPOCHS, BATCH, HIDDEN, RATE_ROUNDS = 5, 30, 512, 64, 7
 SBM = GenerateOptions(nodes=100_000, edges=2_000_000, features=64, classes=8)
 LEAST_RATE = 0.95
 
@@ -51,6 +51,7 @@ class Whole:
 
     @classmethod
     def of(cls, path: Path) -> Whole:
+        """The graph of a dataset at ``path``."""
         dataset = Dataset.open(path)
         parts = [dataset.part(part) for part in range(dataset.num_parts)]
         ends = [(part.csc("node__to__node"), dataset.book.range("node", part.index)) for part in parts]
@@ -65,11 +66,8 @@ def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, 
     """Accuracies in percent of a run."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    shape: dict[str, Any] = {
-        "in_channels": whole.x.shape[1], "hidden_channels": HIDDEN, "num_layers": len(fan_outs),
-        "out_channels": int(whole.y.max()) + 1, "dropout": 0.5,
-    }  # fmt: skip
-    model, judged = GCN(**shape, normalize=way == "batch"), GCN(**shape).eval()
+    shape = whole.x.shape[1], HIDDEN, len(fan_outs), int(whole.y.max()) + 1, 0.5
+    model, judged = GCN(*shape, normalize=way == "batch"), GCN(*shape).eval()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     loader = atta.NeighborLoader(cluster, fan_outs, "train", batch_size=BATCH, shuffle=True, seed=seed, **WAYS[way])
     curve = []
@@ -86,15 +84,8 @@ def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, 
             right = judged(whole.x, whole.edges).argmax(1) == whole.y
         curve.append([100 * float(right[whole.splits[name]].float().mean()) for name in ("val", "test")])
     best = max(range(EPOCHS), key=lambda epoch: curve[epoch][0])
-    print(f"{way} {fan_outs} {seed}: {curve[best]}", flush=True)
-    return {
-        "way": way,
-        "fan_outs": fan_outs,
-        "seed": seed,
-        "val": curve[best][0],
-        "test": curve[best][1],
-        "epoch": best + 1,
-    }
+    val, test = curve[best]
+    return {"way": way, "fan_outs": fan_outs, "seed": seed, "val": val, "test": test, "epoch": best + 1}
 
 
 def rates(cluster: atta.Cluster, fan_outs: list[int]) -> dict[str, list[float]]:
@@ -119,7 +110,6 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=ROOT / "data" / "degrees")
     parser.add_argument("--only", default=",".join((*GRAPHS, "rate")))
-    parser.add_argument("--seeds", default="0,1,2,3,4")
     given = parser.parse_args()
     target = given.out / "degrees.json"
     before = json.loads(target.read_text()) if target.exists() else {}
@@ -130,13 +120,11 @@ def main() -> None:
             if name == "rate":
                 rate = {",".join(map(str, fan_outs)): rates(cluster, fan_outs) for fan_outs in FAN_OUTS}
             else:
-                whole, seeds = Whole.of(path), [int(seed) for seed in given.seeds.split(",")]
-                asked = [(f, way, seed) for f in FAN_OUTS for way in WAYS for seed in seeds]
+                whole = Whole.of(path)
+                asked = [(fan_outs, way, seed) for fan_outs in FAN_OUTS for way in WAYS for seed in range(SEEDS)]
                 runs[name] = [trained(cluster, whole, *one) for one in asked]
-        typed = command(parser, given)
-        about = document("degrees", runs=runs, rate=rate, command=typed)
+        about = document("degrees", runs=runs, rate=rate, command=command(parser, given))
         write(target, about, _lines(about))
-        print(f"{name}: done", flush=True)
 
 
 def _lines(about: dict[str, Any]) -> list[str]:
@@ -144,9 +132,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
     for name, runs in about["runs"].items():
         for fan_outs in FAN_OUTS:
             tests = {w: [r["test"] for r in runs if (r["way"], r["fan_outs"]) == (w, fan_outs)] for w in WAYS}
-            means = [
-                f"{statistics.mean(t):.2f} ± {statistics.stdev(t) if len(t) > 1 else 0:.2f}" for t in tests.values()
-            ]
+            means = [f"{statistics.mean(t):.2f} ± {statistics.stdev(t):.2f}" for t in tests.values()]
             rows.append((name, ",".join(map(str, fan_outs)), *means))
     of_rate = []
     for fan_outs, found in about["rate"].items():

@@ -51,6 +51,7 @@ class DistMult(PairDecoder):
         self.relation = torch.nn.Parameter(torch.ones(width))
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Scores [n] of pairs, from embeddings [n, width] of their ends."""
         return (sources * self.relation * targets).sum(-1)
 
     def grid(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -65,6 +66,7 @@ class PairMlp(PairDecoder):
         self.hidden, self.score = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, 1)
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Scores [n] of pairs, from embeddings [n, width] of their ends."""
         found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
         return found
 
