@@ -32,9 +32,10 @@ GIVEN: dict[str, Any] = {
     "aggregators": ["mean", "std"],
 }  # fmt: skip
 FAR, ORDER = "reads more than the in-edges of a vertex", "depends on the order of a vertex' edges"
+AWAY = "reads edges that lead away from a vertex"
 OTHERS = "gives a vertex rows that depend on the other rows of the block"
 REFUSED = {
-    "ChebConv": FAR, "ChebConv with edges": FAR, "DirGNNConv": FAR, "HypergraphConv": FAR, "EGConv of means": OTHERS,
+    "ChebConv": FAR, "ChebConv with edges": FAR, "DirGNNConv": AWAY, "HypergraphConv": FAR, "EGConv of means": OTHERS,
     "GPSConv": OTHERS, "EquilibriumAggregation": OTHERS, "LSTMAggregation": ORDER, "GRUAggregation": ORDER,
     "MLPAggregation": ORDER, "LCMAggregation": ORDER, "PatchTransformerAggregation": ORDER, "MeshCNNConv": ORDER,
 }  # fmt: skip
