@@ -75,6 +75,7 @@ RUNS = {
     "memory": Run("python -m bench.train.memory"),
     "inference": Run("python -m bench.train.inference --rounds ROUNDS"),
     "accuracy": Run("python -m bench.train.accuracy --data-root DIR", real=True),
+    "degrees": Run("python -m bench.train.degrees --data-root DIR", real=True),
     "stale-accuracy": Run("python -m bench.train.stale --data-root DIR", real=True),
     "stale-sat": Run("python -m bench.train.stale --data-root DIR --sat", real=True),
     "async-straggler": Run(

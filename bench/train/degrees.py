@@ -28,7 +28,7 @@ from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
 from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
 
-GRAPHS = ("cora", "amazon_computers", "coauthor_cs", "facebook_pagepage", "musae_github")
+GRAPHS = ("cora", "amazon_computers", "coauthor_cs", "facebook_pagepage", "citeseer")
 FAN_OUTS = ([15, 10, 5], [5, 5])
 WAYS: dict[str, dict[str, Any]] = {
     "batch": {},
@@ -37,7 +37,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SEEDS, EPOCHS, BATCH, HIDDEN, RATE_ROUNDS = 5, 30, 512, 64, 7
 SBM = GenerateOptions(nodes=100_000, edges=2_000_000, features=64, classes=8)
-LEAST_RATE = 0.95
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ class Whole:
         sources = np.concatenate([csc.indices for csc, _ in ends]).astype(np.int64)
         targets = np.concatenate([np.repeat(np.arange(lo, hi), np.diff(csc.indptr)) for csc, (lo, hi) in ends])
         x, y = (torch.from_numpy(np.concatenate([part.table("node", name) for part in parts])) for name in ("x", "y"))
-        splits = {name: torch.from_numpy(dataset.split("node", name).copy()) for name in SPLITS}
+        members = {name: torch.from_numpy(dataset.split("node", name).copy()) for name in SPLITS}
+        splits = {name: ids[y[ids] >= 0] for name, ids in members.items()}  # some graphs have vertices without labels
         return cls(x.float(), y, torch.from_numpy(np.stack([sources, targets])), splits)
 
 
@@ -75,7 +75,7 @@ def trained(cluster: atta.Cluster, whole: Whole, fan_outs: list[int], way: str, 
         for batch in loader:
             data = batch.to_pyg()
             scores = model(data.x.float(), data.edge_index, data.get("edge_weight"))[: data.batch_size]
-            loss = cross_entropy(scores, data.y[: data.batch_size])
+            loss = cross_entropy(scores, data.y[: data.batch_size], ignore_index=-1)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -138,8 +138,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
     for fan_outs, found in about["rate"].items():
         medians = {way: statistics.median(each) for way, each in found.items()}
         shares = [medians[way] / medians["batch"] for way in WAYS if way != "batch"]
-        reached = "yes" if min(shares) >= LEAST_RATE else "**no**"
-        of_rate.append((fan_outs, f"{medians['batch']:,.0f}", *(f"{share:.3f}" for share in shares), reached))
+        of_rate.append((fan_outs, f"{medians['batch']:,.0f}", *(f"{share:.3f}" for share in shares)))
     return [
         *head("A GCN on degrees of the whole graph", about),
         f"Test accuracy in percent, mean ± sample sd over the seeds: PyG's GCN, {HIDDEN} hidden, {EPOCHS} epochs, batches of {BATCH},",
@@ -150,7 +149,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"The loader: seeds per second of a generated graph ({SBM.nodes:,} vertices, {SBM.edges:,} edges), and the share of it with",
         f"weights; medians of {RATE_ROUNDS} epochs each.",
         "",
-        *rows_of(("fan-outs", "seeds/s", "graph", "unbiased", f"≥ {LEAST_RATE}"), *of_rate),
+        *rows_of(("fan-outs", "seeds/s", "graph", "unbiased"), *of_rate),
     ]
 
 
