@@ -63,7 +63,7 @@ class IntervalPlan:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """The matrix with which a trainer gathers, [sums, rows read], and whose sums are whose."""
+    """A trainer's matrix for gathering, [sums, rows read], and the trainer that each of its sums is for."""
 
     entries: Entries
     intervals: list[IntervalPlan]

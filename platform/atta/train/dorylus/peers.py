@@ -18,7 +18,7 @@ from atta.train.dorylus.links import Listener, Stream, join, packed
 from atta.train.dorylus.progress import PipelineStage, Work
 
 _ASKED_S = 0.5
-"""A request for weights waits so long for slower intervals. Then another interval's turn may have come."""
+"""How long a request for weights waits for slower intervals. After that another interval may have its turn."""
 _END_S = 5.0
 
 
