@@ -27,7 +27,7 @@ from atta.train.models.links import PairClasses, decoder_named
 from atta.train.models.typed import TypedLinkModel, TypedModel
 from atta.train.reports.epochs import PHASES, EpochReport
 from atta.train.settings.predict import PredictConfig
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices, over_all_vertices
 
 EPOCH = EpochReport(3, 1.0, 0.5, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.1), val_accuracy=0.25)

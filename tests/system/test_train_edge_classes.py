@@ -18,9 +18,10 @@ import atta
 from atta.cli import main as root
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.steps.selfsupervised.edge_classes import EdgeClassTrainer, TypedEdgeClassTrainer
+from atta.train.settings.minibatch import parse_shares
+from atta.train.steps.selfsupervised.links import LinkTrainer, TypedLinkTrainer
 from atta.train.tasks.choice import task_on
-from atta.train.tasks.links.pairs import EdgeSplit
+from atta.train.tasks.splits import EdgeSplit
 from tests.hetero import hidden_over_all_vertices
 
 RATES, RATED, TO = ("user", "rates", "item"), ("item", "rated_by", "user"), ("node", "to", "node")
@@ -100,7 +101,7 @@ def group(tmp_path: Path) -> Iterator[None]:
 def by_hand(world: World, trainer: Any, main: Triple, split: int) -> dict[str, float]:
     """Accuracy, macro F1 and loss of a split, one edge at a time, from rows of the whole graph."""
     if trainer.config.split_by == "hash":
-        of = EdgeSplit.parse(SHARES).of(*world.user_ids(main)).numpy()
+        of = EdgeSplit(parse_shares(SHARES)).of(*world.user_ids(main)).numpy()
     else:
         ordered = np.sort(world.times)
         of = (world.times > ordered[349]).astype(int) + (world.times > ordered[449])
@@ -145,7 +146,7 @@ def test_figures_are_those_of_brute_force(
     request: pytest.FixtureRequest, graph: str, model: str, split_by: str
 ) -> None:
     world: World = request.getfixturevalue(graph)
-    main, kind = (TO, EdgeClassTrainer) if graph == "plain" else (RATES, TypedEdgeClassTrainer)
+    main, kind = (TO, LinkTrainer) if graph == "plain" else (RATES, TypedLinkTrainer)
     own: Any = config(world, model=model, split_by=split_by, edge_type="__".join(main)).own
     own = type(own)(**{**vars(own), **task_on(world.running.schema, own).resolved})
     trainer = kind(own, world.running, torch.device("cpu"))

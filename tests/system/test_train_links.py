@@ -19,7 +19,8 @@ import atta
 from atta.cli import main as root
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, TrainReport, fit
-from atta.train.tasks.links.pairs import EdgeSplit, without_held_out
+from atta.train.settings.minibatch import parse_shares
+from atta.train.tasks.splits import EdgeSplit, without_held_out
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
@@ -68,7 +69,7 @@ def config(planted: Planted, **settings: Any) -> TrainConfig:
 def figures_in_one_process(planted: Planted, epochs: int) -> dict[str, float]:
     """MRR and AUC on validation edges of plain PyG, one edge at a time, with candidates of numpy's own."""
     edges, rng = torch.from_numpy(planted.edges), np.random.default_rng(0)
-    split = EdgeSplit.parse(SHARES).of(*torch.from_numpy(IDS[planted.edges]))
+    split = EdgeSplit(parse_shares(SHARES)).of(*torch.from_numpy(IDS[planted.edges]))
     train, known = edges[:, split == 0], set(map(tuple, planted.edges.T.tolist()))
     torch.manual_seed(4)
     model = GraphSAGE(BLOCKS, 16, 2, 16)
@@ -155,7 +156,7 @@ def _check_scores_of_pairs(planted: Planted, checkpoint: Path) -> None:
 
 
 def test_edges_that_a_gcn_adds_are_not_held_out(planted: Planted) -> None:
-    split = EdgeSplit.parse(SHARES)
+    split = EdgeSplit(parse_shares(SHARES))
     loader = atta.NeighborLoader(planted.running, [-1, 5], None, batch_size=100, tables=["x"], edge_norm="gcn")
     for batch in loader:
         drawn = batch.to_pyg()
@@ -167,7 +168,7 @@ def test_edges_that_a_gcn_adds_are_not_held_out(planted: Planted) -> None:
 
 
 def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> None:
-    split = EdgeSplit.parse(SHARES)
+    split = EdgeSplit(parse_shares(SHARES))
     ends = torch.from_numpy(IDS[planted.edges])
     held_out = {tuple(edge) for edge in ends[:, split.of(*ends) > 0].T.tolist()}
     train = ends[:, split.of(*ends) == 0].numpy()

@@ -23,7 +23,7 @@ from atta.partition.graph import GraphWriter
 from atta.train import TrainConfig, fit
 from atta.train.checkpoint import BEST, load_model
 from atta.train.models.typed import TypedModel
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.types import TypeReach
 from tests.hetero import over_all_vertices
 from tests.system.cuts import WITHIN_S, assert_same, begun, command
 

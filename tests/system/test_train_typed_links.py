@@ -21,10 +21,11 @@ from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
 from atta.train.models.links import decoder_named
 from atta.train.models.typed import TypedLinkModel
-from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
+from atta.train.settings.minibatch import parse_shares
+from atta.train.steps.selfsupervised.links import TypedLinkTrainer
 from atta.train.tasks.choice import task_on
-from atta.train.tasks.links.pairs import EdgeSplit
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.splits import EdgeSplit
+from atta.train.tasks.types import TypeReach
 from tests.hetero import hidden_over_all_vertices
 
 BUYS, BOUGHT, KNOWS, TAGS = (
@@ -115,7 +116,7 @@ def divided(world: World, trainer: TypedLinkTrainer) -> tuple[dict[tuple[int, ..
     """The split of each pair that buys, by places, and which edges are messages."""
     pairs = list(map(tuple, world.edges[BUYS].T.tolist()))
     if trainer.config.split_by == "hash":
-        of = EdgeSplit.parse(SHARES).of(*world.user_ids(BUYS)).numpy()
+        of = EdgeSplit(parse_shares(SHARES)).of(*world.user_ids(BUYS)).numpy()
         return dict(zip(pairs, of.tolist(), strict=True)), of == 0
     first: dict[tuple[int, ...], int] = {}
     for pair, time in zip(pairs, world.times.tolist(), strict=True):
@@ -252,10 +253,7 @@ def scores_of_best(world: World, run: Path, pairs: np.ndarray) -> np.ndarray:
 BAD = [
     ("", "--edge-type: name the edges to predict, one of item__bought_by__user"),
     ("--edge-type user,likes,item", "unknown edge type 'user,likes,item'"),
-    (
-        "--edge-type user__buys__item --model sage",
-        "--task link: takes graphs with one node type and one edge type, or a",
-    ),
+    ("--edge-type user__buys__item --model sage", "--model sage: takes graphs with one node type and one edge type"),
     ("--edge-type user__buys__item --target item", "--target: --task link learns about both ends of --edge-type"),
     ("--edge-type user__buys__item --reverse-type user__knows__user", "does not lead from item to user"),
     ("--edge-type user__knows__user --split-by time", "edge type user__knows__user needs an edge table time"),

@@ -19,7 +19,7 @@ import atta
 from atta.cli import main as root
 from atta.partition import GraphWriter, partition_graph
 from atta.train import TrainConfig, fit
-from atta.train.steps.selfsupervised.probing import LinearProbe
+from atta.train.steps.selfsupervised.embedding import LinearProbe
 from atta.train.steps.selfsupervised.unlabelled import WalkTrainer
 
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")

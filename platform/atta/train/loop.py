@@ -36,12 +36,9 @@ from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed, parse_logger, patience_of
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
-from atta.train.tasks.choice import task_on
-from atta.train.tasks.counting import count_targets_of, numbers_of, of_numbers
-from atta.train.tasks.objective import Objective
-from atta.train.tasks.task import VERTICES, LearningTask, TargetCounts
-from atta.train.tasks.watching import check_known, watched_by
-from atta.train.tasks.weights import class_weights
+from atta.train.tasks.choice import check_watched, task_on, watched_by
+from atta.train.tasks.targets import class_weights, count_targets_of, counts_of
+from atta.train.tasks.task import VERTICES, LearningTask, Objective, TargetCounts
 
 Settings = TypeVar("Settings", bound=TrainSettings)
 
@@ -106,14 +103,14 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             counts = self.counted(task, outputs, split)
             task.refuse(counts, outputs, VERTICES[split])
             if split == "val":
-                check_known(self.config, counts)
+                check_watched(self.config, self.splits, counts)
 
     def counted(self, task: LearningTask, outputs: int, split: str = "train") -> TargetCounts:
         """The targets of all vertices of a split for a task; every rank calls this."""
         mine = count_targets_of(
             self.cluster, split, task, outputs, node_type=self.node_type, rank=self.rank, world=self.world
         )
-        return of_numbers(np.array(self._sum(numbers_of(mine).tolist())))
+        return counts_of(np.array(self._sum(mine.tolist())))
 
     def begin_with(self, model: torch.nn.Module) -> None:
         """Take the model that is trained, with new weights or those of ``--init-from``, and make its optimiser.

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from atta.train.tasks import TASKS, LearningTask
-from atta.train.tasks.links.ranks import auc_sums, rank_sums
-from atta.train.tasks.objective import Objective
+from atta.train.tasks.pairs import auc_sums, rank_sums
+from atta.train.tasks.task import Objective
 
 pytestmark = pytest.mark.slow  # torchmetrics takes seconds to import; test_tasks.py has brute force
 

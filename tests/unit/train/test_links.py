@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from atta.errors import ConfigError
 from atta.samplers.hashing import mix64
 from atta.train.models.links import decoder_named
-from atta.train.tasks.links.candidates import GraphPairs, parse_eval_negatives
-from atta.train.tasks.links.classes import check_labels
-from atta.train.tasks.links.pairs import EdgeSplit, TimeSplit, mixed
-from atta.train.tasks.links.ranks import HITS, auc_sums, rank_sums, ranks_of, sortable
-from atta.train.tasks.links.record import LINKS
+from atta.train.settings.minibatch import parse_eval_negatives, parse_shares
+from atta.train.steps.masks import mixed
+from atta.train.tasks.candidates import GraphPairs
+from atta.train.tasks.pairs import HITS, Links, auc_sums, check_labels, rank_sums, ranks_of, sortable
+from atta.train.tasks.splits import EdgeSplit, TimeSplit
 
 NAN = float("nan")
 few_scores = st.sampled_from([-1.0, 0.0, 0.5, 2.0])  # so that there are ties
@@ -35,22 +35,21 @@ def test_ranks_are_those_of_all_orders_of_the_tied(rows: list[list[float]]) -> N
     scores = torch.tensor([row + [9.0] * (width - len(row)) for row in rows])
     there = torch.tensor([[place < len(row) - 1 for place in range(width - 1)] for row in rows], dtype=torch.bool)
     there = there.reshape(len(rows), width - 1)
-    found = ranks_of(scores, there)
+    ranks, hits = ranks_of(scores, there, (1, 2, 3))
     for number, row in enumerate(rows):
         orders = {tuple(order) for order in permutations(range(len(row)))}
         fair = [o for o in orders if all(row[a] >= row[b] for a, b in pairwise(o))]
         places = [order.index(0) + 1 for order in fair]
-        assert found.mean[number].item() == pytest.approx(np.mean(places))
-        for most in (1, 2, 3):
-            expected = np.mean([place <= most for place in places])
-            assert found.hits(most)[number].item() == pytest.approx(expected)
+        assert ranks[number].item() == pytest.approx(np.mean(places))
+        for most, found in zip((1, 2, 3), hits, strict=True):
+            assert found[number].item() == pytest.approx(np.mean([place <= most for place in places]))
 
 
 def test_a_constant_scorer_is_no_better_than_chance() -> None:
     candidates = 150
     scores, there = torch.ones(8, 1 + candidates), torch.ones(8, candidates, dtype=torch.bool)
     sums = torch.cat([rank_sums(scores, there), auc_sums(scores[:, 0], scores[:, 1:].reshape(-1))]).numpy()
-    figures = {metric.name: metric.of(sums) for metric in LINKS.metrics}
+    figures = {metric.name: metric.of(sums) for metric in Links().metrics}
     places = candidates + 1
     assert figures["mrr"] == pytest.approx(1 / (1 + candidates / 2))
     assert [figures[f"hits@{k}"] for k in HITS] == pytest.approx([k / places for k in HITS])
@@ -59,8 +58,8 @@ def test_a_constant_scorer_is_no_better_than_chance() -> None:
 
 def test_what_is_no_number_is_wrong() -> None:
     scores = torch.tensor([[NAN, 1.0, NAN], [1.0, NAN, 0.0]])
-    found = ranks_of(scores, torch.ones(2, 2, dtype=torch.bool))
-    assert found.mean.tolist() == [3.0, 2.0]
+    ranks, _ = ranks_of(scores, torch.ones(2, 2, dtype=torch.bool))
+    assert ranks.tolist() == [3.0, 2.0]
     positives = sortable(scores[:, 0], positive=True).sort().values
     won, pairs = auc_sums(positives, sortable(scores[:, 1:].reshape(-1), positive=False)).tolist()
     assert (won, pairs) == (1.5, 8.0)  # 1 is above 0, and ties with 1
@@ -87,8 +86,8 @@ def test_auc_is_that_of_scikit_learn() -> None:
 def test_the_loss_is_binary_cross_entropy() -> None:
     scores, labels = torch.randn(20, dtype=torch.float64), torch.randint(0, 2, (20,))
     expected = F.binary_cross_entropy(scores.sigmoid(), labels.double(), reduction="sum")
-    assert LINKS.loss(scores, labels, None).item() == pytest.approx(expected.item())
-    assert LINKS.known(labels).all()
+    assert Links().loss(scores, labels, None).item() == pytest.approx(expected.item())
+    assert Links().known(labels).all()
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -158,19 +157,19 @@ def test_the_hash_is_that_of_samplers(values: list[int]) -> None:
 
 def test_an_edge_has_one_split_in_both_directions() -> None:
     ends = torch.randint(-(2**60), 2**60, (2, 20_000))
-    split = EdgeSplit.parse("0.7,0.2,0.1")
+    split = EdgeSplit((0.7, 0.2, 0.1))
     found = split.of(ends[0], ends[1])
     assert torch.equal(found, split.of(ends[1], ends[0]))
     assert torch.equal(split.messages(ends[0], ends[1]), found == 0)
     shares = found.bincount(minlength=3) / 20_000
     assert shares.tolist() == pytest.approx([0.7, 0.2, 0.1], abs=0.015)  # more than four standard errors
-    assert not EdgeSplit.parse("1,0,0").of(ends[0], ends[1]).any()
+    assert not EdgeSplit((1, 0, 0)).of(ends[0], ends[1]).any()
 
 
 @pytest.mark.parametrize("text", ["0.8,0.2", "0.8,0.3,-0.1", "0.8,0.1,0.2", "a,b,c", "0,0.5,0.5", "nan,0,0", ""])
 def test_shares_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--edge-split {text}: "):
-        EdgeSplit.parse(text)
+        parse_shares(text)
 
 
 # -- decoders ----------------------------------------------------------------------------------------------------------

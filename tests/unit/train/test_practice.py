@@ -21,7 +21,7 @@ from atta.train.steps.allreduce import SyncClock
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.step import StepPart, step_parts, timed_step
 from atta.train.steps.timing import Stopwatch
-from atta.train.tasks.watching import watched_by
+from atta.train.tasks.choice import watched_by
 
 CPU = torch.device("cpu")
 

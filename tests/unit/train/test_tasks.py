@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,9 @@ from atta.errors import ConfigError, DataError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.tasks import TASKS, LearningTask
-from atta.train.tasks.choice import task_named, task_on
-from atta.train.tasks.counting import numbers_of, of_numbers, targets_in
-from atta.train.tasks.objective import Objective
-from atta.train.tasks.task import VERTICES, TargetCounts
-from atta.train.tasks.watching import check_known, check_watched, watched_by
-from atta.train.tasks.weights import class_weights, read_weights
+from atta.train.tasks.choice import check_watched, task_named, task_on, watched_by
+from atta.train.tasks.targets import class_weights, counts_of, read_weights, targets_in
+from atta.train.tasks.task import VERTICES, Objective, TargetCounts
 
 CLASSES, LABELS, REGRESSION = (TASKS[name] for name in ("classes", "labels", "regression"))
 NAN = float("nan")
@@ -113,20 +109,20 @@ WATCHING: list[dict[str, Any]] = [{"patience": 3}, {"early_stop": "loss:3"}, {"l
 @pytest.mark.parametrize("settings", WATCHING, ids=str)
 def test_what_no_evaluation_has_cannot_be_watched(settings: dict[str, Any]) -> None:
     spec = schema(TableSpec("<i8"), 4)
-    check_watched(config(**settings), task_on(spec, config()))
-    check_known(config(**settings), TargetCounts(vertices=2, unknown=1))
+    check_watched(config(**settings), ["val"])
+    check_watched(config(**settings), ["val"], TargetCounts(vertices=2, unknown=1))
     with pytest.raises(ConfigError, match="watches validation vertices, none of the 2 has a target"):
-        check_known(config(**settings), TargetCounts(vertices=2, unknown=2))
+        check_watched(config(**settings), ["val"], TargetCounts(vertices=2, unknown=2))
     del spec.splits["node"]["val"]
     with pytest.raises(ConfigError, match="watches validation vertices, the dataset has none"):
-        check_watched(config(**settings), task_on(spec, config()))
+        check_watched(config(**settings), task_on(spec, config()).splits)
 
 
 def test_without_validation_a_run_that_watches_nothing_trains() -> None:
-    check_known(config(), TargetCounts(vertices=2, unknown=2))
+    check_watched(config(), ["val"], TargetCounts(vertices=2, unknown=2))
     spec = schema(TableSpec("<i8"), 4)
     del spec.splits["node"]["val"]
-    check_watched(config(), task_on(spec, config()))
+    check_watched(config(), task_on(spec, config()).splits)
 
 
 # -- targets before training -------------------------------------------------------------------------------------------
@@ -134,8 +130,8 @@ def test_without_validation_a_run_that_watches_nothing_trains() -> None:
 
 def counted(task: LearningTask, rows: np.ndarray, outputs: int) -> TargetCounts:
     """The counts of all rows, added up from two halves as trainers do."""
-    halves = [numbers_of(targets_in(part, task, outputs)) for part in np.array_split(rows, 2)]
-    return of_numbers(halves[0] + halves[1])
+    halves = [targets_in(part, task, outputs) for part in np.array_split(rows, 2)]
+    return counts_of(halves[0] + halves[1])
 
 
 def test_classes_are_counted_and_checked() -> None:
@@ -157,12 +153,12 @@ def test_labels_are_counted_and_checked() -> None:
     rows = np.array([[1, 0], [1, -1], [-1, -1], [0, 0]], np.int8)
     counts = counted(LABELS, rows, 2)
     assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (4, 1, 0, [2, 0, 3, 2])
-    assert LABELS.check(counts, 2) == "1 of 4 training vertices have no known label and are left out"
+    assert LABELS.check(counts, 2) == "1 of 4 training vertices have no known label (-1 in table y) and are left out"
     floats = np.where(rows < 0, NAN, rows)
-    assert numbers_of(counted(LABELS, floats, 2)).tolist() == numbers_of(counts).tolist()
+    assert targets_in(floats, LABELS, 2).tolist() == targets_in(rows, LABELS, 2).tolist()
     with pytest.raises(ConfigError, match="2 of 4 training vertices have a number in table y that is neither 0, 1"):
         LABELS.check(counted(LABELS, np.array([[1, 2], [0.5, 0], [0, 0], [1, 1]]), 2), 2)
-    with pytest.raises(ConfigError, match="of none of the 3 training vertices any label is known"):
+    with pytest.raises(ConfigError, match="none of the 3 training vertices has a known label"):
         LABELS.check(counted(LABELS, np.full((3, 2), -1), 2), 2)
     with pytest.raises(ConfigError, match="no training vertex has a label"):
         LABELS.check(counted(LABELS, np.zeros((3, 2)), 2), 2)
@@ -423,15 +419,3 @@ def test_targets_that_are_all_alike_have_no_r2() -> None:
         found = metrics(REGRESSION, np.zeros((9, 1), np.float32), np.full((9, 1), value, np.float32), 2)
         assert "r2" not in found
         assert found["mae"] == pytest.approx(value)
-
-
-def test_predictions() -> None:
-    outputs = torch.tensor([[0.1, -2.0], [-1.0, 3.0]])
-    assert CLASSES.predictions(outputs).tolist() == [0, 1]
-    assert LABELS.predictions(outputs).tolist() == [[True, False], [False, True]]
-    assert REGRESSION.predictions(outputs) is outputs
-
-
-def test_a_record_is_all_that_a_new_task_needs() -> None:
-    halved = replace(REGRESSION, loss=lambda o, t, w: (o - t).abs().sum() / 2)
-    assert Objective(halved, 1).mean_loss(torch.ones(4, 1), torch.zeros(4, 1)).item() == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,8 @@ from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.typed import TypedModel
 from atta.train.settings import TYPED_MODELS
-from atta.train.settings.minibatch import fan_outs_by_type, parse_fan_outs
 from atta.train.tasks.choice import task_on
-from atta.train.tasks.reach import TypeReach
+from atta.train.tasks.types import TypeReach, fan_outs_of
 from tests.hetero import over_all_vertices
 
 CITES, WRITES, ASKS, IN = (
@@ -189,19 +189,20 @@ def test_names_of_types_do_not_matter(kind: str) -> None:
 
 
 def test_fan_outs_by_edge_type() -> None:
-    types = ["author__writes__paper", "paper__cites__paper", "author__cites__paper"]
-    assert parse_fan_outs("writes = 3,2; paper__cites__paper=-1;", 2) == {
-        "writes": (3, 2),
-        "paper__cites__paper": (-1, -1),
-    }
-    given = {"writes": (3, 0), "paper__cites__paper": (9, 9)}
-    assert fan_outs_by_type(types, given, (5, 5)) == {types[0]: (3, 0), types[1]: (9, 9), types[2]: (5, 5)}
+    types = tuple("__".join(e) for e in (WRITES, CITES, ("author", "cites", "paper")))
+    graph: Any = SimpleNamespace(edge_types=types)
+
+    def found(text: str) -> dict[str, tuple[int, ...]]:
+        own: Any = config("rgcn", num_neighbors=(5, 5), num_neighbors_by_type=text).own
+        return fan_outs_of(graph, own)
+
+    assert found("writes = 3,0; paper__cites__paper=-1;") == {types[0]: (3, 0), types[1]: (-1, -1), types[2]: (5, 5)}
     with pytest.raises(UnknownNameError, match="edge type 'write'"):
-        fan_outs_by_type(types, {"write": (1, 1)}, (5, 5))
+        found("write=1")
     with pytest.raises(ConfigError, match="cites may be paper__cites__paper or author__cites__paper"):
-        fan_outs_by_type(types, {"cites": (1, 1)}, (5, 5))
+        found("cites=1")
     with pytest.raises(ConfigError, match="names author__writes__paper twice"):
-        fan_outs_by_type(types, {"writes": (1, 1), types[0]: (2, 2)}, (5, 5))
+        found(f"writes=1;{types[0]}=2")
 
 
 @pytest.mark.parametrize("text", ["writes", "writes=", "=3", "writes=a", "writes=-2", "writes=1,2,3", "a=1;a=2"])

@@ -17,12 +17,10 @@ from atta.errors import ConfigError
 from atta.partition.schema import Schema, TableSpec
 from atta.train import TrainConfig
 from atta.train.models.links import InfomaxModel, WalkModel
-from atta.train.steps.selfsupervised.probing import LinearProbe
-from atta.train.steps.selfsupervised.unlabelled import in_batch
-from atta.train.steps.selfsupervised.walks import chosen_places
-from atta.train.tasks.choice import task_on
-from atta.train.tasks.unlabelled import unlabelled
-from atta.train.tasks.watching import watched_by
+from atta.train.steps.selfsupervised.embedding import LinearProbe
+from atta.train.steps.selfsupervised.unlabelled import chosen_places, in_batch
+from atta.train.tasks.choice import task_on, watched_by
+from atta.train.tasks.pairs import Unlabelled
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 3], [1, 2, 3, 4, 5, 0, 3, 0]])
 
@@ -52,7 +50,7 @@ def test_loss_is_that_of_equation_1(rows: list[tuple[bool, list[float]]]) -> Non
         if known:
             expected -= log(1 / (1 + exp(-max(row[0], -5))))
             expected -= sum(log(1 - 1 / (1 + exp(-s))) for s in row[1:] if s > -inf)
-    task = unlabelled("unsupervised", "classes")
+    task = Unlabelled("unsupervised", "classes")
     assert task.loss(scores, there, None).item() == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert task.known(there).tolist() == [known for known, _ in rows]
 
@@ -80,7 +78,7 @@ def test_infomax_is_that_of_pyg() -> None:
     theirs.weight.data = own.link_decoder.weight.data
     expected = theirs.loss(*theirs(x, EDGES))
     scores = _whole(own, x, order)
-    found = unlabelled("dgi", "links").loss(scores, torch.ones(6, dtype=torch.int64), None) / 6
+    found = Unlabelled("dgi", "links").loss(scores, torch.ones(6, dtype=torch.int64), None) / 6
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 

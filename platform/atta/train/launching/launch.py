@@ -27,9 +27,8 @@ from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
 from atta.train.settings.common import parse_logger
 from atta.train.strategies import STRATEGIES
-from atta.train.tasks.choice import task_on
-from atta.train.tasks.watching import check_watched
-from atta.train.tasks.weights import read_weights
+from atta.train.tasks.choice import check_watched, task_on
+from atta.train.tasks.targets import read_weights
 from atta.wire.named import await_names
 
 CLEAN_S = 5.0
@@ -140,7 +139,7 @@ def with_task(config: TrainConfig, schema: Schema) -> TrainConfig:
     if config.class_weights not in ("none", "balanced"):
         read_weights(config.class_weights, found.outputs)
     resolved = replace(config, **found.resolved)
-    check_watched(resolved.own, found)
+    check_watched(resolved.own, found.splits)
     return resolved
 
 

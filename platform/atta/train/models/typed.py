@@ -19,7 +19,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from atta.partition.names import module_name
 from atta.train.settings import TrainSettings
-from atta.train.tasks.reach import EdgeTriple, TypeReach
+from atta.train.tasks.types import EdgeTriple, TypeReach
 
 Rows = Mapping[str, torch.Tensor]
 Edges = Mapping[EdgeTriple, torch.Tensor]

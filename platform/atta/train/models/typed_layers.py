@@ -22,7 +22,7 @@ from atta.train.models.links import saved_decoder, scorer
 from atta.train.models.typed import TypedLayers, TypedLinkModel, TypedModel
 from atta.train.settings import TrainSettings
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK
-from atta.train.tasks.reach import EdgeTriple, TypeReach
+from atta.train.tasks.types import EdgeTriple, TypeReach
 
 
 def types_of(saved: SavedModel) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from atta.observe.versions import machine, versions
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
-from atta.train.tasks.watching import watched_by
+from atta.train.tasks.choice import watched_by
 
 
 @dataclass

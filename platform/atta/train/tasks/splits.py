@@ -15,27 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from atta.train.tasks.links.candidates import parse_shares
-
-__all__ = ["EdgeSplit", "Split", "TimeSplit", "mixed", "shifted", "without_held_out", "without_held_out_types"]
+from atta.train.steps.masks import mixed
 
 _SALT = 0x5EED_ED6E
-_ADDED, _FIRST, _SECOND = (
-    n - (1 << 64) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)  # of splitmix64, as signed numbers: torch has no unsigned ones
-
-
-def shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """int64, shifted right without its sign."""
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def mixed(values: torch.Tensor) -> torch.Tensor:
-    """splitmix64's finaliser of int64, as ``atta.samplers.hashing.mix64``: the bits of the unsigned result."""
-    x = values + _ADDED
-    x = (x ^ shifted(x, 30)) * _FIRST
-    x = (x ^ shifted(x, 27)) * _SECOND
-    return x ^ shifted(x, 31)
+Shares = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -50,18 +33,14 @@ class EdgeSplit:
         tables: edge tables that batches need.
     """
 
-    shares: tuple[float, float, float]
+    shares: Shares
     tables: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> EdgeSplit:
-        """Read ``0.8,0.1,0.1``; raises ConfigError."""
-        return cls(parse_shares(text))
 
     def of(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """int64 [edges]: 0 for training, 1 for validation, 2 for test; sources, targets: int64 [edges] user ids."""
         low, high = torch.minimum(sources, targets), torch.maximum(sources, targets)
-        share = shifted(mixed(mixed(mixed(low + _SALT)) ^ high), 11).double() * 2.0**-53
+        bits = mixed(mixed(mixed(low + _SALT)) ^ high)
+        share = ((bits >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
         return (share >= self.shares[0]).long() + (share >= self.shares[0] + self.shares[1])
 
     def messages(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -69,7 +48,7 @@ class EdgeSplit:
         return self.of(sources, targets) == 0
 
     def readable(self, store: Any, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The same of a batch's edges, ``store`` of PyG's data, whose ends are given as user ids."""
+        """``messages`` of a batch's edges, ``store`` of PyG's data, whose ends are given as user ids."""
         return self.messages(sources, targets)
 
 
@@ -86,7 +65,7 @@ class TimeSplit:
     tables: ClassVar[tuple[str, ...]] = ("time",)
 
     @classmethod
-    def by(cls, times: npt.NDArray[Any], shares: tuple[float, float, float]) -> TimeSplit:
+    def by(cls, times: npt.NDArray[Any], shares: Shares) -> TimeSplit:
         """Divide some edges by their times, [edges], so that shares are met as far as equal times allow."""
         ordered = np.sort(times)
         last = [max(0, math.ceil(round(share * len(ordered), 6)) - 1) for share in (shares[0], shares[0] + shares[1])]
@@ -106,35 +85,38 @@ class TimeSplit:
 Split = EdgeSplit | TimeSplit
 
 
-def without_held_out(data: Any, split: Split) -> Any:
+def divided(ends: np.ndarray, times: np.ndarray | None, shares: Shares) -> tuple[Split, np.ndarray]:
+    """What divides some edges, and the split of each one, int64 [edges]. ends: int64 [2, edges], user ids."""
+    if times is not None and len(times):
+        by_time = TimeSplit.by(times, shares)
+        return by_time, by_time.of(times)
+    by_hash = EdgeSplit(shares)
+    return by_hash, by_hash.of(*torch.from_numpy(ends)).numpy()
+
+
+def without_held_out(data: Any, split: Split, edge_types: Iterable[tuple[str, str, str]] = ()) -> Any:
     """A batch without the edges that models may not read: PyG's data, with ``edge_index`` and ``num_sampled_edges``.
 
-    They are left out after drawing, so vertices get less than their fan-outs.
+    They are left out after drawing, so vertices get less than their fan-outs. ``edge_types``, of a typed graph: the one
+    whose edges are divided, and that of their reverses.
     """
-    source, target = data.n_id[data.edge_index]
-    kept = split.readable(data, source, target)
-    if "edge_weight" in data:
+    for e in edge_types:
+        ends = [data[t].n_id[places] for t, places in zip(e[::2], data[e].edge_index, strict=True)]
+        data[e].num_sampled_edges = _leave_out(data[e], split, ends, data.num_sampled_edges[e])
+        data.num_sampled_edges = {**data.num_sampled_edges, e: data[e].num_sampled_edges}
+    if not edge_types:
+        data.num_sampled_edges = _leave_out(data, split, data.n_id[data.edge_index], data.num_sampled_edges)
+    return data
+
+
+def _leave_out(store: Any, split: Split, ends: Sequence[torch.Tensor], edges_per_hop: Sequence[int]) -> list[int]:
+    """Leave out edges with these ``ends``; returns how many of each hop are kept."""
+    source, target = ends
+    kept = split.readable(store, source, target)
+    if "edge_weight" in store:
         kept |= source == target  # what the norm has added, or weighs nothing
-        data.edge_weight = data.edge_weight[kept]
-    data.num_sampled_edges = _by_hop(data.num_sampled_edges, kept)
-    data.edge_index = data.edge_index[:, kept]
-    return data
-
-
-def without_held_out_types(data: Any, split: Split, edge_types: Iterable[tuple[str, str, str]]) -> Any:
-    """The same of a typed graph: ``edge_types`` are the one whose edges are divided and that of their reverses."""
-    for edge_type in edge_types:
-        store = data[edge_type]
-        source, target = (data[t].n_id[places] for t, places in zip(edge_type[::2], store.edge_index, strict=True))
-        kept = split.readable(store, source, target)
-        by_hop = _by_hop(data.num_sampled_edges[edge_type], kept)
-        store.edge_index, store.num_sampled_edges = store.edge_index[:, kept], by_hop
-        data.num_sampled_edges = {**data.num_sampled_edges, edge_type: by_hop}
-    return data
-
-
-def _by_hop(edges_per_hop: Sequence[int], kept: torch.Tensor) -> list[int]:
-    """How many of the edges of each hop are kept; ``kept``: bool [edges], hop by hop."""
+        store.edge_weight = store.edge_weight[kept]
+    store.edge_index = store.edge_index[:, kept]
     hops = torch.tensor(edges_per_hop, device=kept.device)
     of_hop = torch.repeat_interleave(torch.arange(len(hops), device=kept.device), hops)
     found: list[int] = torch.bincount(of_hop[kept], minlength=len(hops)).tolist()

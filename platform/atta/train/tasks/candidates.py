@@ -1,48 +1,16 @@
-"""The pairs that an edge of validation or test is ranked among: the same for any number of partitions and trainers.
-
-What is read from the options of link prediction stands here too, for it needs no torch.
-"""
+"""The pairs that an edge of validation or test is ranked among: the same for any number of partitions and trainers."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError
 from atta.samplers.hashing import mix64
 
-__all__ = ["ALL", "SPLITS", "GraphPairs", "OtherTargets", "parse_eval_negatives", "parse_shares"]
-
-
-ALL = "all"
-SPLITS = ("train", "val", "test")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Ints = npt.NDArray[np.int64]
-
-
-def parse_eval_negatives(text: str) -> int | None:
-    """Number of candidates per positive; None: ``all``. Raises ConfigError."""
-    if text == ALL:
-        return None
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(f"--eval-negatives {text}: give a number of at least 1, or {ALL}")
-    return int(text)
-
-
-def parse_shares(text: str) -> tuple[float, float, float]:
-    """The shares of edges of training, validation and test, from ``0.8,0.1,0.1``. Raises ConfigError."""
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if len(numbers) != len(SPLITS) or not all(0 <= n <= 1 for n in numbers) or not math.isclose(sum(numbers), 1):
-        raise ConfigError(f"--edge-split {text}: give three shares that add up to 1, of training, validation and test")
-    if not numbers[0]:
-        raise ConfigError(f"--edge-split {text}: no edge would be left for training")
-    return numbers[0], numbers[1], numbers[2]
 
 
 @dataclass(frozen=True)
@@ -134,7 +102,7 @@ class GraphPairs:
 
 @dataclass(frozen=True)
 class OtherTargets:
-    """OtherTargets of n pairs.
+    """Candidates of n pairs.
 
     Attributes:
         places: int64 [n, k], places of other targets.
