@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,3 +98,30 @@ def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]
                 (4, "random", 1, " on 1 daemon", 1),
             ]
         }
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives what ``atta`` says of arguments that it refuses: one line, with exit code 2."""
+    from atta.cli import main as root
+
+    def said(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["atta", *words])
+        with pytest.raises(SystemExit) as stopped:
+            root.main()
+        text = capfd.readouterr().err
+        assert stopped.value.code == 2, text
+        assert len(text.strip().splitlines()) == 1, text
+        return text
+
+    return said

@@ -363,7 +363,7 @@ def test_wrong_questions_for_the_best_targets_are_refused(
     assert "unknown relation from 'author' to 'paper': 'edits'" in said("links", "--top", "3", "--relation", "edits")
     assert "no score to rank them by" in said("classes", "--top", "3")
     assert "--relation: goes with --top" in said("links", "--relation", "writes")
-    assert "no --links, --node-type and --table" in said("links", "--top", "3", "--node-type", "author")
+    assert "--top: does not go with --node-type" in said("links", "--top", "3", "--node-type", "author")
     assert "does not go with --what classes" in said("links", "--top", "3", "--what", "classes")
     assert "--top" in said("links", "--top", "0")
 

@@ -1,18 +1,16 @@
-"""Signs of life: who is given up, and when; with real files and processes where that is what is decided."""
+"""Signs of life: who is given up, and when; processes of trainers end with their block, also those that are stopped."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.train.launching.life import ENDED, Pulse, Silence, born, read_pulse, signs_of_life, watched
+from atta.train.launching.trainers import Processes, Silence, pulse_file, signs_of_life
 
 LIMIT, START, PAUSE = 5.0, 20.0, 0.5
 
@@ -21,10 +19,11 @@ def test_only_the_silent_one_is_given_up() -> None:
     silence = Silence(LIMIT, START, PAUSE)
     given_up = {}
     for look in range(60):
-        counts = {0: look, 1: min(look, 10), 2: None, 3: ENDED}
-        for rank, seconds in silence.look(look * PAUSE, counts).items():
+        signs = {0: 1 + look, 1: 1 + min(look, 10), 2: 0, 3: 0 if look > 30 else 1 + look}
+        for rank, seconds in silence.look(look * PAUSE, signs).items():
             given_up.setdefault(rank, (look * PAUSE, seconds))
     assert given_up == {1: (5.0 + LIMIT, LIMIT), 2: (START, START)}  # its last sign came at 5 s
+    assert Silence(None).look(1e9, {0: 1}) == {}
 
 
 @given(st.lists(st.floats(0.01, 3600.0), min_size=1, max_size=50))
@@ -40,49 +39,25 @@ def test_time_in_which_nobody_looked_is_not_silence(pauses: list[float]) -> None
 
 
 def test_signs_come_from_a_thread_and_end_with_the_block(tmp_path: Path) -> None:
-    assert read_pulse(tmp_path, 3) is None
-    with signs_of_life(tmp_path, 3, 1.0):
+    file, seen = pulse_file(tmp_path, 3), set[int]()
+    with signs_of_life(tmp_path, 3, 0.1):
         until = time.monotonic() + 30
-        while (first := read_pulse(tmp_path, 3)) is None or first.count < 2:
+        while len(seen) < 3:
             assert time.monotonic() < until
-            time.sleep(0.01)
-    assert read_pulse(tmp_path, 3) == Pulse(ENDED, os.getpid(), born(os.getpid()))
-    (tmp_path / "pulse-3").write_bytes(b"cut")
-    assert read_pulse(tmp_path, 3) is None
+            seen |= {file.stat().st_mtime_ns} if file.exists() else set()
+            time.sleep(0.005)
+        assert file.read_text() == str(os.getpid())
+    assert not file.exists()
 
 
-def test_a_silent_process_is_killed_and_another_one_of_its_number_is_not(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        for rank, created in enumerate((born(child.pid) - 1000, born(child.pid))):
-            with watched(tmp_path, [rank], 1.0) as silent:
-                _write(tmp_path, rank, child.pid, created)
-                until = time.monotonic() + 30
-                while not silent:
-                    assert time.monotonic() < until
-                    time.sleep(0.01)
-            assert list(silent) == [rank]
-            if not rank:
-                assert child.poll() is None
-        assert child.wait(30) == -9
-
-
-def test_when_a_process_was_created_does_not_depend_on_its_name_nor_on_the_clock(tmp_path: Path) -> None:
-    """It counts from the start of the machine, not from 1970."""
-    own, odd = born(os.getpid()), tmp_path / "a) R (b 1"
-    odd.symlink_to(Path("/proc/self/exe").resolve())  # sys.executable may be a program that starts the interpreter
-    with subprocess.Popen([odd, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        until = time.monotonic() + 30
-        while odd.name not in Path(f"/proc/{child.pid}/stat").read_text():  # before, it is a copy of this process
-            assert time.monotonic() < until
-        later = born(child.pid)
-        child.kill()
-    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert own < later < (up_s + 1) * os.sysconf("SC_CLK_TCK")
-    with pytest.raises(OSError, match="No such"):
-        born(child.pid)
-
-
-def _write(folder: Path, rank: int, pid: int, created: int) -> None:
-    from atta.train.launching.life import _FORMAT
-
-    (folder / f"pulse-{rank}").write_bytes(_FORMAT.pack(4, pid, created))
+def test_processes_end_with_the_block_and_a_stopped_one_can_be_killed() -> None:
+    with Processes() as processes:
+        for number in range(2):
+            processes.start(number, ["timeit", "-n", "1", "import time; time.sleep(60)"], {})
+        stopped, other = (processes.running[number] for number in range(2))
+        processes.send(signal.SIGSTOP, [0])
+        processes.send(signal.SIGKILL, [0, 7])
+        assert stopped.wait(30) == -9
+        assert processes.ended() == {0: -9}
+        assert processes.ended() == {}
+    assert other.poll() == -9

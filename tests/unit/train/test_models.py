@@ -157,7 +157,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_matrices_come_without_torchs_note() -> None:
     """torch gives it once per process, so this needs a fresh one."""
     code = (
-        "import torch; from atta.train.models.matrix import adjacency; one = torch.ones(2);"
+        "import torch; from atta.train.models import adjacency; one = torch.ones(2);"
         "m = adjacency(torch.tensor([2, 0]), torch.tensor([0, 1]), one, (2, 3)); print(m.to_dense().tolist())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -39,7 +39,7 @@ from atta.partition.schema import split_edge_type
 from atta.samplers.arguments import integers, whole
 from atta.train.settings import TYPED_MODELS
 from atta.train.settings.minibatch import EDGE_CLASSES, LINK, UNTABLED
-from atta.train.settings.predict import WHAT
+from atta.train.settings.predict import WHAT, check_apart
 
 if TYPE_CHECKING:
     import torch
@@ -243,34 +243,16 @@ class PredictJob:
         if self.out is not None and self.table is not None:
             raise ConfigError("give a folder for files or a table, not both")
         if self.top is not None:
-            self._check_top()
-        elif self.relation is not None:
-            raise ConfigError(f"relation {self.relation!r}: goes with top")
+            whole("top", self.top, 1, MOST_TARGETS)
+        check_apart(self)
         if self.edge_tables and isinstance(self.model, str | Path):
             raise ConfigError("edge_tables: go with layers of your own, models of atta train read none")
-        if self.links is None:
-            return
-        if self.nodes is not None or self.node_type is not None:
-            raise ConfigError("pairs say which vertices there are: give no others, and no node type")
-        if self.table is not None:
-            raise ConfigError("scores of pairs go into files, not into a table of vertices")
-        if self.what == "classes" and not isinstance(self.model, str | Path):
+        if self.links is not None and self.what == "classes" and not isinstance(self.model, str | Path):
             raise ConfigError("pairs have classes by a checkpoint of --task edge-classes, not by layers")
 
     @property
     def _scores_pairs(self) -> bool:
         return self.links is not None or self.top is not None
-
-    def _check_top(self) -> None:
-        whole("top", self.top, 1, MOST_TARGETS)
-        if self.links is not None:
-            raise ConfigError("give pairs to score, or ask for the best targets, not both")
-        if self.node_type is not None:
-            raise ConfigError("top: the model says of which types both ends are: give no node type")
-        if self.table is not None:
-            raise ConfigError("the best targets go into files, not into a table of vertices")
-        if self.what == "classes":
-            raise ConfigError("the best targets have scores, but no classes")
 
     def _asked(
         self, saved: SavedModel | None

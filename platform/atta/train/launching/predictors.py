@@ -7,11 +7,10 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,8 @@ from atta.observe.versions import machine, versions
 from atta.partition.disk.files import open_regular
 from atta.partition.graph.strings import NAME, to_rows
 from atta.samplers.arguments import integers
+from atta.train.launching.failure import failure_file
+from atta.train.launching.trainers import Processes
 from atta.train.settings.predict import PredictConfig
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
                 found = np.load(file, allow_pickle=False)
             else:
                 lines = [line for line in file.read().decode("utf-8-sig").splitlines() if line.strip()]
-                found = _texts(lines, columns) if strings else _numbers(lines, columns)
+                found = _parsed(lines, columns, strings=strings)
     except OSError as error:
         raise DataError(path, error.strerror or str(error)) from None
     except (ValueError, OverflowError, EOFError) as error:
@@ -69,30 +70,18 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
         raise DataError(path, str(error)) from None
 
 
-def _numbers(lines: list[str], columns: int) -> npt.NDArray[np.int64]:
-    """int64 [n], or [n, columns]. Raises ValueError."""
-    rows = [[int(word) for word in line.replace(",", " ").split()] for line in lines]
-    return _shaped(np.array(_checked(rows, columns), dtype=np.int64), columns)
-
-
-def _texts(lines: list[str], columns: int) -> npt.NDArray[np.str_]:
-    """str [n], or [n, columns]. Raises ValueError."""
-    if columns == 1:
-        return np.array([line.strip() for line in lines], dtype=np.str_)
-    separator = next((mark for mark in _SEPARATORS if lines and mark in lines[0]), None)
-    rows = [[word.strip() for word in line.split(separator)] for line in lines]
-    return _shaped(np.array(_checked(rows, columns), dtype=np.str_), columns)
-
-
-def _checked(rows: list[list[Any]], columns: int) -> list[list[Any]]:
+def _parsed(lines: Sequence[str], columns: int, *, strings: bool) -> npt.NDArray[Any]:
+    """int64 or str [n], or [n, columns]. Raises ValueError."""
+    rows: list[list[Any]] = [line.replace(",", " ").split() for line in lines]
+    if strings:
+        mark = next((mark for mark in _SEPARATORS if lines and mark in lines[0]), None)
+        rows = [[word.strip() for word in line.split(mark)] if columns > 1 else [line.strip()] for line in lines]
     if wrong := next((row for row in rows if len(row) != columns), None):
         raise ValueError(f"a line has {len(wrong)}")
-    return rows
-
-
-def _shaped(found: npt.NDArray[Any], columns: int) -> npt.NDArray[Any]:
-    rows = found.reshape(-1, columns)
-    return rows[:, 0] if columns == 1 else rows
+    found = np.array(
+        rows if strings else [[int(word) for word in row] for row in rows], np.str_ if strings else np.int64
+    )
+    return found.reshape(-1) if columns == 1 else found.reshape(-1, columns)
 
 
 END_S = 10.0
@@ -131,7 +120,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None) -> Predi
         RemoteError: a daemon failed. AttaError: another process failed.
     """
     from atta.client.inference.files import FileSink
-    from atta.train.launching.handing import handed
+    from atta.train.launching.launch import handed
     from atta.train.launching.predict import PredictJob
 
     _prepare_torch(config.processes)
@@ -209,10 +198,9 @@ def _connected(config: PredictConfig) -> Iterator[Any]:
         with atta.connect(config.cluster) as running:
             yield running
         return
-    from atta.train.launching.handing import blaming_daemons
+    from atta.train.launching.launch import own_daemons
 
-    assert config.data is not None
-    with atta.local(config.data, threads=config.threads, readers=config.processes) as started, blaming_daemons(started):
+    with own_daemons(str(config.data), config.threads, config.processes) as started:
         yield started
 
 
@@ -229,24 +217,29 @@ def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     return {"nodes": config.split if config.ids is None else read_ids(config.ids, strings=strings)}
 
 
+_SAME = (
+    "what",
+    "top",
+    "relation",
+    "num_neighbors",
+    "seed",
+    "out",
+    "table",
+    "format",
+    "files",
+    "batch_size",
+    "node_type",
+)
+"""Settings that are arguments of ``PredictJob`` as they are."""
+
+
 def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
-    return {
-        "model": config.checkpoint,
-        "what": config.what,
-        "top": config.top,
-        "relation": config.relation,
-        "num_neighbors": config.num_neighbors,
-        "seed": config.seed,
-        "out": config.out,
-        "table": config.table,
-        "rank": rank,
-        "world": config.processes,
-        "format": config.format,
-        "files": config.files,
-        "batch_size": config.batch_size,
-        "device": _device(config.device, rank),
-        "node_type": config.node_type,
-    }
+    same = {name: getattr(config, name) for name in _SAME}
+    return (
+        {"model": config.checkpoint, "rank": rank, "world": config.processes}
+        | same
+        | {"device": _device(config.device, rank)}
+    )
 
 
 def _device(wanted: str, rank: int) -> str:
@@ -266,36 +259,29 @@ def _prepare_torch(processes: int) -> None:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
 
 
-class _Helpers:
-    """The other processes of the run. Leaving the block ends those that still run."""
+class _Helpers(Processes):
+    """The other processes of the run."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._folder = folder
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._looked = 0.0
+        super().__init__()
+        self._folder, self._looked = folder, 0.0
         for rank in range(1, count + 1):
-            words = {**os.environ, lastwords.VARIABLE: str(self._words(rank))}
-            command = [sys.executable, "-m", "atta.train.launching.predictors", str(folder), str(rank)]
-            self._running[rank] = subprocess.Popen(command, env=words, stdin=subprocess.DEVNULL)
-
-    def _words(self, rank: int) -> Path:
-        return self._folder / f"failure-{rank}.json"
+            words = ["atta.train.launching.predictors", str(folder), str(rank)]
+            self.start(rank, words, {lastwords.VARIABLE: str(failure_file(folder, rank))})
 
     def check(self) -> None:
         """Raise the error of a process that has failed; looks now and then only."""
         if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
-        for rank, process in [*self._running.items()]:
-            code = process.poll()
-            if code == 0:
-                del self._running[rank]
-            elif code is not None:
-                raise lastwords.read(self._words(rank)) or AttaError(f"process {rank} {_ended(code)}")
+        for rank, code in self.ended().items():
+            if code:
+                said = lastwords.read(failure_file(self._folder, rank))
+                raise said or AttaError(f"process {rank} {_ended(code)}")
 
     def await_end(self) -> None:
         """Wait until all of them have done their parts."""
-        while self._running:
+        while self.running:
             self.check()
             time.sleep(0.05)
 
@@ -303,15 +289,7 @@ class _Helpers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._running.values():
-            process.terminate()
-        until = time.monotonic() + END_S
-        for process in self._running.values():
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self.stop(END_S)
 
 
 def _ended(code: int) -> str:
@@ -325,7 +303,7 @@ def main(folder: str, rank: int) -> int:
     """Do the part of process ``rank``; returns the exit code."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        from atta.train.launching.handing import connect_handed
+        from atta.train.launching.launch import connect_handed
         from atta.train.launching.predict import PredictJob
 
         task = json.loads((Path(folder) / "task.json").read_text(encoding="utf-8"))

@@ -6,8 +6,8 @@ import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 
@@ -35,15 +35,9 @@ DRAWS, FAN_OUT = 1000, 2
 """Draws of the first layer, and neighbours in each, that tell its bias."""
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A batch that is compared.
-
-    Attributes:
-        seeds: of the batch.
-        form: in which layers read it.
-        like: what its rows must equal: those of the graph, of a batch of the first seed alone, or of a model that
-            has seen no batch before.
+class _Case(NamedTuple):
+    """A batch that is compared. ``like``: what its rows must equal, those of the graph, of a batch of the first seed
+    alone, or of a model that has seen no batch before.
     """
 
     seeds: Sequence[int]
@@ -261,7 +255,8 @@ class _Check:
         and what helps."""
         first = next((step.rows for step in self._truth if step.done == 1), None)
         chosen = [seed for seed in self._seeds if self._graph.in_degrees[seed] > FAN_OUT][:4]
-        if first is None or not chosen or not self._same_in_batches():
+        whole = any("no path" in note for note in self._notes)  # batches with all neighbours do not give its rows
+        if first is None or not chosen or whole:
             return None, False, []
         try:
             bias, biased = self._drawn(self._model, first, chosen, draws, Remedy())
@@ -296,10 +291,6 @@ class _Check:
         error = rows.std(0) / math.sqrt(draws)
         tiny = CLOSE[self._dtype] * wanted.abs().max()
         return float(off.max() / wanted.abs().max()), bool((off > 5 * error + tiny).any())
-
-    def _same_in_batches(self) -> bool:
-        """Whether batches with all neighbours give the first layer's rows."""
-        return not any("no path" in note for note in self._notes)
 
 
 def _error(found: torch.Tensor, wanted: torch.Tensor, scale: torch.Tensor | None = None) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
 
 
+Embedded = Callable[[torch.Tensor], torch.Tensor]
 _GRID_NUMBERS = 4 << 20
 """Products of both ends' numbers that are in memory at a time."""
 
@@ -125,16 +125,17 @@ def scorer(decoder: torch.nn.Module) -> PairScore:
     return PairScore(partial(applied, decoder), partial(applied, grid))
 
 
-class LinkModel(SampledModel):
-    """A PyG model that makes embeddings of sampled vertices, and a decoder.
+class EmbeddingModel(SampledModel):
+    """A PyG model that makes embeddings of sampled vertices, and scores of some of them.
 
     Attributes:
-        link_decoder: takes embeddings of sources and targets.
+        link_decoder: what scores have weights in, if they have some. Names of weights that only training needs begin so.
     """
 
-    def __init__(self, gnn: torch.nn.Module, decoder: torch.nn.Module) -> None:
+    def __init__(self, gnn: torch.nn.Module, decoder: torch.nn.Module | None = None) -> None:
         super().__init__(gnn)
-        self.link_decoder = decoder
+        if decoder is not None:
+            self.link_decoder = decoder
 
     def forward(
         self,
@@ -142,70 +143,52 @@ class LinkModel(SampledModel):
         edge_index: torch.Tensor,
         nodes_per_hop: Sequence[int],
         edges_per_hop: Sequence[int],
-        pairs: Any = None,
+        places: torch.Tensor | None = None,
         *,
         edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Scores [n] of ``pairs``, int64 [2, n] places among the seeds; without pairs the seeds' embeddings."""
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
-        if pairs is None:
-            return rows
-        scores: torch.Tensor = self.link_decoder(rows[pairs[0]], rows[pairs[1]])
+        """Scores of ``places``, as ``scored`` takes them; without these the seeds' embeddings."""
+
+        def embedded(rows: torch.Tensor) -> torch.Tensor:
+            return SampledModel.forward(self, rows, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+
+        return embedded(x) if places is None else self.scored(embedded, x, places)
+
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores, of embeddings that ``embedded`` makes of features."""
+        raise NotImplementedError
+
+
+class LinkModel(EmbeddingModel):
+    """Scores pairs by a decoder, which takes embeddings of sources and targets."""
+
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores [n] of pairs, int64 [2, n] places among the seeds."""
+        rows = embedded(x)
+        scores: torch.Tensor = self.link_decoder(rows[places[0]], rows[places[1]])
         return scores
 
 
-class WalkModel(SampledModel):
+class WalkModel(EmbeddingModel):
     """Scores pairs of vertices by the inner product of their embeddings (GraphSAGE, NIPS 2017, section 3.2)."""
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor,
-        nodes_per_hop: Sequence[int],
-        edges_per_hop: Sequence[int],
-        samples: torch.Tensor | None = None,
-        *,
-        edge_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Scores [n, k] of vertices with k samples each: ``samples``, int64 [n, 1 + k], has the places of both in the
-        batch. Without these the embeddings of all of them.
-        """
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
-        if samples is None:
-            return rows
-        return (rows[samples[:, :1]] * rows[samples[:, 1:]]).sum(-1)
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores [n, k] of vertices with k samples each; int64 [n, 1 + k] has the places of both in the batch."""
+        rows = embedded(x)
+        return (rows[places[:, :1]] * rows[places[:, 1:]]).sum(-1)
 
 
-class InfomaxModel(SampledModel):
-    """Deep Graph Infomax (Velickovic et al., ICLR 2019): tells embeddings of the graph from those of a corrupted one.
-
-    Attributes:
-        link_decoder: the bilinear discriminator. Names of its weights begin as those of all parts that only training
-            needs.
-    """
+class InfomaxModel(EmbeddingModel):
+    """Deep Graph Infomax (Velickovic et al., ICLR 2019): tells embeddings of the graph from those of a corrupted one."""
 
     def __init__(self, gnn: torch.nn.Module, width: int) -> None:
-        super().__init__(gnn)
-        assert DECODER == "link_decoder."
-        self.link_decoder = torch.nn.Linear(width, width, bias=False)
+        """The decoder is the bilinear discriminator."""
+        super().__init__(gnn, torch.nn.Linear(width, width, bias=False))
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor,
-        nodes_per_hop: Sequence[int],
-        edges_per_hop: Sequence[int],
-        order: torch.Tensor | None = None,
-        *,
-        edge_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Scores [seeds, 2]: of each seed with the graph's features, and with features in another ``order``, int64
-        [vertices]. The summary, with which embeddings are compared, is that of the batch's seeds. Without an order
-        embeddings.
+    def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Scores [seeds, 2]: of each seed with the graph's features, and with features in another order, int64
+        [vertices]. The summary, with which embeddings are compared, is that of the batch's seeds.
         """
-        rows = super().forward(x, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
-        if order is None:
-            return rows
-        corrupted = super().forward(x[order], edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+        rows, corrupted = embedded(x), embedded(x[places])
         summary = self.link_decoder(rows.mean(0).sigmoid())
         return torch.stack([rows @ summary, corrupted @ summary], dim=1)

@@ -153,8 +153,8 @@ def task_named(settings: TrainSettings, name: str | None = None, judge: str | No
     if name == "regression":
         return Regression(settings.regression_loss)
     if name in UNTABLED and name not in _OF_EDGES:
-        judge = judge or getattr(settings, "evaluate_by", AUTO)
-        return Unlabelled(name, "classes" if judge == AUTO else judge)
+        judged = judge or str(getattr(settings, "evaluate_by", AUTO))
+        return Unlabelled(name, "classes" if judged == AUTO else judged)
     return {**TASKS, **_OF_EDGES}["classes" if name == AUTO else name]
 
 

@@ -74,15 +74,16 @@ def read_pairs(
     ``time``, int64 or float64 [pairs].
     """
     edges = read_edges(cluster, edge_type, ["time"] if timed else [], device)
-    ids, (source, target) = edges.ids, cluster.schema.endpoints(edge_type)
+    sources, targets = edges.ends
+    source, target = cluster.schema.endpoints(edge_type)
     if source == target:
-        pairs = GraphPairs.of(ids, *edges.ends)
+        pairs = GraphPairs.of(edges.ids, sources, targets)
     else:
         found = [np.empty(0, np.int64), *(batch.n_id(source).copy() for batch in _batches(cluster, source, []))]
-        pairs = GraphPairs.of(_of_all(found, device), *edges.ends, ids)
+        pairs = GraphPairs.of(_of_all(found, device), sources, targets, edges.ids)
     if not timed:
         return pairs, None
-    keys, kept = pairs.keys_of(*edges.ends)
+    keys, kept = pairs.keys_of(sources, targets)
     times = edges.tables["time"][kept]
     order = np.lexsort((times, keys))
     first = np.unique(keys[order], return_index=True)[1]

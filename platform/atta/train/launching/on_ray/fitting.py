@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from atta.errors import AttaError, ConfigError, QuotaExceededError
 from atta.observe.printable import first_line
 from atta.partition.disk.store import is_url
 from atta.train.config import TrainConfig
-from atta.train.launching.failure import Attempts, first_cause
-from atta.train.launching.handing import handed
-from atta.train.launching.launch import with_task
+from atta.train.launching.failure import Attempts, failure_file, first_cause
+from atta.train.launching.launch import handed, with_task
 from atta.train.launching.on_ray.keepers import TrainerKeeper
 from atta.train.launching.on_ray.placement import home_nodes, ranks_on
 from atta.train.launching.on_ray.serving import serve
@@ -71,17 +71,16 @@ def fit(
     ray = joined_ray(local=True)
     with _target(config, insecure) as target:
         config = replace(config, data=None, cluster=target, checkpoint=_absolute(config.checkpoint))
-        while True:
-            try:
-                return _attempt(ray, config, attempts, threads, memory_bytes)
-            except AttaError as error:
-                if not attempts.again(error):
-                    raise
-                log.warning("trainers start again (%d of %d): %s", attempts.restarts, max_failures, error)
+        return attempts.until_done(
+            partial(_attempt, ray, config, attempts, threads, memory_bytes),
+            lambda error: log.warning("trainers start again (%d of %d): %s", attempts.restarts, max_failures, error),
+        )
 
 
 def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, memory: int) -> TrainReport:
-    task, settled = _task(config)
+    with atta.connect(config.cluster or "", wait=True, deadline_s=ROOM_S) as cluster:
+        settled = with_task(config, cluster.schema, cluster.num_parts)
+        task = {"config": settled.to_dict(), **handed(cluster)}
     with _trainers(ray, settled, threads, memory) as trainers:
         if attempts.resumes(trainers.checkpoint(settled)):
             task["config"]["resume"] = True
@@ -101,13 +100,6 @@ def _target(config: TrainConfig, insecure: bool) -> Iterator[str]:
     assert config.data is not None
     with serve(config.data, name=f"fit-{uuid.uuid4().hex[:12]}", threads=config.threads or 1, insecure=insecure) as own:
         yield own.target
-
-
-def _task(config: TrainConfig) -> tuple[dict[str, Any], TrainConfig]:
-    with atta.connect(config.cluster or "", wait=True, deadline_s=ROOM_S) as cluster:
-        config.check_parts(cluster.num_parts)
-        settled = with_task(config, cluster.schema)
-        return {"config": settled.to_dict(), **handed(cluster)}, settled
 
 
 @contextlib.contextmanager
@@ -198,7 +190,5 @@ def _cause(ended: Mapping[int, Mapping[str, Any]]) -> AttaError:
     with OwnFolder("atta-ray-") as folder:
         for rank, end in ended.items():
             if end["record"]:
-                (Path(folder) / f"failure-{rank}.json").write_text(end["record"], encoding="utf-8")
-        return first_cause(
-            Path(folder), {rank: end["code"] for rank, end in ended.items() if end["code"]}, others=False
-        )
+                failure_file(Path(folder), rank).write_text(end["record"], encoding="utf-8")
+        return first_cause(Path(folder), {rank: end["code"] for rank, end in ended.items() if end["code"]})

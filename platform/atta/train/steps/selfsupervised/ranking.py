@@ -153,18 +153,23 @@ class LabelledEdges:
         self._edges = {name: (ends[:, mask], labels[mask]) for name, mask in chosen.items()}
 
     def objective(self) -> Objective:
+        """What is learnt."""
         return Objective(self._trainer.task, self._classes)
 
     def decoder(self) -> torch.nn.Module:
+        """What scores classes of pairs of embeddings, with new weights."""
         return PairClasses(self._trainer.outputs, self._trainer.config.hidden, self._classes)
 
     def train_batches(self) -> EdgeBatches:
+        """Neither edges of a batch nor their reverses are messages."""
         return self._trainer.edge_batches(*self._edges["train"])
 
     def there(self, splits: Sequence[str]) -> list[str]:
+        """Those of some splits that have edges."""
         return [name for name in splits if len(self._edges[name][1])]
 
     def tallies(self, decoder: Any) -> dict[str, list[float]]:
+        """Of the splits that the trainer judges."""
         return {split: self._tally(split) for split in self._trainer.splits}
 
     @torch.no_grad()
