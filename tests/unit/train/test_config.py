@@ -61,10 +61,7 @@ def config(**settings: Any) -> TrainConfig:
         ({"cluster": "both.toml"}, "--data"),
         ({"strategy": "full", "batch_size": 5}, "--batch-size: belongs to --strategy minibatch, not full"),
         ({"strategy": "full", "num_neighbors": (5,)}, "--num-neighbors: belongs to --strategy minibatch"),
-        (
-            {"strategy": "cooperative", "co_batches": 2, "seed_policy": "global"},
-            "--seed-policy: belongs to --strategy minibatch",
-        ),
+        ({"strategy": "cooperative", "seed_policy": "global"}, "--seed-policy: belongs to --strategy minibatch"),
         ({"eas": (1, 15)}, "eas: belongs to --strategy full or cooperative, not minibatch"),
         ({"trainers_per_server": 1}, "--trainers-per-server: belongs to --strategy full or cooperative"),
         ({"checkpoint_layers": True}, "--checkpoint-layers: only for --model resgcn+ and deepergcn, not sage"),
@@ -74,10 +71,7 @@ def config(**settings: Any) -> TrainConfig:
         ({"eval": "exact"}, "eval: belongs to --strategy full or cooperative, not minibatch"),
         ({"strategy": "exchange", "eval": "exact"}, "eval: belongs to --strategy full or cooperative, not exchange"),
         ({"strategy": "exchange", "co_batches": 2}, "co-batches: belongs to --strategy cooperative, not exchange"),
-        (
-            {"strategy": "digest", "codec": "delta-int8"},
-            "codec=delta-int8: a daemon does not know what each reader has",
-        ),
+        ({"strategy": "digest", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader"),
         ({"strategy": "sat", "codec": "delta-int8"}, "codec=delta-int8: a daemon does not know what each reader has"),
         ({"strategy": "digest", "layers": 1, "model": "gcn"}, "--layers 1: a single layer of gcn reads features only"),
         ({"strategy": "sat", "layers": 1}, "take more layers, or --strategy exchange"),
@@ -99,6 +93,19 @@ def config(**settings: Any) -> TrainConfig:
         ),
         ({"num_neighbors": (5,), "layers": 129}, "--layers 129: mini-batches have a hop per layer, at most 128"),
         ({"model": "gat", "hidden": 10, "heads": 4}, "--hidden 10: gat divides it among --heads 4"),
+        ({"clip_grad_norm": 0.0}, "--clip-grad-norm 0.0: must be positive"),
+        ({"clip_grad_norm": float("nan")}, "--clip-grad-norm nan: must be positive"),
+        ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
+        ({"lr_every": 3}, "--lr-every 3: goes with --lr-schedule step or plateau"),
+        ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),
+        ({"accumulate": 0}, "--accumulate 0"),
+        ({"strategy": "full", "accumulate": 2}, "--accumulate: belongs to --strategy minibatch, not full"),
+        ({"strategy": "exchange", "precision": "bf16"}, "--precision: belongs to --strategy minibatch, not exchange"),
+        (
+            {"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
+            "--clip-grad-norm: there is no gradient of all trainers with average=weights",
+        ),
+        ({"strategy": "minibatch", "clip_grad": 1.0}, "clip-grad: belongs to --strategy sancus, not minibatch"),
     ],
 )
 def test_senseless_settings_are_named(settings: dict[str, Any], named: str) -> None:

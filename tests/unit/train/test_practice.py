@@ -193,33 +193,6 @@ def test_a_falling_figure_is_better_when_it_is_lower() -> None:
     assert best_epoch(found) is None  # nothing has an accuracy
 
 
-# -- settings that make no sense ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"clip_grad_norm": 0.0}, "--clip-grad-norm 0.0: must be positive"),
-        ({"clip_grad_norm": float("nan")}, "--clip-grad-norm nan: must be positive"),
-        ({"lr_schedule": "step", "lr_factor": 1.0}, "--lr-factor 1.0: must lie between 0 and 1"),
-        ({"lr_every": 3}, "--lr-every 3: goes with --lr-schedule step or plateau"),
-        ({"lr_schedule": "cosine", "lr_factor": 0.5}, "--lr-factor 0.5: goes with --lr-schedule step or plateau"),
-        ({"accumulate": 0}, "--accumulate 0"),
-        ({"strategy": "full", "accumulate": 2}, "--accumulate: belongs to --strategy minibatch, not full"),
-        ({"strategy": "exchange", "precision": "bf16"}, "--precision: belongs to --strategy minibatch, not exchange"),
-        (
-            {"strategy": "digest", "trainers": 2, "average": "weights", "clip_grad_norm": 1.0},
-            "--clip-grad-norm: there is no gradient of all trainers with average=weights",
-        ),
-        ({"strategy": "minibatch", "clip_grad": 1.0}, "clip-grad: belongs to --strategy sancus, not minibatch"),
-    ],
-)
-def test_senseless_settings_are_named(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config(**settings)
-    assert said in str(caught.value)
-
-
 # -- weights of another run --------------------------------------------------------------------------------------------
 
 SAMPLED = config(num_neighbors=(2, 2), hidden=4)

@@ -6,13 +6,13 @@ save_dir=runs``. Rank 0 makes it and calls it after each epoch.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import member
@@ -25,21 +25,8 @@ _METHODS = ("log_hyperparams", "log_metrics", "finalize")
 _STEP = "step"
 
 
-class MetricsLogger(Protocol):
-    """What a run calls of Lightning's ``Logger``."""
-
-    def log_hyperparams(self, params: dict[str, Any]) -> None:
-        """The settings of the run, once, before its first epoch."""
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """The figures of an epoch; ``step`` is its number, from 0."""
-
-    def finalize(self, status: str) -> None:
-        """The run has ended: ``success`` or ``failed``."""
-
-
-def make_logger(spec: LoggerSpec) -> MetricsLogger:
-    """Make the logger that a run names.
+def make_logger(spec: LoggerSpec) -> Any:
+    """Make the logger that a run names; it has ``_METHODS``.
 
     Raises:
         ConfigError: there is no such class, it does not take the arguments, or what it makes is no logger.
@@ -50,7 +37,7 @@ def make_logger(spec: LoggerSpec) -> MetricsLogger:
         raise ConfigError(f"--logger {spec.name}: {error}") from error
     if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
         raise ConfigError(f"--logger {spec.name}: has no {', '.join(lacking)}, so it is no logger")
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
@@ -59,20 +46,15 @@ def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
     Raises:
         ConfigError: there is no such class, or it does not take the arguments.
     """
-    make = CsvLogger if spec.name == "csv" else _imported(spec.name)
+    module, _, called = spec.name.rpartition(".")
+    make: Any = CsvLogger if spec.name == "csv" else member(f"--logger {spec.name}", module, called)
+    if not callable(make):
+        raise ConfigError(f"--logger {spec.name}: is no class or function")
     try:
         inspect.signature(make).bind(**spec.arguments)
     except TypeError as error:
         raise ConfigError(f"--logger {spec.name}: {error}") from None
-    return make
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module, _, called = name.rpartition(".")
-    found = member(f"--logger {name}", module, called)
-    if not callable(found):
-        raise ConfigError(f"--logger {name}: is no class or function")
-    return found  # type: ignore[no-any-return]
+    return make  # type: ignore[no-any-return]
 
 
 def figures_of(epoch: EpochReport) -> dict[str, float]:
@@ -128,22 +110,20 @@ def _read_rows(path: Path) -> dict[int, dict[str, str]]:
         raise DataError(path, f"cannot be read as figures of an earlier run: {error}") from None
 
 
-class RunLog:
-    """Tells the loggers of a run. A context manager: leaving it finalizes them."""
+@contextlib.contextmanager
+def run_log(loggers: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Callable[[EpochReport], None]]:
+    """Tell the loggers of a run, which is the block. Yields what takes epochs that have ended."""
+    for logger in loggers:
+        logger.log_hyperparams(dict(settings))
 
-    def __init__(self, loggers: list[MetricsLogger], settings: Mapping[str, Any]) -> None:
-        self._loggers = loggers
+    def ended(epoch: EpochReport) -> None:
         for logger in loggers:
-            logger.log_hyperparams(dict(settings))
+            logger.log_metrics(figures_of(epoch), epoch.epoch)
 
-    def epoch(self, report: EpochReport) -> None:
-        """An epoch has ended."""
-        for logger in self._loggers:
-            logger.log_metrics(figures_of(report), report.epoch)
-
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for logger in self._loggers:
-            logger.finalize("success" if kind is None else "failed")
+    status = "failed"
+    try:
+        yield ended
+        status = "success"
+    finally:
+        for logger in loggers:
+            logger.finalize(status)

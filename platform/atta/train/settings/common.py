@@ -145,14 +145,8 @@ def patience_of(settings: TrainSettings) -> int | None:
     return settings.patience if settings.early_stop is None else parse_early_stop(settings.early_stop).patience
 
 
-@dataclass(frozen=True)
-class LoggerSpec:
-    """A logger and its arguments.
-
-    Attributes:
-        name: ``csv``, or the module and name of a class or function that makes a logger.
-        arguments: what it is called with.
-    """
+class LoggerSpec(NamedTuple):
+    """A logger: ``csv``, or the module and name of what makes it, and what that is called with."""
 
     name: str
     arguments: Mapping[str, Any]

@@ -1,17 +1,128 @@
-"""Several trainers fail at once: the message must name the first one."""
+"""How trainers are started: machines, signs of life, and what follows when they fail."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, NonFiniteError, TrainerLostError, UnavailableError
 from atta.observe.lastwords import record_of
-from atta.train.launching.failure import failure_file, first_cause
+from atta.train import Nodes, TrainConfig
+from atta.train.launching.failure import Lives, failure_file, first_cause
+from atta.train.launching.trainers import Processes, Silence, pulse_file, signs_of_life
 from atta.train.launching.worker import main
+
+NODE = Nodes(2, 1, "127.0.0.1:29400")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ((0, 0, None), "--nnodes 0"),
+        ((2, 2, "a:1"), "--node-rank 2"),
+        ((2, -1, "a:1"), "--node-rank -1"),
+        ((2, 0, None), "--rdzv-endpoint"),
+        ((1, 0, "a:1"), "--nnodes"),
+        ((2, 0, "a"), "--rdzv-endpoint 'a' .* host:port, such as 10"),
+        ((2, 0, "a:0"), "--rdzv-endpoint a:0: name a port"),
+        ((2, 0, "a:65536"), "host:port"),
+        ((2, 0, ":1"), "host:port"),
+        ((2, 0, "::1:29400"), r"\[::1\]:29400"),
+    ],
+)
+def test_nonsense_is_refused(settings: Any, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        Nodes(*settings)
+
+
+def test_trainers_are_divided_among_the_nodes() -> None:
+    assert Nodes().trainers_here(TrainConfig(data="d", trainers=3)) == 3
+    assert NODE.trainers_here(TrainConfig(cluster="c", trainers=6)) == 3
+    with pytest.raises(ConfigError, match="which --nnodes 2 must divide"):
+        NODE.trainers_here(TrainConfig(cluster="c", trainers=3))
+    with pytest.raises(ConfigError, match="--cluster"):
+        NODE.trainers_here(TrainConfig(data="d", trainers=4))
+
+
+def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    with NODE.interface_named():
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    with Nodes().interface_named():
+        assert "GLOO_SOCKET_IFNAME" not in os.environ
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")  # the user's choice wins
+    with NODE.interface_named():
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_a_host_without_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    with (
+        pytest.raises(ConfigError, match=r"no-such-host\.invalid:1"),
+        Nodes(2, 0, "no-such-host.invalid:1").interface_named(),
+    ):
+        raise AssertionError("must not get here")
+
+
+LIMIT, START, PAUSE = 5.0, 20.0, 0.5
+
+
+def test_only_the_silent_one_is_given_up() -> None:
+    silence = Silence(LIMIT, START, PAUSE)
+    given_up = {}
+    for look in range(60):
+        signs = {0: 1 + look, 1: 1 + min(look, 10), 2: 0, 3: 0 if look > 30 else 1 + look}
+        for rank, seconds in silence.look(look * PAUSE, signs).items():
+            given_up.setdefault(rank, (look * PAUSE, seconds))
+    assert given_up == {1: (5.0 + LIMIT, LIMIT), 2: (START, START)}  # its last sign came at 5 s
+    assert Silence(None).look(1e9, {0: 1}) == {}
+
+
+@given(st.lists(st.floats(0.01, 3600.0), min_size=1, max_size=50))
+def test_time_in_which_nobody_looked_is_not_silence(pauses: list[float]) -> None:
+    """A launcher that was stopped finds trainers as they were: each of its looks counts two pauses at most."""
+    silence = Silence(LIMIT, START, PAUSE)
+    now, silent = 0.0, 0.0
+    silence.look(now, {0: 7})
+    for pause in pauses:
+        now, silent = now + pause, silent + min(pause, 2 * PAUSE)
+        found = silence.look(now, {0: 7})
+        assert (0 in found) == (silent >= LIMIT) or abs(silent - LIMIT) < 1e-6
+
+
+def test_signs_come_from_a_thread_and_end_with_the_block(tmp_path: Path) -> None:
+    file, seen = pulse_file(tmp_path, 3), set[int]()
+    with signs_of_life(tmp_path, 3, 0.1):
+        until = time.monotonic() + 30
+        while len(seen) < 3:
+            assert time.monotonic() < until
+            seen |= {file.stat().st_mtime_ns} if file.exists() else set()
+            time.sleep(0.005)
+        assert file.read_text() == str(os.getpid())
+    assert not file.exists()
+
+
+def test_processes_end_with_the_block_and_a_stopped_one_can_be_killed() -> None:
+    with Processes() as processes:
+        for number in range(2):
+            processes.start(number, ["timeit", "-n", "1", "import time; time.sleep(60)"], {})
+        stopped, other = (processes.running[number] for number in range(2))
+        processes.send(signal.SIGSTOP, [0])
+        processes.send(signal.SIGKILL, [0, 7])
+        assert stopped.wait(30) == -9
+        assert processes.ended() == {0: -9}
+        assert processes.ended() == {}
+    assert other.poll() == -9
+
 
 GLOO = "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26540: Connection reset by peer"
 
@@ -130,3 +241,18 @@ def test_what_happened_on_another_machine_is_told_there(tmp_path: Path) -> None:
     assert str(first_cause(tmp_path, {0: 1, 1: -signal.SIGKILL}, others=True)).startswith("trainer 1 was killed")
     record(tmp_path, 0, "ZeroDivisionError", "by zero", 3.0)
     assert "ZeroDivisionError" in str(first_cause(tmp_path, {0: 1, 1: 1}, others=True))
+
+
+def test_signals_and_unknown_errors_start_a_trainer_again_up_to_the_limit() -> None:
+    lives = Lives(range(2), most=2)
+    assert [lives.again(1, error) for error in (None, "RuntimeError", None)] == [True, True, False]
+    assert lives.again(0, None), "each trainer has its own limit"
+    assert lives.restarts == {0: 1, 1: 2}
+    assert not Lives([0], most=0).again(0, None)
+
+
+@pytest.mark.parametrize("error", ["ConfigError", "DataError", "RestartedError", "UnknownNameError", "NonFiniteError"])
+def test_an_error_of_atta_would_come_again(error: str) -> None:
+    lives = Lives([0], most=2)
+    assert not lives.again(0, error)
+    assert lives.restarts == {0: 0}
