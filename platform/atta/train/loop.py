@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any, Generic, TypeVar
 
@@ -30,7 +31,7 @@ from atta.train.checkpoint import (
 )
 from atta.train.reports.display import Display, exporting
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
-from atta.train.reports.loggers import make_logger, run_log
+from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
 from atta.train.settings.common import epoch_seed, parse_logger, patience_of
 from atta.train.steps.schedule import LearningRate
@@ -135,22 +136,25 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         epochs, patience = self._restore(), patience_of(self.config)
         self.done = epochs
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
-        config, first = self.config, self.rank == 0
-        loggers = [make_logger(parse_logger(text)) for text in (config.logger or () if first else ())]
-        about = {"dataset": self.cluster.dataset_id, "strategy": config.strategy, "model": config.model}
-        with (
-            run_log(loggers, asdict(config)) as log,
-            exporting(config.metrics if first else "", about) as show,
-        ):
-            while len(epochs) < config.epochs and not stops:
+        with self._run_log() as log, self._exporting() as show:
+            while len(epochs) < self.config.epochs and not stops:
                 epochs.append(self._epoch(len(epochs)))
-                log(epochs[-1])
+                log.epoch(epochs[-1])
                 show(epochs[-1])
                 stops = self._stops(epochs)
-                self._save(epochs, last=stops or len(epochs) == config.epochs)
+                self._save(epochs, last=stops or len(epochs) == self.config.epochs)
         if stops:
             self.display.line(f"no better {_words(self.watched)} for {patience} evaluations: stopping")
         return epochs
+
+    def _run_log(self) -> RunLog:
+        wanted = self.config.logger or () if self.rank == 0 else ()
+        return RunLog([make_logger(parse_logger(text)) for text in wanted], asdict(self.config))
+
+    def _exporting(self) -> AbstractContextManager[Callable[[EpochReport], None]]:
+        config = self.config
+        about = {"dataset": self.cluster.dataset_id, "strategy": config.strategy, "model": config.model}
+        return exporting(config.metrics if self.rank == 0 else "", about)
 
     def _epoch(self, epoch: int) -> EpochReport:
         config = self.config

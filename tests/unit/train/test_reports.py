@@ -19,7 +19,7 @@ from atta.errors import ConfigError, DataError, NonFiniteError
 from atta.train import EpochReport, TrainConfig, TrainReport
 from atta.train.reports.display import Display
 from atta.train.reports.epochs import PHASES, best_epoch, stalled
-from atta.train.reports.loggers import CsvLogger, figures_of, make_logger, run_log
+from atta.train.reports.loggers import CsvLogger, RunLog, figures_of, make_logger
 from atta.train.settings.common import parse_logger
 
 Curve = list[float | None]
@@ -203,11 +203,11 @@ def test_what_makes_no_logger_is_refused(text: str, words: str) -> None:
 
 def test_a_class_of_somebody_else_is_told_of_the_run() -> None:
     logger: Any = make_logger(parse_logger(f"{__name__}.Recorder where=there deep=2"))
-    with run_log([logger], {"lr": 0.1}) as log:
-        log(logged(0))
-        log(logged(1))
+    with RunLog([logger], {"lr": 0.1}) as log:
+        log.epoch(logged(0))
+        log.epoch(logged(1))
     assert logger.told == [("there", {"deep": 2}), {"lr": 0.1}, (0, 0.25), (1, 0.25), "success"]
-    with pytest.raises(KeyError), run_log([logger], {}):
+    with pytest.raises(KeyError), RunLog([logger], {}):
         raise KeyError
     assert logger.told[-1] == "failed"
 
@@ -223,15 +223,15 @@ def test_figures_that_are_not_known_are_left_out() -> None:
 
 def test_the_table_is_complete_after_each_epoch_and_goes_on_when_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    with run_log([CsvLogger(str(folder))], {"lr": 0.1, "cluster": None}) as log:
+    with RunLog([CsvLogger(str(folder))], {"lr": 0.1, "cluster": None}) as log:
         for epoch in range(4):
-            log(logged(epoch, **({"val_accuracy": epoch / 8} if epoch % 2 else {})))
+            log.epoch(logged(epoch, **({"val_accuracy": epoch / 8} if epoch % 2 else {})))
             assert [row["step"] for row in rows(folder)] == [str(e) for e in range(epoch + 1)]
     assert json.loads((folder / "hparams.json").read_text()) == {"lr": 0.1, "cluster": None}
     assert [row["val_accuracy"] for row in rows(folder)] == ["", "0.125", "", "0.375"]
     assert {float(row["seeds_per_s"]) for row in rows(folder)} == {10.0}
-    with run_log([CsvLogger(str(folder))], {}) as log:
-        log(logged(2, test_mae=1.0))
+    with RunLog([CsvLogger(str(folder))], {}) as log:
+        log.epoch(logged(2, test_mae=1.0))
     assert [(row["step"], row["val_accuracy"], row["test_mae"]) for row in rows(folder)] == [
         ("0", "", ""), ("1", "0.125", ""), ("2", "", "1.0"),
     ]  # fmt: skip

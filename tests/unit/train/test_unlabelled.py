@@ -86,7 +86,7 @@ def _whole(model: Any, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """A model on the whole graph: targets ascend, as batches have them, and every vertex is a seed."""
     edges = EDGES[:, EDGES[1].argsort(stable=True)]
     nodes, per_hop = whole_counts()
-    found: torch.Tensor = model(x, edges, nodes, per_hop, given)
+    found: torch.Tensor = model(x, edges, nodes, per_hop, places=given)
     return found
 
 

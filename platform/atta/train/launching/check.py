@@ -80,10 +80,7 @@ def check(
 
 def imported_model(name: str) -> torch.nn.Module:
     """The model that ``MODULE:NAME`` names: a module of torch, or what is called without arguments and returns one. The
-    folder where the command runs is searched, too.
-
-    Raises:
-        ConfigError: it cannot be imported or made.
+    folder where the command runs is searched, too. Raises ConfigError: it cannot be imported or made.
     """
     import torch
 

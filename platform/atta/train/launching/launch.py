@@ -159,10 +159,8 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
 
 @contextlib.contextmanager
 def own_daemons(data: str, threads: int | None, readers: int) -> Iterator[atta.LocalCluster]:
-    """Daemons for one run, with so many processes that read from them.
-
-    Raises:
-        DaemonEndedError: one was killed, and something failed within the block that followed from it.
+    """Daemons for one run, with so many processes that read from them. Raises DaemonEndedError: one was killed, and
+    something failed within the block that followed from it.
     """
     with atta.local(data, threads=threads, readers=readers) as started:
         try:
@@ -192,11 +190,8 @@ def handed(cluster: atta.Cluster) -> dict[str, Any]:
 def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta.Cluster:
     """The cluster that ``handed`` was told of.
 
-    ``task["file"]``, if there is one, is a cluster file that somebody rewrites when a daemon moves.
-
-    Raises:
-        UnavailableError: a daemon does not answer.
-        DataError: a file of the credentials is missing or damaged.
+    ``task["file"]``, if there is one, is a cluster file that somebody rewrites when a daemon moves. Raises
+    UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged.
     """
     tls, file = task.get("tls"), task.get("file")
     found = groups_of({part: replicas_of(replicas) for part, replicas in enumerate(task["addresses"])})

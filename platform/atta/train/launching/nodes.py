@@ -184,10 +184,8 @@ class MeetingPlace:
         self._heard = {rank: (0, time.monotonic()) for rank in range(nodes.count) if rank != nodes.rank}
 
     def look(self) -> None:
-        """Give a sign of life now and then, and look for those of other machines.
-
-        Raises:
-            AttaError: another machine has failed, or gives no sign of life.
+        """Give a sign of life now and then, and look for those of other machines. Raises AttaError: another machine has
+        failed, or gives no sign of life.
         """
         if self._nodes.count == 1 or time.monotonic() < self._next:
             return

@@ -44,7 +44,6 @@ from atta.train.settings.predict import WHAT, check_apart
 if TYPE_CHECKING:
     import torch
 
-    from atta.client.inference.block import Layer
     from atta.partition.schema import Schema
     from atta.train.checkpoint import SavedModel
 
@@ -177,7 +176,7 @@ class PredictJob:
         asked = nodes[self.types[0]] if top is None else top.sources
         self.count = target_count(schema, asked, self.types[0]) if pairs is None else len(pairs)
         made = self._of_layers if saved is None or not _typed(saved) else self._of_types
-        stages, width, digest, score = made(saved, nodes, pairs=self._scores_pairs)
+        stages, width, digest, score = made(saved, nodes)
         if pairs is not None:
             one = score.pairs(*(np.zeros((1, width), np.float32) for _ in range(2)))
             width = 1 if one.ndim == 1 else one.shape[1]
@@ -198,19 +197,19 @@ class PredictJob:
             "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
             "seed": None if self.num_neighbors is None else self.seed,
         }
-        if self.edge_tables:
-            about["edge_tables"] = dict(self.edge_tables)
-        if version:
-            about["tables_version"] = version
-        if self.node_type is not None:
-            about["node_type"] = self.node_type
-        if any(self.cluster.ids.known(t) for t in self.types):
-            about["ids"] = "strings"
-        if top is not None:
-            about |= {"top": top.count, "relation": top.edge_type, "sources": _digest_of_nodes({"sources": asked})}
-        names = self.cluster.schema.classes.get(self.types[0], {}).get("y")
-        if names and self.what == "classes" and not self._scores_pairs:
-            about["classes"] = names
+        strings = any(self.cluster.ids.known(t) for t in self.types)
+        names = schema.classes.get(self.types[0], {}).get("y")
+        more = {
+            "edge_tables": dict(self.edge_tables or {}),
+            "tables_version": version,
+            "node_type": self.node_type,
+            "ids": "strings" if strings else None,
+            "top": top and top.count,
+            "relation": top and top.edge_type,
+            "sources": top and _digest_of_nodes({"sources": asked}),
+            "classes": names if self.what == "classes" and not self._scores_pairs else None,
+        }
+        about |= {name: value for name, value in more.items() if value}
         column = "score" if self._scores_pairs and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))
@@ -298,50 +297,47 @@ class PredictJob:
         strings = as_strings(what, given)
         return given if strings is None else self.cluster.ids.numbers(strings, node_type)
 
-    def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
+    def _of_layers(self, saved: SavedModel | None, nodes: Mapping[str, Targets]) -> _Made:
         """What is computed on a graph with one node type and one edge type."""
-        channels = feature_width(self.cluster.schema, self.features)
-        layers, widths, digest, score = self._layers(saved, channels)
-        own, tables = nodes[self.types[0]], self.edge_tables
-        if self.num_neighbors is None:
-            stages = layerwise_stages(layers, widths, own, pairs=pairs, edge_tables=tables)
+        from atta.client.inference.trial import layer_widths
+        from atta.train.models.layers import digest_of, layers_of, saved_model
+        from atta.train.models.links import saved_decoder, scorer
+        from atta.train.models.own import own_layers
+
+        channels, device = feature_width(self.cluster.schema, self.features), self._torch_device()
+        score = INNER_PRODUCTS
+        if saved is None:
+            modules: Sequence[Any] = self.model  # type: ignore[assignment]  # it is no folder
+            known = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
+            layers, widths = own_layers(modules, device, channels, known, self.edge_tables)
+            digest = digest_of(modules)
         else:
-            stages = sampled_stages(layers, widths, own, self.num_neighbors, pairs=pairs, edge_tables=tables)
+            task, model = self._check_kind(saved), saved_model(saved, channels)
+            hidden = task not in UNTABLED and (self.what == "embeddings" or self._scores_pairs)
+            layers = layers_of(model, device, hidden=hidden)
+            widths = layer_widths(layers, channels)
+            decoders = [saved_decoder(saved)] if task in (LINK, EDGE_CLASSES) else []
+            score = scorer(decoders[0]) if decoders else score
+            digest = digest_of([model, *decoders])
+        more: dict[str, Any] = {"pairs": self._scores_pairs, "edge_tables": self.edge_tables}
+        if self.num_neighbors is None:
+            stages = layerwise_stages(layers, widths, nodes[self.types[0]], **more)
+        else:
+            stages = sampled_stages(layers, widths, nodes[self.types[0]], self.num_neighbors, **more)
         return stages, widths[-1], digest, score
 
-    def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets], *, pairs: bool) -> _Made:
+    def _of_types(self, saved: SavedModel | None, nodes: Mapping[str, Targets]) -> _Made:
         from atta.train.models.typed_layers import SavedTypedModel
 
         assert saved is not None, "models of typed graphs come from checkpoints"
         if self.features != "x":
             raise ConfigError(f"features {self.features!r}: models of typed graphs read the table x")
         self._check_kind(saved)
-        hidden = self.what == "embeddings"
-        model = SavedTypedModel.of(saved, self.cluster, self._torch_device(), types=list(nodes), hidden=hidden or pairs)
+        pairs = self._scores_pairs
+        hidden = self.what == "embeddings" or pairs
+        model = SavedTypedModel.of(saved, self.cluster, self._torch_device(), types=list(nodes), hidden=hidden)
         ends = (self.types[0], self.types[-1]) if pairs else None
         return model.stages(nodes, self.num_neighbors, ends), model.width, model.digest, model.score
-
-    def _layers(self, saved: SavedModel | None, channels: int) -> tuple[list[Layer], list[int], str, PairScore]:
-        """Layers with the widths of rows before and after them, a digest of the model, and what scores pairs."""
-        from atta.client.inference.trial import layer_widths
-        from atta.train.models.layers import digest_of, layers_of, saved_model
-        from atta.train.models.links import saved_decoder, scorer
-        from atta.train.models.own import own_layers
-
-        device = self._torch_device()
-        if saved is None:
-            assert not isinstance(self.model, str | Path)
-            modules: Sequence[Any] = self.model
-            known = self.cluster.schema.edge_tables[self.cluster.schema.edge_types[0]]
-            layers, widths = own_layers(modules, device, channels, known, self.edge_tables)
-            return layers, widths, digest_of(modules), INNER_PRODUCTS
-        task = self._check_kind(saved)
-        model = saved_model(saved, channels)
-        hidden = task not in UNTABLED and (self.what == "embeddings" or self._scores_pairs)
-        layers = layers_of(model, device, hidden=hidden)
-        decoders = [saved_decoder(saved)] if task in (LINK, EDGE_CLASSES) else []
-        score = scorer(decoders[0]) if decoders else INNER_PRODUCTS
-        return layers, layer_widths(layers, channels), digest_of([model, *decoders]), score
 
     def _torch_device(self) -> torch.device:
         import torch
@@ -390,11 +386,9 @@ def predicted_types(
 ) -> tuple[str, ...]:
     """The node type of the vertices that are computed; of ``pairs`` those of sources and of targets, if they are two.
 
-    saved: None for layers of a user's own. asked: the type that the user names, None: what the model is about.
-
-    Raises:
-        DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks a type.
-        ConfigError: the model computes no vertices of the type that is asked for.
+    saved: None for layers of a user's own. asked: the type that the user names, None: what the model is about. Raises
+    DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks a type; ConfigError: the
+    model computes no vertices of the type that is asked for.
     """
     about: tuple[str, ...] = (schema.node_types[0],)
     if saved is not None and _typed(saved):

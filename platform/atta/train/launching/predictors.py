@@ -42,10 +42,8 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
     """User ids of a ``.npy`` file, or of a text file with one line per row: [n], or [n, columns] if there are several.
 
     strings: the ids are strings, so a line with one column is an id. Columns are separated by tabs, by commas if the
-        first line has no tab, or by blanks if it has no comma either. Otherwise ids are int64, and all three separate.
-
-    Raises:
-        DataError: the file is missing, or has something else.
+    first line has no tab, or by blanks if it has no comma either. Otherwise ids are int64, and all three separate.
+    Raises DataError: the file is missing, or has something else.
     """
     kinds, wanted = ("iuU", "strings") if strings else ("iu", "whole numbers")
     shape = "[n]" if columns == 1 else f"[n, {columns}]"
@@ -113,11 +111,9 @@ class PredictReport:
 
 
 def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
-    """Predict as ``config`` says. Repeated after it was broken off, it computes only what is missing.
-
-    Raises:
-        ConfigError, DataError: bad settings, checkpoint, ids or dataset.
-        RemoteError: a daemon failed. AttaError: another process failed.
+    """Predict as ``config`` says. Repeated after it was broken off, it computes only what is missing. Raises
+    ConfigError, DataError: bad settings, checkpoint, ids or dataset; RemoteError: a daemon failed. AttaError: another
+    process failed.
     """
     from atta.client.inference.files import FileSink
     from atta.train.launching.launch import handed

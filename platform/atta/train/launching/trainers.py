@@ -177,9 +177,8 @@ def run_trainers(
         clean: called with the name of the run (``Meeting.run``) when no trainer is left, if some have died: one that was
             started again at the very end may have opened again what others had dropped.
 
-    Raises:
-        AttaError: a trainer failed for good (the message names rank and cause), or another machine did.
-        StoppedError, KeyboardInterrupt: a signal, or Ctrl-C. No trainer is left then, as with any other error.
+    Raises AttaError: a trainer failed for good (the message names rank and cause), or another machine did;
+    StoppedError, KeyboardInterrupt: a signal, or Ctrl-C. No trainer is left then, as with any other error.
     """
     place = MeetingPlace(nodes, MEETING_S)
     ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)

@@ -58,8 +58,7 @@ class SampledModel(torch.nn.Module):
     largest, is only read, and each further layer needs one hop less. So each layer is called on the pair (vertices that
     it reads, vertices that it computes). The weights and their names are those of the PyG model.
 
-    Attributes:
-        gnn: the PyG model.
+    ``gnn``: the PyG model.
     """
 
     def __init__(self, gnn: torch.nn.Module) -> None:
@@ -204,8 +203,7 @@ def compile_in_place(model: torch.nn.Module, device: torch.device, backend: str 
         device: that it computes on.
         backend: of ``torch.compile``.
 
-    Raises:
-        ConfigError: the device's compiler is missing.
+    Raises ConfigError: the device's compiler is missing.
     """
     if backend == "inductor":
         _check_compiler(device)

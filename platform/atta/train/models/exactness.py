@@ -65,8 +65,7 @@ def check_on(
         draws: for the bias of the first layer; 0: it is not measured.
         seconds: forms that have not begun by then are not run.
 
-    Raises:
-        ConfigError: the model cannot be called so, or does not give a row per vertex.
+    Raises ConfigError: the model cannot be called so, or does not give a row per vertex.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the graph is small: several would wait for each other

@@ -166,8 +166,7 @@ class PartRows:
 class ReadingLayers:
     """The parts of a model that read neighbours: which modules (by name), and how often they are called in all.
 
-    Attributes:
-        hops: hops that each of them reads.
+    ``hops``: hops that each of them reads.
     """
 
     names: frozenset[str]
@@ -234,8 +233,7 @@ def run(
         first: a sample that the same copy is called on before.
         seed: of what the model draws.
 
-    Raises:
-        NoFormError: the model does not take this form.
+    Raises NoFormError: the model does not take this form.
     """
     own = copy.deepcopy(model)
     if first is not None:
@@ -246,31 +244,6 @@ def run(
     seen = _Observer(own, layers, sample, form, give=give)
     out = _called(own, sample, seed)
     return [*seen.steps, PartRows("the output", seen.done, out)]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Which rows and edges of a batch a layer needs. ``rows``: that there are before the layer; ``targets``: None, or how
-    many of the rows are those of targets, which stand apart."""
-
-    sample: ModelInput
-    rows: int
-    nodes: int
-    edges: int
-    targets: int | None
-
-    def of(self, value: Any, name: str = "") -> Any:
-        """An argument of the layer, cut."""
-        if not isinstance(value, torch.Tensor) or not value.dim():
-            return value
-        every = self.sample.edge_index.shape[1]
-        if _is_edges(value):
-            return value[:, : self.edges]
-        if len(value) == every and (name.startswith("edge") or every != self.rows):
-            return value[: self.edges]
-        if len(value) not in (self.rows, len(self.sample.x)):
-            return value
-        return value[: self.nodes] if self.targets is None else (value[: self.nodes], value[: self.targets])
 
 
 class _Observer:
@@ -311,12 +284,24 @@ class _Observer:
         sample = self._sample
         hops = max(sample.hops - self.done * self._hops, 1)
         nodes, edges, targets = sample.nodes[hops], sample.edges[hops], sample.nodes[hops - 1]
+        every = sample.edge_index.shape[1]
         values = [one for value in given.values() for one in (value if isinstance(value, tuple) else [value])]
-        if not any(_is_edges(value) and value.shape[1] == sample.edge_index.shape[1] for value in values):
+        if not any(_is_edges(value) and value.shape[1] == every for value in values):
             raise NoFormError("its edges are not those of the batch")
-        part = _Part(sample, self._rows, nodes, edges, targets if self._form == BLOCKS else None)
+
+        def cut(value: Any, name: str = "") -> Any:
+            if not isinstance(value, torch.Tensor) or not value.dim():
+                return value
+            if _is_edges(value):
+                return value[:, :edges]
+            if len(value) == every and (name.startswith("edge") or every != self._rows):
+                return value[:edges]
+            if len(value) not in (self._rows, len(sample.x)):
+                return value
+            return (value[:nodes], value[:targets]) if self._form == BLOCKS else value[:nodes]
+
         for name, value in given.items():
-            given[name] = tuple(map(part.of, value)) if isinstance(value, tuple) else part.of(value, name)
+            given[name] = tuple(map(cut, value)) if isinstance(value, tuple) else cut(value, name)
 
     def _leave(self, name: str) -> Callable[..., None]:
         def ended(module: Any, args: Any, out: Any) -> None:

@@ -64,10 +64,8 @@ def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = Fals
     """The layers of a model that ``whole_model`` has made, in evaluation mode and on ``device``.
 
     hidden: leave out what turns rows into scores. Then the last layer's rows are the embeddings: what the last layer
-        reads, or, for deep models, what their linear decoder reads.
-
-    Raises:
-        ConfigError: without its only layer a model has no rows of hidden values.
+    reads, or, for deep models, what their linear decoder reads. Raises ConfigError: without its only layer a model has
+    no rows of hidden values.
     """
     gnn.eval().to(device)
     if isinstance(gnn, DeepGNN):
@@ -196,10 +194,8 @@ def _deep(gnn: DeepGNN, number: int, device: torch.device, *, hidden: bool) -> T
 
 
 def saved_model(saved: SavedModel, channels: int) -> torch.nn.Module:
-    """The model of a checkpoint with its weights, for features of ``channels`` numbers.
-
-    Raises:
-        DataError: it was trained on other features, or the checkpoint names no model that this version knows.
+    """The model of a checkpoint with its weights, for features of ``channels`` numbers. Raises DataError: it was
+    trained on other features, or the checkpoint names no model that this version knows.
     """
     try:
         kind, depth = str(saved.shape["model"]), int(saved.shape["depth"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -137,20 +138,13 @@ class EmbeddingModel(SampledModel):
         if decoder is not None:
             self.link_decoder = decoder
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        edge_index: torch.Tensor,
-        nodes_per_hop: Sequence[int],
-        edges_per_hop: Sequence[int],
-        places: torch.Tensor | None = None,
-        *,
-        edge_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Scores of ``places``, as ``scored`` takes them; without these the seeds' embeddings."""
+    def forward(self, x: torch.Tensor, *batch: Any, places: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        """Scores of ``places``, as ``scored`` takes them; without these the seeds' embeddings. Other arguments are those
+        of ``SampledModel``.
+        """
 
         def embedded(rows: torch.Tensor) -> torch.Tensor:
-            return SampledModel.forward(self, rows, edge_index, nodes_per_hop, edges_per_hop, edge_weight=edge_weight)
+            return SampledModel.forward(self, rows, *batch, **more)
 
         return embedded(x) if places is None else self.scored(embedded, x, places)
 

@@ -47,10 +47,8 @@ def own_layers(
         known: the graph's edge tables by name.
         edge_tables: by argument of modules the name of the edge table that it gets; None: the user has not said.
 
-    Raises:
-        ConfigError: something is no module, no module reads neighbours, or a module's rows cannot be computed block by
-            block.
-        UnknownNameError: there is no such edge table.
+    Raises ConfigError: something is no module, no module reads neighbours, or a module's rows cannot be computed block
+    by block; UnknownNameError: there is no such edge table.
     """
     own = _listed(modules, device)
     tables = {} if edge_tables is None else _checked(edge_tables, known, own)

@@ -85,25 +85,15 @@ class TypedLayers(torch.nn.Module):
 
 
 class TypedModel(TypedLayers):
-    """A model of the vertices of one type.
-
-    Attributes:
-        decoder: linear, for the target type.
-    """
+    """A model of the vertices of one type. ``decoder``: linear, for the target type."""
 
     def __init__(self, config: TrainSettings, reach: TypeReach, outputs: int) -> None:
         super().__init__(config, reach)
         self.decoder = torch.nn.Linear(config.hidden, outputs)
 
-    def forward(
-        self,
-        x: Rows,
-        edge_index: Edges,
-        nodes_per_hop: Mapping[str, Sequence[int]],
-        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
-    ) -> torch.Tensor:
+    def forward(self, *batch: Any) -> torch.Tensor:
         """Scores of the seeds [seeds, outputs]; arguments are those of ``hidden``."""
-        scores: torch.Tensor = self.decoder(self.hidden(x, edge_index, nodes_per_hop, edges_per_hop)[self.reach.target])
+        scores: torch.Tensor = self.decoder(self.hidden(*batch)[self.reach.target])
         return scores
 
 
@@ -123,22 +113,15 @@ class TypedLinkModel(TypedLayers):
         self.ends, self.link_decoder = ends, decoder
         self.outputs: Any = LayersByType({t: torch.nn.Linear(config.hidden, config.hidden) for t in sorted(set(ends))})
 
-    def forward(
-        self,
-        x: Rows,
-        edge_index: Edges,
-        nodes_per_hop: Mapping[str, Sequence[int]],
-        edges_per_hop: Mapping[EdgeTriple, Sequence[int]],
-        pairs: torch.Tensor | None = None,
-    ) -> Any:
-        """Scores [n] of ``pairs``, int64 [2, n] places among the seeds of both ends' types; without pairs the seeds'
+    def forward(self, *batch: Any, places: torch.Tensor | None = None) -> Any:
+        """Scores [n] of pairs, int64 [2, n] ``places`` among the seeds of both ends' types; without these the seeds'
         embeddings by node type. Other arguments are those of ``hidden``.
         """
-        h = self.hidden(x, edge_index, nodes_per_hop, edges_per_hop)
+        h = self.hidden(*batch)
         rows = {t: output(h[t]) for t, output in self.outputs.items()}
-        if pairs is None:
+        if places is None:
             return rows
-        return self.link_decoder(rows[self.ends[0]][pairs[0]], rows[self.ends[1]][pairs[1]])
+        return self.link_decoder(rows[self.ends[0]][places[0]], rows[self.ends[1]][places[1]])
 
 
 def _layer(config: TrainSettings, reach: TypeReach, number: int) -> torch.nn.Module:

@@ -69,12 +69,9 @@ class SavedTypedModel:
         """Take the weights of a checkpoint.
 
         types: the node types that are asked for, some of ``types_of``. hidden: of models of one type, whether
-            embeddings are wanted, the rows that the decoder reads; otherwise scores.
-
-        Raises:
-            ConfigError: the graph has no edges into the target type.
-            DataError: the model was trained on a graph of other types or features, or its embeddings are those of other
-                vertices.
+        embeddings are wanted, the rows that the decoder reads; otherwise scores. Raises ConfigError: the graph has no
+        edges into the target type; DataError: the model was trained on a graph of other types or features, or its
+        embeddings are those of other vertices.
         """
         schema = cluster.schema
         kind, about = saved.shape["model"], types_of(saved)
@@ -130,10 +127,8 @@ class SavedTypedModel:
     ) -> list[Stage]:
         """The stages that compute some vertices of each type that is asked for, or score pairs with these ``ends``.
 
-        fan_outs: of sampled batches, one per layer, from the vertices outwards, or one for all; None: exactly.
-
-        Raises:
-            ConfigError: the number of fan-outs is not that of the layers.
+        fan_outs: of sampled batches, one per layer, from the vertices outwards, or one for all; None: exactly. Raises
+        ConfigError: the number of fan-outs is not that of the layers.
         """
         depth = self.model.reach.depth
         if fan_outs is None:

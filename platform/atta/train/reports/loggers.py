@@ -6,11 +6,10 @@ save_dir=runs``. Rank 0 makes it and calls it after each epoch.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,8 @@ _STEP = "step"
 
 
 def make_logger(spec: LoggerSpec) -> Any:
-    """Make the logger that a run names; it has ``_METHODS``.
-
-    Raises:
-        ConfigError: there is no such class, it does not take the arguments, or what it makes is no logger.
+    """Make the logger that a run names; it has ``_METHODS``. Raises ConfigError: there is no such class, it does not
+    take the arguments, or what it makes is no logger.
     """
     try:
         made: Any = check_logger(spec)(**spec.arguments)
@@ -41,10 +38,8 @@ def make_logger(spec: LoggerSpec) -> Any:
 
 
 def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
-    """What makes the logger, which is not called.
-
-    Raises:
-        ConfigError: there is no such class, or it does not take the arguments.
+    """What makes the logger, which is not called. Raises ConfigError: there is no such class, or it does not take the
+    arguments.
     """
     module, _, called = spec.name.rpartition(".")
     make: Any = CsvLogger if spec.name == "csv" else member(f"--logger {spec.name}", module, called)
@@ -110,20 +105,22 @@ def _read_rows(path: Path) -> dict[int, dict[str, str]]:
         raise DataError(path, f"cannot be read as figures of an earlier run: {error}") from None
 
 
-@contextlib.contextmanager
-def run_log(loggers: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Callable[[EpochReport], None]]:
-    """Tell the loggers of a run, which is the block. Yields what takes epochs that have ended."""
-    for logger in loggers:
-        logger.log_hyperparams(dict(settings))
+class RunLog:
+    """Tells the loggers of a run. A context manager: leaving it finalizes them."""
 
-    def ended(epoch: EpochReport) -> None:
+    def __init__(self, loggers: Sequence[Any], settings: Mapping[str, Any]) -> None:
+        self._loggers = loggers
         for logger in loggers:
-            logger.log_metrics(figures_of(epoch), epoch.epoch)
+            logger.log_hyperparams(dict(settings))
 
-    status = "failed"
-    try:
-        yield ended
-        status = "success"
-    finally:
-        for logger in loggers:
-            logger.finalize(status)
+    def epoch(self, report: EpochReport) -> None:
+        """An epoch has ended."""
+        for logger in self._loggers:
+            logger.log_metrics(figures_of(report), report.epoch)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for logger in self._loggers:
+            logger.finalize("success" if kind is None else "failed")

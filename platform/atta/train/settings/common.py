@@ -153,10 +153,8 @@ class LoggerSpec(NamedTuple):
 
 
 def parse_logger(text: str) -> LoggerSpec:
-    """Read ``NAME KEY=VALUE KEY=VALUE``. A value is JSON, or else a text. Nothing is imported.
-
-    Raises:
-        ConfigError: it has another form.
+    """Read ``NAME KEY=VALUE KEY=VALUE``. A value is JSON, or else a text. Nothing is imported. Raises ConfigError: it
+    has another form.
     """
     try:
         name, *given = shlex.split(text)

@@ -49,10 +49,8 @@ class TaskOnGraph:
 
 
 def task_on(schema: Schema, settings: TrainSettings) -> TaskOnGraph:
-    """The task that ``settings`` name, on a dataset.
-
-    Raises:
-        ConfigError: the dataset cannot be trained on, or table ``y`` does not go with the task.
+    """The task that ``settings`` name, on a dataset. Raises ConfigError: the dataset cannot be trained on, or table
+    ``y`` does not go with the task.
     """
     if settings.task in UNTABLED:
         return _untabled_on(schema, settings)

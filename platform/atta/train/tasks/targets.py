@@ -53,11 +53,8 @@ def count_targets_of(
 
 
 def class_weights(setting: str, task: LearningTask, counts: TargetCounts, outputs: int) -> Floats | None:
-    """The weights of the loss, float64 [outputs], of ``--class-weights none|balanced|FILE``; None: all are 1.
-
-    Raises:
-        ConfigError: all weights that count are 0.
-        DataError: the file cannot be read, or does not hold a weight per class.
+    """The weights of the loss, float64 [outputs], of ``--class-weights none|balanced|FILE``; None: all are 1. Raises
+    ConfigError: all weights that count are 0; DataError: the file cannot be read, or does not hold a weight per class.
     """
     if setting == "none":
         return None
@@ -67,9 +64,7 @@ def class_weights(setting: str, task: LearningTask, counts: TargetCounts, output
 
 def read_weights(path: str | Path, outputs: int) -> Floats:
     """A file of text with a weight per line, in the order of the classes; an empty line or ``#`` counts for nothing.
-
-    Raises:
-        DataError: it cannot be read, a line is no number of at least 0, or there are not ``outputs`` of them.
+    Raises DataError: it cannot be read, a line is no number of at least 0, or there are not ``outputs`` of them.
     """
     try:
         with open_regular(Path(path)) as file:

@@ -37,10 +37,8 @@ class TypeReach:
 
     @classmethod
     def of(cls, schema: Schema, target: str, depth: int, also: tuple[str, ...] = ()) -> TypeReach:
-        """The types of a dataset.
-
-        Raises:
-            ConfigError: no edge ends at the target, or features of a type that is read are not one row per vertex.
+        """The types of a dataset. Raises ConfigError: no edge ends at the target, or features of a type that is read
+        are not one row per vertex.
         """
         tables = {t: schema.node_tables[t].get("x") for t in schema.node_types}
         widths = {t: None if spec is None else spec.row_shape[0] if spec.row_shape else 1 for t, spec in tables.items()}
@@ -99,11 +97,8 @@ def check_model(schema: Schema, settings: TrainSettings) -> None:
 
 
 def target_of(schema: Schema, settings: TrainSettings) -> str:
-    """The node type whose table ``y`` is learnt.
-
-    Raises:
-        UnknownNameError: ``--target`` names no type.
-        ConfigError: the model does not go with the graph, the type has no targets, or several types have them.
+    """The node type whose table ``y`` is learnt. Raises UnknownNameError: ``--target`` names no type; ConfigError: the
+    model does not go with the graph, the type has no targets, or several types have them.
     """
     check_model(schema, settings)
     given = getattr(settings, "target", None)
@@ -123,11 +118,9 @@ def target_of(schema: Schema, settings: TrainSettings) -> str:
 
 
 def fan_outs_of(schema: Schema, settings: MinibatchSettings) -> dict[str, tuple[int, ...]]:
-    """Fan-outs of training by edge type; ``--num-neighbors-by-type`` names edge types or relations.
-
-    Raises:
-        UnknownNameError: a name is none of the graph's edge types or relations.
-        ConfigError: several edge types have that relation, or a type is named twice.
+    """Fan-outs of training by edge type; ``--num-neighbors-by-type`` names edge types or relations. Raises
+    UnknownNameError: a name is none of the graph's edge types or relations; ConfigError: several edge types have that
+    relation, or a type is named twice.
     """
     found: dict[str, tuple[int, ...]] = {}
     for name, hops in parse_fan_outs(settings.num_neighbors_by_type or "", settings.depth).items():
@@ -151,10 +144,7 @@ def check_types(schema: Schema, settings: TrainSettings, target: str, also: tupl
 
 def edge_type_of(schema: Schema, settings: TrainSettings) -> str:
     """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one. Of several that are
-    written so, none is meant.
-
-    Raises:
-        UnknownNameError: there is no such type. ConfigError: there are several.
+    written so, none is meant. Raises UnknownNameError: there is no such type. ConfigError: there are several.
     """
     given = getattr(settings, "edge_type", None)
     if given is not None:

@@ -74,8 +74,7 @@ class Care:
     A daemon starts when the addresses of all are known. It starts again without limit, later and later as long as it
     ends soon after its start. When a peer has moved, it is stopped and starts with the new addresses.
 
-    Attributes:
-        failures: ends in a row of daemons that had not run well.
+    ``failures``: ends in a row of daemons that had not run well.
     """
 
     part: int
@@ -130,10 +129,8 @@ class Registry:
         self._places: dict[int, tuple[str, str, float]] = {}
 
     def announce(self, part: int, address: str, node: str, now: float | None = None) -> list[str]:
-        """Note where a daemon is; a later place replaces an earlier one. Returns ``known``'s addresses.
-
-        Raises:
-            ConfigError: there is no such partition, or the address is none.
+        """Note where a daemon is; a later place replaces an earlier one. Returns ``known``'s addresses. Raises
+        ConfigError: there is no such partition, or the address is none.
         """
         if not 0 <= part < self._parts:
             raise ConfigError(f"partition {part} does not exist: there are {self._parts}")

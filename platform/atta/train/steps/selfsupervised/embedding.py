@@ -81,10 +81,8 @@ class EdgeBatches:
         return replace(places[0], request=_digest(places), epoch=epoch, batch=sum(done), tables_version=None).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration begin where ``state``, from ``state_dict``, says.
-
-        Raises:
-            ConfigError: it is no state, or that of other edges or arguments.
+        """Make the next iteration begin where ``state``, from ``state_dict``, says. Raises ConfigError: it is no state,
+        or that of other edges or arguments.
         """
         whole = Cursor.from_state(state)
         places = [Cursor.from_state(loader.state_dict()) for loader in self._loaders]
@@ -125,10 +123,10 @@ class EmbeddingTrainer(MinibatchTrainer):
         """PyG's data of a batch without the edges that the model may not read."""
         return data if self.held_out is None else without_held_out(data, self.held_out, self.divided)
 
-    def applied(self, model: torch.nn.Module, data: Any, *more: Any) -> Any:
-        """What a model says of what it may read of a batch; ``more``: further arguments of it."""
+    def applied(self, model: torch.nn.Module, data: Any, places: torch.Tensor | None = None) -> Any:
+        """What a model says of what it may read of a batch; ``places``: those that are scored."""
         data = self.readable(data)
-        return model(*self.inputs(data), *more, edge_weight=data.get("edge_weight"))
+        return model(*self.inputs(data), places=places, edge_weight=data.get("edge_weight"))
 
     def loader_options(self, *, train: bool) -> dict[str, Any]:
         names = [] if self.held_out is None else list(self.held_out.tables)

@@ -22,11 +22,7 @@ from atta.train.tasks.types import EdgeTriple, TypeReach
 
 
 class LinkTrainer(EmbeddingTrainer):
-    """Trains embeddings and a decoder of pairs under DDP.
-
-    Attributes:
-        edges: what is learnt of them.
-    """
+    """Trains embeddings and a decoder of pairs under DDP. ``edges``: what is learnt of them."""
 
     edges: LinkRanking | LabelledEdges
 
@@ -78,5 +74,5 @@ class TypedLinkTrainer(LinkTrainer, TypedTrainer):
     def seeds_in(self, data: Any) -> Any:
         return data[split_edge_type(self.edge_type)]
 
-    def applied(self, model: torch.nn.Module, data: Any, *more: Any) -> Any:
-        return model(*self.inputs(self.readable(data)), *more)
+    def applied(self, model: torch.nn.Module, data: Any, places: torch.Tensor | None = None) -> Any:
+        return model(*self.inputs(self.readable(data)), places=places)

@@ -66,10 +66,7 @@ class LinkRanking:
         return self._trainer.edge_batches(self.pairs.user_ids(self.keys["train"]), neg_sampling=negatives)
 
     def there(self, splits: Sequence[str]) -> list[str]:
-        """Those of some splits that have edges.
-
-        Raises ConfigError for a split in which nothing can be ranked.
-        """
+        """Those of some splits that have edges. Raises ConfigError for a split in which nothing can be ranked."""
         found, pairs = [name for name in splits if len(self.keys[name])], self.pairs
         n = len(pairs.target_ids)
         for name in found:
@@ -134,8 +131,7 @@ class LinkRanking:
 class LabelledEdges:
     """The edges with a label, by split. Every rank makes it, and calls its functions alike.
 
-    Attributes:
-        split: what divides them.
+    ``split``: what divides them.
     """
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
