@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,8 @@ nb::tuple compactor_in_trees(atta::Compactor& self, std::size_t start, std::size
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OutFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 template <class T>
 using Counts = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -107,7 +110,7 @@ struct SourceFactors {
         if (staged.size() < n) staged.resize(n);
         float* const degrees = staged.data();
         for (std::size_t i = 0; i < n; ++i) degrees[i] = static_cast<float>(of.data()[id_of(i)]) + more;
-        for (std::size_t i = 0; i < n; ++i) weights[i] *= degrees[i] > 0 ? 1 / std::sqrt(degrees[i]) : 0;
+        for (std::size_t i = 0; i < n; ++i) weights[i] *= 1 / std::sqrt(degrees[i] > 0 ? degrees[i] : kInfinity);
       }
     };
     std::visit(by, kept);
