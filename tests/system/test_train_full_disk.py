@@ -34,19 +34,8 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def train(dataset: Path, checkpoint: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        "train",
-        "--data",
-        str(dataset),
-        "--num-neighbors",
-        "2,2",
-        "--hidden",
-        "16",
-        "--device",
-        "cpu",
-        "--quiet",
-    ]
-    command += ["--threads", "1", "--checkpoint", str(checkpoint), *words]
+    command = ["train", "--data", str(dataset), "--checkpoint", str(checkpoint), *words]
+    command += ["--num-neighbors", "2,2", "--hidden", "16", "--device", "cpu", "--threads", "1", "--quiet"]
     return subprocess.run(
         [sys.executable, "-m", "atta.cli.main", *command], capture_output=True, text=True, timeout=120, check=False
     )

@@ -207,43 +207,6 @@ def test_embeddings_go_on_in_mid_epoch(world: World, tmp_path: Path, max_restart
 
 
 @pytest.mark.slow
-def test_embeddings_alone_tell_the_classes(world: World) -> None:
-    settings = {"model": "rgcn", "num_neighbors": (6, 4), "batch_size": 20, "epochs": 15, "eval_every": 15}
-    report = fit(config(world, "embeddings", **settings, dropout=0.2, accumulate=2))
-    assert report.epochs[-1].test_accuracy is not None
-    assert report.epochs[-1].test_accuracy > 0.45  # 0.25 is chance, and all that the papers' own features allow
-    assert report.epochs[-1].loss < 0.5 * report.epochs[0].loss
-
-
-@pytest.mark.slow
-def test_a_resumed_run_is_the_same_run(world: World, tmp_path: Path) -> None:
-    """Losses and figures of every epoch, weights, rows and the optimiser's state after the last, bit for bit."""
-    sampled = {"num_neighbors": (4, 3), "batch_size": 30, "dropout": 0.3, "epochs": 4, "trainers": 1}
-    settings = config(world, "embeddings", **sampled)
-    through = fit(replace(settings, checkpoint=str(tmp_path / "through")))
-    stopped = replace(settings, checkpoint=str(tmp_path / "stopped"), resume=True)
-    fit(replace(stopped, epochs=2))
-    resumed = fit(stopped)
-    assert [(e.loss, e.metrics) for e in resumed.epochs] == [(e.loss, e.metrics) for e in through.epochs]
-    for name in ("checkpoint.pt", "rank-4-0.pt", "best.pt"):
-        ends = [torch.load(tmp_path / place / name, weights_only=True) for place in ("through", "stopped")]
-        flat = [dict(tensors_of(end)) for end in ends]
-        assert flat[0].keys() == flat[1].keys()
-        assert all(torch.equal(tensor, flat[1][key]) for key, tensor in flat[0].items())
-        kept = {key.rpartition("/")[2] for key in flat[0] if "/tables/term/" in key}
-        assert kept == ({"weight", "exp_avg", "exp_avg_sq"} if name == "rank-4-0.pt" else set())
-
-
-def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of nested dicts, with its place."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from tensors_of(inner, f"{path}/{key}")
-
-
-@pytest.mark.slow
 def test_beginning_with_another_run(world: World, tmp_path: Path) -> None:
     settings = config(world, "embeddings", epochs=3, checkpoint=str(tmp_path))
     best = fit(settings).best

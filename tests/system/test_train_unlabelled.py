@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.nn import DeepGraphInfomax, GraphSAGE
+from torch_geometric.nn import GraphSAGE
 
 import atta
 from atta.partition import GraphWriter, partition_graph
@@ -22,7 +22,6 @@ from atta.train.steps.selfsupervised.unlabelled import WalkTrainer
 pytestmark = pytest.mark.usefixtures("preloaded_trainers")
 
 BLOCKS, WIDTH = 6, 16
-SEEDS = {"unsupervised": 3, "dgi": 4}  # how many are needed for a mean within a point
 EDGE = "node__to__node"
 
 
@@ -223,64 +222,6 @@ def accuracy(planted: Planted, rows: torch.Tensor) -> dict[str, float]:
     probe = LinearProbe.fit(rows[train], torch.from_numpy(planted.y)[train], BLOCKS)
     said = probe.scores(rows).argmax(1).numpy() == planted.y
     return {name: float(said[places].mean()) for name, places in planted.splits.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("task", ["unsupervised", "dgi"])
-def test_linear_evaluation_is_within_a_point_of_pyg(tmp_path: Path, task: str) -> None:
-    """Means of several seeds, of the same number of steps; PyG has the whole graph and batches of its own."""
-    epochs, batch = 15, 100
-    with ExitStack() as stack:
-        planted = make(tmp_path, 900, 0.06, 0.004, 1.0, stack)
-        own, theirs = [], []
-        for seed in range(SEEDS[task]):
-            settings = {"task": task, "epochs": epochs, "batch_size": batch, "seed": seed, "negatives_per_edge": 1}
-            if task == "dgi":
-                del settings["negatives_per_edge"]
-            own.append(fit(config(planted, **settings)).epochs[-1].metrics["test_accuracy"])
-            train = pyg_walks if task == "unsupervised" else pyg_infomax
-            theirs.append(accuracy(planted, train(planted, epochs, batch, seed))["test"])
-    print(f"{task}: {np.mean(own):.4f} {own}, PyG {np.mean(theirs):.4f} {theirs}")
-    assert np.mean(own) > np.mean(theirs) - 0.01
-
-
-def pyg_walks(planted: Planted, epochs: int, batch: int, seed: int) -> torch.Tensor:
-    """Embeddings of unsupervised GraphSAGE in plain torch: walks of one step, negatives that are any vertices."""
-    torch.manual_seed(seed)
-    rng, n = np.random.default_rng(seed), len(planted.ids)
-    near = [planted.edges[0][planted.edges[1] == v].numpy() for v in range(n)]
-    gnn = GraphSAGE(BLOCKS, WIDTH, 2, WIDTH)
-    optimizer = torch.optim.Adam(gnn.parameters(), 0.01)
-    for _ in range(epochs):
-        for seeds in np.array_split([v for v in rng.permutation(n) if len(near[v])], -(-n // batch)):
-            positives = [rng.choice(near[v]) for v in seeds]
-            rows = gnn(planted.x, planted.edges)
-            right = (rows[seeds] * rows[positives]).sum(1)
-            wrong = (rows[seeds] * rows[rng.integers(0, n, len(seeds))]).sum(1)
-            loss = -torch.log(right.sigmoid() + 1e-12).mean() - torch.log(1 - wrong.sigmoid() + 1e-12).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return gnn(planted.x, planted.edges).detach()
-
-
-def pyg_infomax(planted: Planted, epochs: int, batch: int, seed: int) -> torch.Tensor:
-    """Embeddings of PyG's DeepGraphInfomax, whose summary and loss are those of batches."""
-    torch.manual_seed(seed)
-    model = DeepGraphInfomax(
-        WIDTH, GraphSAGE(BLOCKS, WIDTH, 2, WIDTH), lambda z, *_: z.mean(0).sigmoid(),
-        lambda x, edges: (x[torch.randperm(len(x))], edges),
-    )  # fmt: skip
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(epochs):
-        for seeds in torch.randperm(len(planted.ids)).split(batch):
-            rows, corrupted, _ = model(planted.x, planted.edges)
-            loss = model.loss(rows[seeds], corrupted[seeds], model.summary(rows[seeds]))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return model.encoder(planted.x, planted.edges).detach()
 
 
 BAD = [
