@@ -51,7 +51,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     Attributes:
         rank, world: this trainer's number, and the number of trainers.
-        task: what the model learns.
         objective: its loss and figures, with the weights of this run.
         watched: the figure that decides which epoch is the best.
         node_type: of the vertices that it learns about.
@@ -60,7 +59,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
         model, optimizer, learning_rate: saved in checkpoints; set by ``begin_with``.
         eval_bytes: bytes of rows that trainers sent each other in the latest evaluation.
-        done: figures of the complete epochs.
         due: a checkpoint is due at the end of the epoch under way, also between those of ``--checkpoint-every``.
         begun: what ``save_within`` was given in the checkpoint that the run goes on from; None: it begins with an epoch.
     """

@@ -123,9 +123,7 @@ class Attempts:
 
     Mistakes of the user are no failures: they would happen again. So would numbers that are not finite.
 
-    Attributes:
-        most: so many failures are made good.
-        failed: failures so far.
+    most: so many failures are made good; failed: failures so far.
     """
 
     most: int
@@ -172,9 +170,7 @@ class Lives:
     An error of Atta would come again: bad input, a daemon that was lost. So only trainers that a signal has killed, and
     those with other errors, are started again.
 
-    Attributes:
-        most: how often each is started again.
-        restarts: how often each was, by rank.
+    most: how often each is started again; restarts: how often each was, by rank.
     """
 
     def __init__(self, ranks: Sequence[int], most: int) -> None:

@@ -146,9 +146,7 @@ class Rank:
 class MeetingPlace:
     """The store is in the process of node 0, on loopback if there is no other node.
 
-    Attributes:
-        address: ``host:port``, for trainers.
-        run: a name that no other run has.
+    address: ``host:port``, for trainers; run: a name that no other run has.
     """
 
     def __init__(self, nodes: Nodes, wait_s: float) -> None:

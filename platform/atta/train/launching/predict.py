@@ -141,8 +141,6 @@ class PredictJob:
         types: node type of the vertices that are computed; of pairs, those of sources and of targets.
         count: number of vertices, or pairs, asked for.
         width: numbers per row that is written.
-        sink: takes the results.
-        task: what is computed.
     """
 
     cluster: atta.Cluster

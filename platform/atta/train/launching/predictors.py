@@ -92,7 +92,6 @@ class PredictReport:
     """What a run has done.
 
     Attributes:
-        config: of the run.
         vertices: number of vertices, or of pairs (``--links``), asked for.
         width: numbers per row; 1 for classes.
         files: paths of the files; none where a table was written.

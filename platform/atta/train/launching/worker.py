@@ -50,7 +50,6 @@ def run(
     torchrun does, and it ends with the training. ``main`` joins the meeting of trainers that may start again before.
 
     Args:
-        config: of the run; the same on all ranks.
         addresses: of the daemon of each partition, or of all its replicas.
         tls: the files to bring to the daemons; None: they have no TLS.
         file: a cluster file that tells where daemons are if they move; None: they stay.

@@ -198,11 +198,6 @@ def compile_in_place(model: torch.nn.Module, device: torch.device, backend: str 
     Batches differ in size, so sizes are variables of the kernels: each piece of code is compiled once or twice, not once
     per batch. What torch cannot compile runs as it is. Weights keep their names, so checkpoints are those of other runs.
 
-    Args:
-        model: called as before.
-        device: that it computes on.
-        backend: of ``torch.compile``.
-
     Raises ConfigError: the device's compiler is missing.
     """
     if backend == "inductor":

@@ -91,10 +91,8 @@ class ModelInput:
 class SmallGraph:
     """Some vertices with all edges among them: a graph by itself, whatever it was cut from.
 
-    Attributes:
-        x: [n, channels].
-        edge_index: int64 [2, m], in the order in which the user gave the edges.
-        edge: [m, ...] by argument of the model (``edge_weight``, ``edge_attr``).
+    edge_index: int64 [2, m], in the order in which the user gave the edges; edge: [m, ...] by argument of the model
+    (``edge_weight``, ``edge_attr``).
     """
 
     x: torch.Tensor
@@ -151,10 +149,7 @@ class SmallGraph:
 class PartRows:
     """What a part of a model has given.
 
-    Attributes:
-        name: of the part in its model, and its class.
-        done: number of layers that were complete then.
-        rows: [vertices, ...].
+    done: number of layers that were complete then; rows: [vertices, ...].
     """
 
     name: str
@@ -231,7 +226,6 @@ def run(
             of sources and of targets apart, ``layer((x, x[:n]), edge_index)``.
         give: layers that take ``edge_weight`` or the like get that of the sample also where the model gives them none.
         first: a sample that the same copy is called on before.
-        seed: of what the model draws.
 
     Raises NoFormError: the model does not take this form.
     """

@@ -41,8 +41,6 @@ def own_layers(
     rows, such as ``ReLU``, is called on them and belongs to the layer before it.
 
     Args:
-        modules: first to last.
-        device: that they compute on.
         channels: numbers per row of the features.
         known: the graph's edge tables by name.
         edge_tables: by argument of modules the name of the edge table that it gets; None: the user has not said.

@@ -100,10 +100,8 @@ class TypedModel(TypedLayers):
 class TypedLinkModel(TypedLayers):
     """Embeddings of the types at both ends of an edge type, and a decoder.
 
-    Attributes:
-        ends: node types of sources and targets.
-        outputs: linear, for each of them: rows become embeddings, of the same width.
-        link_decoder: takes embeddings of sources and targets.
+    ends: node types of sources and targets; outputs: linear, for each of them: rows become embeddings, of the same
+    width; link_decoder: takes embeddings of sources and targets.
     """
 
     def __init__(

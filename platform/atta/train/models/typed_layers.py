@@ -42,12 +42,10 @@ class SavedTypedModel:
     """A model of a checkpoint with its weights, for one graph.
 
     Attributes:
-        model: in evaluation mode, on the device that it computes on.
         asked: by node type that is asked for, what turns rows of the last layer into rows that are written; None:
             nothing does, they are written as they are.
         rows: learnt rows of each type without features, float32 [vertices, hidden], in the order of the cluster's tables.
         score: what gives pairs of rows their scores.
-        device: of the model.
     """
 
     model: TypedLayers

@@ -175,9 +175,7 @@ class EpochReport:
 class Watched:
     """The figure that decides which epoch is the best.
 
-    Attributes:
-        metric: its name, such as ``val_accuracy``.
-        rises: whether a higher one is better.
+    metric: its name, such as ``val_accuracy``; rises: whether a higher one is better.
     """
 
     metric: str = "val_accuracy"

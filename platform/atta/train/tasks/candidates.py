@@ -104,9 +104,7 @@ class GraphPairs:
 class OtherTargets:
     """Candidates of n pairs.
 
-    Attributes:
-        places: int64 [n, k], places of other targets.
-        there: bool [n, k], false where a pair has fewer.
+    places: int64 [n, k], places of other targets; there: bool [n, k], false where a pair has fewer.
     """
 
     places: Ints

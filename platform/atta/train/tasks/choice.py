@@ -35,7 +35,6 @@ class TaskOnGraph:
         node_type: of the vertices that it is about.
         channels: columns of the features, the width of the model's input; 0 for typed graphs, where each type has its
             own.
-        outputs: width of the model's output.
         splits: those of ``val`` and ``test`` that have members.
         resolved: settings that ``auto`` left open, by name.
     """

@@ -21,10 +21,8 @@ _TOGETHER = 1 << 14
 class GraphEdges(NamedTuple):
     """All edges of a type.
 
-    Attributes:
-        ids: int64 [vertices], user ids of the targets' node type.
-        ends: int64 [2, edges], user ids.
-        tables: by name of an edge table, int64 or float64 [edges].
+    ids: int64 [vertices], user ids of the targets' node type; ends: int64 [2, edges], user ids; tables: by name of an
+    edge table, int64 or float64 [edges].
     """
 
     ids: np.ndarray

@@ -28,9 +28,7 @@ class EdgeSplit:
     An edge and its reverse have the same split, and so have several edges between the same two vertices. Otherwise a
     model could read the answer off the other edge.
 
-    Attributes:
-        shares: three numbers that add up to 1.
-        tables: edge tables that batches need.
+    shares: three numbers that add up to 1; tables: edge tables that batches need.
     """
 
     shares: Shares
@@ -56,9 +54,7 @@ class EdgeSplit:
 class TimeSplit:
     """Edges for training are those up to a time, then come those of validation, then those of test.
 
-    Attributes:
-        until: the last times of training and of validation.
-        tables: edge tables that batches need.
+    until: the last times of training and of validation; tables: edge tables that batches need.
     """
 
     until: tuple[float, float]

@@ -46,10 +46,8 @@ LOSS = Metric("loss", lambda sums: ratio(sums[0], sums[1]), rises=False)
 class TargetCounts:
     """The targets of some vertices in numbers.
 
-    Attributes:
-        vertices, unknown: number of vertices, and of those without a target.
-        wrong: number of vertices whose target is none that the task knows.
-        found: what the task counts besides, float64 [k] (``LearningTask.found``).
+    vertices, unknown: number of vertices, and of those without a target; wrong: number of vertices whose target is none
+    that the task knows; found: what the task counts besides, float64 [k] (``LearningTask.found``).
     """
 
     vertices: int = 0
@@ -165,9 +163,7 @@ class LearningTask:
 class Objective:
     """A task with the weights of a run.
 
-    Attributes:
-        outputs: width of the model's output.
-        weights: float32 [outputs] on the trainer's device, or None.
+    weights: float32 [outputs] on the trainer's device, or None.
     """
 
     task: LearningTask

@@ -190,9 +190,8 @@ _PENALTY = 1.0
 class LinearProbe:
     """A linear classifier of embeddings.
 
-    Attributes:
-        mean, scale: float64 [width], what embeddings are centred by and divided by.
-        weight, bias: float64 [classes, width] and [classes].
+    mean, scale: float64 [width], what embeddings are centred by and divided by; weight, bias: float64 [classes, width]
+    and [classes].
     """
 
     mean: torch.Tensor

@@ -35,10 +35,7 @@ Decoder = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class LinkRanking:
     """The edges of each split, and what a rank does to rank them. Every rank makes it, and calls its functions alike.
 
-    Attributes:
-        pairs: of the graph.
-        split: says which split an edge is of.
-        keys: pairs of each split.
+    split: says which split an edge is of; keys: pairs of each split.
     """
 
     def __init__(self, trainer: EmbeddingTrainer) -> None:
