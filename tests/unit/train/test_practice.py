@@ -15,7 +15,7 @@ from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.train import EpochReport, TrainConfig
 from atta.train.checkpoint import BEST, LAST, load_checkpoint, load_weights, save_best, save_checkpoint
 from atta.train.models import build_model, whole_model
-from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
+from atta.train.reports.epochs import Watched
 from atta.train.settings.common import parse_early_stop, patience_of
 from atta.train.steps.allreduce import SyncClock
 from atta.train.steps.schedule import LearningRate
@@ -175,22 +175,6 @@ def test_patience_of_both_options() -> None:
     assert patience_of(config(patience=4)) == patience_of(config(early_stop="loss:4")) == 4
     with pytest.raises(ConfigError, match="give either --patience"):
         config(patience=4, early_stop="loss:4")
-
-
-def epochs(metric: str, curve: list[float | None]) -> list[EpochReport]:
-    phases = dict.fromkeys(PHASES, 0.0)
-    made = [EpochReport(i, 1.0, 0.5, 10.0, 20.0, 30.0, phases) for i in range(len(curve))]
-    return [e if v is None else e.evaluated({metric: v}) for e, v in zip(made, curve, strict=True)]
-
-
-def test_a_falling_figure_is_better_when_it_is_lower() -> None:
-    found = epochs("val_mae", [3.0, None, 1.0, 2.0, 1.0])
-    falling = Watched("val_mae", rises=False)
-    best = best_epoch(found, falling)
-    assert best is not None
-    assert best.epoch == 2
-    assert [stalled(found, n, falling) for n in (1, 2, 3)] == [True, True, False]
-    assert best_epoch(found) is None  # nothing has an accuracy
 
 
 # -- weights of another run --------------------------------------------------------------------------------------------

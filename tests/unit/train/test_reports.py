@@ -18,7 +18,7 @@ from atta.cli.train import _print
 from atta.errors import ConfigError, DataError, NonFiniteError
 from atta.train import EpochReport, TrainConfig, TrainReport
 from atta.train.reports.display import Display
-from atta.train.reports.epochs import PHASES, best_epoch, stalled
+from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
 from atta.train.reports.loggers import CsvLogger, RunLog, figures_of, make_logger
 from atta.train.settings.common import parse_logger
 
@@ -31,25 +31,31 @@ def epochs(curve: Curve) -> list[EpochReport]:
     return [EpochReport(i, 1.0, 0.5, 10.0, 20.0, 30.0, phases, val_accuracy=v) for i, v in enumerate(curve)]
 
 
-@given(curves)
-def test_best_is_the_first_of_the_highest(curve: Curve) -> None:
-    validated = [v for v in curve if v is not None]
-    best = best_epoch(epochs(curve))
+def measured(metric: str, curve: Curve) -> list[EpochReport]:
+    return [e if v is None else e.evaluated({metric: v}) for e, v in zip(epochs([None] * 12), curve, strict=False)]
+
+
+@given(curves, st.booleans())
+def test_best_is_the_first_of_the_best(curve: Curve, rises: bool) -> None:
+    found, watched = measured("val_mae", curve), Watched("val_mae", rises=rises)
+    validated, best = [v for v in curve if v is not None], best_epoch(found, watched)
+    assert best_epoch(found) is None  # nothing has an accuracy
     if not validated:
         assert best is None
-        assert TrainReport(TrainConfig(data="x"), epochs(curve)).best.epoch == len(curve) - 1
+        assert TrainReport(TrainConfig(data="x"), found).best.epoch == len(curve) - 1
     else:
         assert best is not None
-        assert best.epoch == curve.index(max(validated))
+        assert best.epoch == curve.index((max if rises else min)(validated))
 
 
-@given(curves, st.integers(1, 5))
-def test_patience_counts_validations_since_the_best(curve: Curve, patience: int) -> None:
-    best, since = -1.0, 0
+@given(curves, st.integers(1, 5), st.booleans())
+def test_patience_counts_validations_since_the_best(curve: Curve, patience: int, rises: bool) -> None:
+    best, since = None, 0
     for value in curve:
         if value is not None:
-            best, since = (value, 0) if value > best else (best, since + 1)
-    assert stalled(epochs(curve), patience) == (since >= patience)
+            better = best is None or (value > best if rises else value < best)
+            best, since = (value, 0) if better else (best, since + 1)
+    assert stalled(measured("val_mae", curve), patience, Watched("val_mae", rises=rises)) == (since >= patience)
 
 
 def test_json_holds_what_scripts_read() -> None:

@@ -134,75 +134,68 @@ def counted(task: LearningTask, rows: np.ndarray, outputs: int) -> TargetCounts:
     return counts_of(halves[0] + halves[1])
 
 
-def test_classes_are_counted_and_checked() -> None:
+def test_targets_are_counted() -> None:
     counts = counted(CLASSES, np.array([0, 1, 2, -1, -1, 3, -2, 100]), 3)
     assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (8, 2, 3, [1, 1, 1])
-    with pytest.raises(ConfigError, match=r"3 of 8 training vertices have a label .* 3 classes \(0 to 2\)"):
-        CLASSES.check(counts, 3)
-    assert CLASSES.check(counted(CLASSES, np.array([[0], [1]], np.uint8), 3), 3) is None
-    assert CLASSES.check(counted(CLASSES, np.array([], np.int64), 3), 3) is None
-    said = CLASSES.check(counted(CLASSES, np.array([0, -1, 1]), 3), 3)
-    assert said == "1 of 3 training vertices have no label (-1 in table y) and are left out"
-    with pytest.raises(ConfigError, match="none of the 8 training vertices has a label"):
-        CLASSES.check(counted(CLASSES, np.full(8, -1), 3), 3)
-    with pytest.raises(ConfigError, match="all 3 labelled training vertices are of class 2"):
-        CLASSES.check(counted(CLASSES, np.array([2, 2, -1, 2]), 3), 3)
-
-
-def test_labels_are_counted_and_checked() -> None:
     rows = np.array([[1, 0], [1, -1], [-1, -1], [0, 0]], np.int8)
     counts = counted(LABELS, rows, 2)
     assert (counts.vertices, counts.unknown, counts.wrong, counts.found.tolist()) == (4, 1, 0, [2, 0, 3, 2])
-    assert LABELS.check(counts, 2) == "1 of 4 training vertices have no known label (-1 in table y) and are left out"
     floats = np.where(rows < 0, NAN, rows)
     assert targets_in(floats, LABELS, 2).tolist() == targets_in(rows, LABELS, 2).tolist()
-    with pytest.raises(ConfigError, match="2 of 4 training vertices have a number in table y that is neither 0, 1"):
-        LABELS.check(counted(LABELS, np.array([[1, 2], [0.5, 0], [0, 0], [1, 1]]), 2), 2)
-    with pytest.raises(ConfigError, match="none of the 3 training vertices has a known label"):
-        LABELS.check(counted(LABELS, np.full((3, 2), -1), 2), 2)
-    with pytest.raises(ConfigError, match="no training vertex has a label"):
-        LABELS.check(counted(LABELS, np.zeros((3, 2)), 2), 2)
-    with pytest.raises(ConfigError, match="every training vertex has a label"):
-        LABELS.check(counted(LABELS, np.ones((3, 2)), 2), 2)
 
 
-def test_numbers_are_counted_and_checked() -> None:
-    assert REGRESSION.check(counted(REGRESSION, np.array([1.0, 2.0, -3.0]), 1), 1) is None
-    assert REGRESSION.check(counted(REGRESSION, np.arange(4), 1), 1) is None
-    said = REGRESSION.check(counted(REGRESSION, np.array([[1, NAN], [NAN, NAN]]), 2), 2)
-    assert said == "1 of 2 training vertices have no target (nan in table y) and are left out"
-    with pytest.raises(ConfigError, match="2 of 3 training vertices have a target in table y that is infinite"):
-        REGRESSION.check(counted(REGRESSION, np.array([np.inf, 1e300, 0]), 1), 1)
-    with pytest.raises(ConfigError, match="none of the 2 training vertices has a target"):
-        REGRESSION.check(counted(REGRESSION, np.array([NAN, NAN]), 1), 1)
+LEFT_OUT: list[tuple[LearningTask, Any, int, str | None]] = [
+    (CLASSES, np.array([[0], [1]], np.uint8), 3, None),
+    (CLASSES, np.array([], np.int64), 3, None),
+    (CLASSES, [0, -1, 1], 3, "1 of 3 training vertices have no label (-1 in table y) and are left out"),
+    (LABELS, [[1, 0], [1, -1], [-1, -1]], 2, "1 of 3 training vertices have no known label (-1 in table y) and are"),
+    (REGRESSION, [1.0, 2.0, -3.0], 1, None),
+    (REGRESSION, np.arange(4), 1, None),
+    (
+        REGRESSION,
+        [[1, NAN], [NAN, NAN]],
+        2,
+        "1 of 2 training vertices have no target (nan in table y) and are left out",
+    ),
+]
+REFUSED: list[tuple[LearningTask, Any, int, str]] = [
+    (CLASSES, [0, 1, -2, 100], 3, r"2 of 4 {} vertices have a label .* 3 classes \(0 to 2\) nor -1"),
+    (LABELS, [[1, 2], [0.5, 0], [0, 0], [1, 1]], 2, "2 of 4 {} vertices have a number in table y that is neither 0, 1"),
+    (REGRESSION, [np.inf, 1e300, 0], 1, "2 of 3 {} vertices have a target in table y that is infinite"),
+]
+USELESS: list[tuple[LearningTask, Any, int, str]] = [
+    (CLASSES, [-1] * 8, 3, "none of the 8 training vertices has a label"),
+    (CLASSES, [2, 2, -1, 2], 3, "all 3 labelled training vertices are of class 2"),
+    (LABELS, np.full((3, 2), -1), 2, "none of the 3 training vertices has a known label"),
+    (LABELS, np.zeros((3, 2)), 2, "no training vertex has a label"),
+    (LABELS, np.ones((3, 2)), 2, "every training vertex has a label"),
+    (REGRESSION, [NAN, NAN], 1, "none of the 2 training vertices has a target"),
+]
 
 
-@pytest.mark.parametrize(
-    ("task", "rows", "said"),
-    [
-        (
-            CLASSES,
-            np.array([0, -2, -1]),
-            "1 of 3 validation vertices have a label in table y that is neither one of the 2",
-        ),
-        (
-            LABELS,
-            np.array([[7, 0], [-1, -1]]),
-            "1 of 2 validation vertices have a number in table y that is neither 0, 1",
-        ),
-        (REGRESSION, np.array([[np.inf, 0.0]]), "1 of 1 validation vertices have a target in table y that is infinite"),
-    ],
-)
-def test_wrong_targets_of_validation_are_refused(task: LearningTask, rows: np.ndarray, said: str) -> None:
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), LEFT_OUT)
+def test_what_is_left_out_is_said(task: LearningTask, rows: Any, outputs: int, said: str | None) -> None:
+    found = task.check(counted(task, np.asarray(rows), outputs), outputs)
+    assert found is None if said is None else (found or "").startswith(said)
+
+
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), REFUSED)
+def test_wrong_targets_are_refused(task: LearningTask, rows: Any, outputs: int, said: str) -> None:
+    counts = counted(task, np.asarray(rows), outputs)
+    with pytest.raises(ConfigError, match=said.format("training")):
+        task.check(counts, outputs)
+    with pytest.raises(ConfigError, match=said.format("validation")):
+        task.refuse(counts, outputs, VERTICES["val"])
+
+
+@pytest.mark.parametrize(("task", "rows", "outputs", "said"), USELESS)
+def test_training_needs_targets_that_tell_apart_and_validation_does_not(
+    task: LearningTask, rows: Any, outputs: int, said: str
+) -> None:
+    counts = counted(task, np.asarray(rows), outputs)
     with pytest.raises(ConfigError, match=said):
-        task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
-
-
-def test_training_needs_targets_that_tell_apart_and_validation_does_not() -> None:
-    for task, rows in ((CLASSES, np.array([1, 1, -1])), (LABELS, np.full((2, 2), -1)), (REGRESSION, np.array([NAN]))):
-        with pytest.raises(ConfigError):
-            task.check(counted(task, rows, 2), 2)
-        task.refuse(counted(task, rows, 2), 2, VERTICES["val"])
+        task.check(counts, outputs)
+    task.refuse(counts, outputs, VERTICES["val"])
 
 
 def test_arrays_and_tensors_become_the_same_targets() -> None:
