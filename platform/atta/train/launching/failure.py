@@ -55,8 +55,7 @@ def first_cause(
     killed = {rank: -code for rank, code in exit_codes.items() if code < 0}
     for rank, number in sorted(killed.items()):
         if number != signal.SIGTERM:
-            hint = "; out of memory?" if number == signal.SIGKILL else ""
-            return TrainerLostError(f"trainer {rank} was killed by {signal.Signals(number).name}{hint}")
+            return TrainerLostError(f"trainer {rank} {end_of(-number)}")
     late = sorted(set(ranks) - {r["rank"] for r in records})
     if any(map(_timed_out, records)) and late and not others:
         names = "trainer" if len(late) == 1 else "trainers"
@@ -72,7 +71,14 @@ def first_cause(
         first = next((r for r in records if not _lost_connection(r)), records[0])
         return _with_trace(AttaError(f"trainer {first['rank']} failed: {first['kind']}: {first['message']}"), first)
     rank = min(exit_codes, default=0)
-    return AttaError(f"trainer {rank} ended with exit code {exit_codes.get(rank, 1)}")
+    return AttaError(f"trainer {rank} {end_of(exit_codes.get(rank, 1))}")
+
+
+def end_of(code: int) -> str:
+    """How a process has ended, by its exit code; negative for signals."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}{'; out of memory?' if code == -signal.SIGKILL else ''}"
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

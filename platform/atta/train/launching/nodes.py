@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -124,8 +124,7 @@ _SIGN_S = 2.0
 _MOST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(NamedTuple):
     """One trainer among all, in torchrun's terms."""
 
     rank: int
@@ -135,12 +134,7 @@ class Rank:
 
     def environment(self) -> dict[str, str]:
         """The variables that torchrun sets, but for where the trainers meet."""
-        return {
-            "RANK": str(self.rank),
-            "WORLD_SIZE": str(self.world),
-            "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_world),
-        }
+        return dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, self), strict=True))
 
 
 class MeetingPlace:
@@ -156,21 +150,17 @@ class MeetingPlace:
         self._nodes, self._signs, self._next = nodes, 0, 0.0
         timeout = timedelta(seconds=wait_s)
         try:
+            self.address, more = nodes.endpoint or "", {}
             if nodes.endpoint is None:
                 with socket.socket() as listening:
                     listening.bind(("127.0.0.1", 0))
                     listening.listen(1024)
-                    port = listening.getsockname()[1]
-                    self._store: Any = TCPStore(
-                        "127.0.0.1", port, None, True, timeout, wait_for_workers=False,
-                        master_listen_fd=listening.detach(),
-                    )  # fmt: skip
-                self.address = f"127.0.0.1:{port}"
-            else:
-                host, _, port_text = nodes.endpoint.rpartition(":")
-                first = nodes.rank == 0
-                self._store = TCPStore(host.strip("[]"), int(port_text), None, first, timeout, wait_for_workers=False)
-                self.address = nodes.endpoint
+                    self.address = f"127.0.0.1:{listening.getsockname()[1]}"
+                    more["master_listen_fd"] = listening.detach()
+            host, _, port = self.address.rpartition(":")
+            self._store: Any = TCPStore(
+                host.strip("[]"), int(port), None, nodes.rank == 0, timeout, wait_for_workers=False, **more
+            )
             notes = self._notes = Notes(self._store).below("nodes")
             if nodes.rank == 0:
                 notes.put("run", secrets.token_hex(8).encode())

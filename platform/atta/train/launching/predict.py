@@ -211,7 +211,7 @@ class PredictJob:
         column = "score" if self._scores_pairs and self.what == "embeddings" else _COLUMNS[self.what]
         self.sink = self._sink(shares, column, about)
         key = _digest(np.frombuffer(json.dumps([about, shares, self.sink.run]).encode(), np.uint8))
-        finish: Callable[[np.ndarray], np.ndarray] = _best if self.what == "classes" else np.asarray
+        finish = (lambda scores: scores.argmax(axis=1).astype(np.int64)) if self.what == "classes" else np.asarray
         self.task = InferenceTask(
             self.types, stages, key, shares, self.features, self.rank, self.world, self.batch_size, self.seed, pairs,
             top, finish, score, version,
@@ -233,7 +233,11 @@ class PredictJob:
         for name, count in (("files", self.files), ("batch_size", self.batch_size)):
             if count is not None:
                 whole(name, count, 1)
-        _check_fan_outs(self.num_neighbors)
+        if self.num_neighbors is not None:
+            if not isinstance(self.num_neighbors, Sequence) or isinstance(self.num_neighbors, str):
+                raise ConfigError(f"num_neighbors {self.num_neighbors!r}: must be a list of fan-outs")
+            if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in self.num_neighbors):
+                raise ConfigError("num_neighbors 0: a layer would read no neighbours")
         for what, value, known in (("kind of prediction", self.what, WHAT), ("format", self.format, FORMATS)):
             if value not in known:
                 raise UnknownNameError.of(what, value, known)
@@ -370,15 +374,6 @@ class PredictJob:
         return MemorySink()
 
 
-def _check_fan_outs(fan_outs: object) -> None:
-    if fan_outs is None:
-        return
-    if not isinstance(fan_outs, Sequence) or isinstance(fan_outs, str):
-        raise ConfigError(f"num_neighbors {fan_outs!r}: must be a list of fan-outs")
-    if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in fan_outs):
-        raise ConfigError("num_neighbors 0: a layer would read no neighbours")
-
-
 def predicted_types(
     schema: Schema, saved: SavedModel | None, asked: str | None = None, *, pairs: bool = False
 ) -> tuple[str, ...]:
@@ -437,11 +432,6 @@ def _saved(model: str | Path | Sequence[Any]) -> SavedModel | None:
     from atta.train.checkpoint import load_model
 
     return load_model(model)
-
-
-def _best(scores: np.ndarray) -> np.ndarray:
-    """int64 [n]: the column of the largest score in each row of scores [n, classes]."""
-    return np.asarray(scores.argmax(axis=1).astype(np.int64))
 
 
 def _digest(content: npt.NDArray[Any]) -> str:

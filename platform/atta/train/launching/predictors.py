@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from atta.observe.versions import machine, versions
 from atta.partition.disk.files import open_regular
 from atta.partition.graph.strings import NAME, to_rows
 from atta.samplers.arguments import integers
-from atta.train.launching.failure import failure_file
+from atta.train.launching.failure import end_of, failure_file
 from atta.train.launching.trainers import Processes
 from atta.train.settings.predict import PredictConfig
 
@@ -272,7 +271,7 @@ class _Helpers(Processes):
         for rank, code in self.ended().items():
             if code:
                 said = lastwords.read(failure_file(self._folder, rank))
-                raise said or AttaError(f"process {rank} {_ended(code)}")
+                raise said or AttaError(f"process {rank} {end_of(code)}")
 
     def await_end(self) -> None:
         """Wait until all of them have done their parts."""
@@ -285,13 +284,6 @@ class _Helpers(Processes):
 
     def __exit__(self, *error: object) -> None:
         self.stop(END_S)
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    hint = "; out of memory?" if code == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"
 
 
 def main(folder: str, rank: int) -> int:

@@ -8,7 +8,7 @@ type. Each layer computes only what later layers read (see ``SampledModel``).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -179,20 +179,22 @@ class _Transformer(torch.nn.Module):
 
     def __init__(self, width: int, heads: int, read: Sequence[str], edge_types: Sequence[EdgeTriple]) -> None:
         super().__init__()
-        self.conv = HGTConv(width, width, (list(map(_dotless, read)), [_undotted(e) for e in edge_types]), heads)
+        self.conv = HGTConv(width, width, (list(map(_dotless, read)), [_coded(e, _dotless) for e in edge_types]), heads)
         ends = {e[2] for e in edge_types}
         for name in map(_dotless, set(read) - ends):  # PyG makes these weights, and uses none: DDP would wait for them
             self.conv.out_lin.lins[name].requires_grad_(False)
             self.conv.skip[name].requires_grad_(False)
 
     def forward(self, x: Rows, computed: Mapping[str, int], edges: Edges) -> dict[str, torch.Tensor]:
-        seen = self.conv({_dotless(t): rows for t, rows in x.items()}, {_undotted(e): i for e, i in edges.items()})
+        seen = self.conv(
+            {_dotless(t): rows for t, rows in x.items()}, {_coded(e, _dotless): i for e, i in edges.items()}
+        )
         found = {t: seen.get(_dotless(t)) for t in computed}
         return {t: (x[t] if found[t] is None else found[t])[:rows] for t, rows in computed.items()}
 
 
-def _coded(edge_type: EdgeTriple) -> EdgeTriple:
-    source, relation, target = map(module_name, edge_type)
+def _coded(edge_type: EdgeTriple, code: Callable[[str], str] = module_name) -> EdgeTriple:
+    source, relation, target = map(code, edge_type)
     return source, relation, target
 
 
@@ -201,11 +203,6 @@ def _dotless(name: str) -> str:
     use everywhere."""
     coded = module_name(name).replace(".", "%2E")
     return f"%{ord(coded[0]):X}{coded[1:]}" if hasattr(torch.nn.ModuleDict, coded) else coded
-
-
-def _undotted(edge_type: EdgeTriple) -> EdgeTriple:
-    source, relation, target = map(_dotless, edge_type)
-    return source, relation, target
 
 
 def _offsets(counts: Mapping[str, int]) -> dict[str, int]:

@@ -113,12 +113,7 @@ class SavedTypedModel:
     def width(self) -> int:
         """Numbers per row that is written."""
         last = next(iter(self.asked.values()))
-        return self._hidden if last is None else last.out_features
-
-    @property
-    def _hidden(self) -> int:
-        """Numbers per row before the first layer and after each."""
-        return self.model.hidden_width
+        return self.model.hidden_width if last is None else last.out_features
 
     def stages(
         self, nodes: Mapping[str, Targets], fan_outs: Sequence[int] | None, ends: tuple[str, str] | None
@@ -130,7 +125,7 @@ class SavedTypedModel:
         """
         depth = self.model.reach.depth
         if fan_outs is None:
-            widths = [self._hidden] * depth + [self.width]
+            widths = [self.model.hidden_width] * depth + [self.width]
             return typed_stages(self._layers(), self._embeddings(self._needed(0)), widths, nodes, ends=ends)
         fan_outs = list(fan_outs) * depth if len(fan_outs) == 1 else fan_outs
         if len(fan_outs) != depth:
@@ -140,7 +135,7 @@ class SavedTypedModel:
             TypedLayer(t, reach.read(0), tuple(join_edge_type(*e) for e in reach.edges(0)), partial(self._through, t))
             for t in self.asked
         ]
-        widths_of = (self._hidden, self.width)
+        widths_of = (self.model.hidden_width, self.width)
         return sampled_typed_stages(models, self._embeddings(reach.read(0)), widths_of, nodes, fan_outs, ends=ends)
 
     def _embeddings(self, read: Sequence[str]) -> list[TypedLayer]:
@@ -171,7 +166,7 @@ class SavedTypedModel:
     def _compute(self, number: int, node_type: str, block: TypedBlock) -> Floats:
         """Rows of one type. Layers are called with all types that they know; the others have no rows here."""
         reach = self.model.reach
-        nothing = torch.zeros(0, self._hidden, device=self.device)
+        nothing = torch.zeros(0, self.model.hidden_width, device=self.device)
         x = {t: self._rows(number, t, block) if t in block.x else nothing for t in reach.read(number)}
         computed = {t: block.targets if t == node_type else 0 for t in reach.computed(number)}
         edges = {e: self._edges(e, block, node_type) for e in reach.edges(number)}

@@ -179,7 +179,7 @@ def _interface(environment: Mapping[str, str]) -> dict[str, str]:
     """The interface towards rank 0, for gloo, which would otherwise resolve the host's name."""
     if INTERFACE in os.environ:
         return {}
-    found = interface_towards(_joined(environment["MASTER_ADDR"], int(environment["MASTER_PORT"])))
+    found = interface_towards(f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}")
     return {INTERFACE: found} if found else {}
 
 
@@ -195,7 +195,3 @@ def _node() -> str:
 
     found: str = ray.get_runtime_context().get_node_id()
     return found
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

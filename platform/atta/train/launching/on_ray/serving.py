@@ -149,16 +149,13 @@ def _room(ray: Any, wanted: list[dict[str, float]], within_s: float) -> Any:
     group = placement_group(wanted, strategy="SPREAD")
     if not group.wait(timeout_seconds=within_s):
         remove_placement_group(group)
-        most = max(wanted, key=lambda bundle: bundle["memory"])
+        most, left = max(wanted, key=lambda bundle: bundle["memory"]), ray.available_resources()
         raise QuotaExceededError(
             f"Ray has no room for {len(wanted)} daemons: the largest needs {most['CPU']:g} cores and "
-            f"{most['memory'] / GIB:.1f} GiB of memory; Ray has {_listed(ray.available_resources())}"
+            f"{most['memory'] / GIB:.1f} GiB of memory; Ray has {left.get('CPU', 0):g} cores and "
+            f"{left.get('memory', 0) / GIB:.1f} GiB on all machines"
         )
     return group
-
-
-def _listed(resources: dict[str, float]) -> str:
-    return f"{resources.get('CPU', 0):g} cores and {resources.get('memory', 0) / GIB:.1f} GiB on all machines"
 
 
 def _keeper(ray: Any, served: Served, part: int, bundle: dict[str, float], words: list[str]) -> Any:
