@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,8 +17,8 @@ from atta.train.settings.minibatch import EDGE_CLASSES
 
 DECODER = "link_decoder."
 """How the names of a decoder's weights begin in a checkpoint."""
-
-
+UNFIT = RuntimeError, KeyError, ValueError, TypeError
+"""What is raised of weights that do not fit a model."""
 Embedded = Callable[[torch.Tensor], torch.Tensor]
 _GRID_NUMBERS = 4 << 20
 """Products of both ends' numbers that are in memory at a time."""
@@ -68,8 +68,7 @@ class PairMlp(PairDecoder):
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Scores [n] of pairs, from embeddings [n, width] of their ends."""
-        found: torch.Tensor = self.score(self.hidden(sources * targets).relu()).squeeze(-1)
-        return found
+        return cast(torch.Tensor, self.score(self.hidden(sources * targets).relu()).squeeze(-1))
 
 
 class PairClasses(torch.nn.Module):
@@ -81,8 +80,7 @@ class PairClasses(torch.nn.Module):
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Scores [n, classes] of embeddings [n, width]."""
-        found: torch.Tensor = self.score(self.hidden(torch.cat([sources, targets], dim=-1)).relu())
-        return found
+        return cast(torch.Tensor, self.score(self.hidden(torch.cat([sources, targets], dim=-1)).relu()))
 
 
 def decoder_named(name: str, width: int, hidden: int) -> PairDecoder:
@@ -98,9 +96,7 @@ def decoder_named(name: str, width: int, hidden: int) -> PairDecoder:
 
 
 def saved_decoder(saved: SavedModel) -> torch.nn.Module:
-    """The decoder of a checkpoint with its weights: of scores of pairs, or of their classes. Raises DataError if they do
-    not fit it.
-    """
+    """The decoder of a checkpoint with its weights, of pairs' scores or classes. Raises DataError if they do not fit it."""
     try:
         width = int(saved.shape["hidden"])
         found = {name.removeprefix(DECODER): t for name, t in saved.weights.items() if name.startswith(DECODER)}
@@ -109,7 +105,7 @@ def saved_decoder(saved: SavedModel) -> torch.nn.Module:
         else:
             decoder = decoder_named(str(saved.shape["decoder"]), width, width)
         decoder.load_state_dict(found)
-    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+    except UNFIT as error:
         raise DataError(saved.path, f"has no decoder that fits: {' '.join(str(error).split())}") from error
     return decoder
 
@@ -119,19 +115,15 @@ def scorer(decoder: torch.nn.Module) -> PairScore:
 
     @torch.no_grad()
     def applied(scores: Callable[..., torch.Tensor], sources: Floats, targets: Floats) -> Floats:
-        found: Floats = scores(torch.from_numpy(sources), torch.from_numpy(targets)).numpy()
-        return found
+        return cast(Floats, scores(torch.from_numpy(sources), torch.from_numpy(targets)).numpy())
 
     grid = decoder.grid if isinstance(decoder, PairDecoder) else decoder
     return PairScore(partial(applied, decoder), partial(applied, grid))
 
 
 class EmbeddingModel(SampledModel):
-    """A PyG model that makes embeddings of sampled vertices, and scores of some of them.
-
-    Attributes:
-        link_decoder: what scores have weights in, if they have some. Names of weights that only training needs begin so.
-    """
+    """A PyG model that makes embeddings of sampled vertices, and scores of some of them: ``link_decoder`` has the weights
+    of scores, if there are some."""
 
     def __init__(self, gnn: torch.nn.Module, decoder: torch.nn.Module | None = None) -> None:
         super().__init__(gnn)
@@ -139,9 +131,7 @@ class EmbeddingModel(SampledModel):
             self.link_decoder = decoder
 
     def forward(self, x: torch.Tensor, *batch: Any, places: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
-        """Scores of ``places``, as ``scored`` takes them; without these the seeds' embeddings. Other arguments are those
-        of ``SampledModel``.
-        """
+        """Scores of ``places``, as ``scored`` takes them; without these the seeds' embeddings, as of ``SampledModel``."""
 
         def embedded(rows: torch.Tensor) -> torch.Tensor:
             return SampledModel.forward(self, rows, *batch, **more)
@@ -180,9 +170,8 @@ class InfomaxModel(EmbeddingModel):
         super().__init__(gnn, torch.nn.Linear(width, width, bias=False))
 
     def scored(self, embedded: Embedded, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Scores [seeds, 2]: of each seed with the graph's features, and with features in another order, int64
-        [vertices]. The summary, with which embeddings are compared, is that of the batch's seeds.
-        """
+        """Scores [seeds, 2] of each seed, against the summary of all: with the graph's features, and in the order ``places``,
+        int64 [vertices]."""
         rows, corrupted = embedded(x), embedded(x[places])
         summary = self.link_decoder(rows.mean(0).sigmoid())
         return torch.stack([rows @ summary, corrupted @ summary], dim=1)
