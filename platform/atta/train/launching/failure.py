@@ -34,13 +34,11 @@ def first_cause(
 ) -> AttaError:
     """The error to raise for a failed run.
 
-    folder: where failed ranks wrote why. exit_codes: of the ranks that failed, negative for signals. others: whether
-    trainers run on other machines; their files are there. silent: ranks that the launcher has killed, with the seconds in
-    which they gave no sign of life. ranks: all of this machine.
+    folder: where failed ranks wrote why. exit_codes: of those, negative for signals. others: whether there are other
+    machines. silent: ranks that the launcher has killed, with the seconds of their silence. ranks: all of this machine.
 
-    When a rank dies, the others see a broken connection or get the launcher's SIGTERM. So the order is:
-    trainers that the launcher has given up, lack of memory, Atta's own errors, signals that the launcher did not send,
-    trainers that others have waited for in vain, and then the earliest failure.
+    When a rank dies, the others lose a connection or get the launcher's SIGTERM. So the order is: trainers given up, lack
+    of memory, Atta's errors, others' signals, trainers that others waited for in vain, and then the earliest failure.
     """
     records = _records(folder)
     cut_off = bool(records) and all(map(_lost_connection, records))
@@ -93,7 +91,6 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _out_of_memory(record: Mapping[str, Any]) -> bool:
-    """True for the errors of Python, C++ and torch's allocators when memory runs out."""
     text = record["message"].lower()
     return record["kind"] in ("MemoryError", "OutOfMemoryError") or any(words in text for words in _NO_MEMORY)
 
@@ -125,11 +122,8 @@ def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:
 
 @dataclass
 class Attempts:
-    """How often a training may fail, and whether the next attempt resumes.
-
-    Mistakes of the user are no failures: they would happen again. So would numbers that are not finite.
-
-    most: so many failures are made good; failed: failures so far.
+    """How often a training may fail (``most``) and has ``failed``, and whether the next attempt resumes. Mistakes of the user
+    and numbers that are not finite are no failures: they would come again.
     """
 
     most: int
@@ -163,20 +157,15 @@ class Attempts:
         return min(self.failed, self.most)
 
     def resumes(self, checkpoint: str) -> bool:
-        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file. One that was there before the
-        first attempt is another run's."""
+        """Whether an attempt resumes. ``checkpoint``: a text that changes with the file; the first one is another run's."""
         if self._before is None:
             self._before = checkpoint
         return checkpoint != self._before
 
 
 class Lives:
-    """How often trainers were started again.
-
-    An error of Atta would come again: bad input, a daemon that was lost. So only trainers that a signal has killed, and
-    those with other errors, are started again.
-
-    most: how often each is started again; restarts: how often each was, by rank.
+    """How often trainers were started again, by rank (``restarts``), and at most. An error of Atta would come again: bad
+    input, a lost daemon. So only those are started again that a signal has killed, or that had another error.
     """
 
     def __init__(self, ranks: Sequence[int], most: int) -> None:

@@ -43,14 +43,12 @@ EPOCHS = "epochs.json"
 def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     """Train as ``config`` says and return the figures of every epoch.
 
-    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends trainers and the
-    daemons that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with
-    the same ``config`` and its own ``nodes``, and each gets the same figures.
+    Trainers are processes of their own, so this works in a script, a notebook and a test. Ctrl-C ends them, and daemons
+    that were started here, before KeyboardInterrupt is raised. On several machines, each one calls this with the same
+    ``config`` and its own ``nodes``, and gets the same figures.
 
-    Raises:
-        ConfigError, DataError: bad settings or dataset.
-        RemoteError: a daemon failed.
-        AttaError: a trainer failed (the message names rank and cause), or other machines did not join.
+    Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
+    message names rank and cause), or other machines did not join.
     """
     nodes = nodes or Nodes()
     nodes.trainers_here(config)  # refuses what does not fit
@@ -159,9 +157,7 @@ def _daemons(config: TrainConfig, nodes: Nodes) -> Iterator[tuple[dict[str, Any]
 
 @contextlib.contextmanager
 def own_daemons(data: str, threads: int | None, readers: int) -> Iterator[atta.LocalCluster]:
-    """Daemons for one run, with so many processes that read from them. Raises DaemonEndedError: one was killed, and
-    something failed within the block that followed from it.
-    """
+    """Daemons for one run, with so many ``readers``. Raises DaemonEndedError where a daemon's end made the block fail."""
     with atta.local(data, threads=threads, readers=readers) as started:
         try:
             yield started
@@ -172,25 +168,20 @@ def own_daemons(data: str, threads: int | None, readers: int) -> Iterator[atta.L
 
 
 def handed(cluster: atta.Cluster) -> dict[str, Any]:
-    """What a process hands to others so that they reach the same daemons, as plain values for a task file.
-
-    ``addresses`` of each partition's daemon and its replicas, in ``tls`` the files to bring (None: the daemons have no
-    TLS), and in ``file`` the cluster file of daemons that were started here, which tells when one of them has ended
-    (None: they were not).
+    """What a process hands to others so that they reach the same daemons, as plain values: ``addresses`` of each partition's
+    daemon and its replicas, files of ``tls``, and the cluster ``file`` of daemons that were started here, if so.
     """
-    credentials = cluster.credentials
-    file = getattr(cluster, "cluster_file", None)
+    credentials, file = cluster.credentials, getattr(cluster, "cluster_file", None)
+    tls = None if credentials is None else credentials.to_dict()
     return {
         "addresses": [[*replicas] for replicas in cluster.replicas],
-        "tls": None if credentials is None else credentials.to_dict(),
+        "tls": tls,
         "file": None if file is None else str(file),
     }
 
 
 def connect_handed(task: Mapping[str, Any], *, deadline_s: float = 30.0) -> atta.Cluster:
-    """The cluster that ``handed`` was told of.
-
-    ``task["file"]``, if there is one, is a cluster file that somebody rewrites when a daemon moves. Raises
+    """The cluster that ``handed`` was told of; ``task["file"]`` may be rewritten when a daemon moves. Raises
     UnavailableError: a daemon does not answer; DataError: a file of the credentials is missing or damaged.
     """
     tls, file = task.get("tls"), task.get("file")

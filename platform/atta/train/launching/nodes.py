@@ -27,15 +27,8 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 class Nodes:
     """The nodes of a run: with T trainers on N nodes, node n has ranks n T/N to (n + 1) T/N - 1.
 
-    Attributes:
-        count: number of nodes.
-        rank: number of this machine, from 0.
-        endpoint: ``host:port`` of node 0, a free port there; None on a single node.
-        wait: whether daemons and hosts may still be starting. With several nodes they always may: nobody knows who
-            starts first.
-
-    Raises:
-        ConfigError: the settings make no sense.
+    rank: of this machine; endpoint: ``host:port`` of node 0, a free port there; None on a single node; wait: whether
+    daemons and hosts may still be starting, as they always may with several nodes. Raises ConfigError.
     """
 
     count: int = 1
@@ -100,10 +93,7 @@ class Nodes:
 
 
 def interface_towards(endpoint: str) -> str | None:
-    """The interface whose address this machine uses towards ``endpoint``; None: not known.
-
-    Raises ConfigError where the host has no address.
-    """
+    """The interface that this machine uses towards ``endpoint``, if known. Raises ConfigError: the host has no address."""
     host, _, port = endpoint.rpartition(":")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
@@ -138,10 +128,8 @@ class Rank(NamedTuple):
 
 
 class MeetingPlace:
-    """The store is in the process of node 0, on loopback if there is no other node.
-
-    address: ``host:port``, for trainers; run: a name that no other run has.
-    """
+    """The store is in the process of node 0, on loopback if there is no other node, at ``address``. ``run``: a name that no
+    other run has."""
 
     def __init__(self, nodes: Nodes, wait_s: float) -> None:
         """Wait at most ``wait_s`` seconds for the other nodes. Raises AttaError if they do not come."""
@@ -172,9 +160,7 @@ class MeetingPlace:
         self._heard = {rank: (0, time.monotonic()) for rank in range(nodes.count) if rank != nodes.rank}
 
     def look(self) -> None:
-        """Give a sign of life now and then, and look for those of other machines. Raises AttaError: another machine has
-        failed, or gives no sign of life.
-        """
+        """Give a sign of life now and then, and look for others'. Raises AttaError: a machine has failed, or gives none."""
         if self._nodes.count == 1 or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SIGN_S
@@ -200,10 +186,8 @@ class MeetingPlace:
             return
 
     def all_ended(self, restarts: Mapping[int, int], wait_s: float) -> list[int]:
-        """When the trainers of this machine have ended: those of all machines; returns their restarts, by rank.
-
-        Raises AttaError if another machine does not end within ``wait_s`` seconds.
-        """
+        """When the trainers of this machine have ended: await those of all, within ``wait_s`` seconds, or raise AttaError;
+        returns their restarts, by rank."""
         ranks = range(self._nodes.count)
         try:
             text = ",".join(f"{rank}:{number}" for rank, number in restarts.items())

@@ -40,9 +40,8 @@ _SEPARATORS = ("\t", ",")
 def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> npt.NDArray[Any]:
     """User ids of a ``.npy`` file, or of a text file with one line per row: [n], or [n, columns] if there are several.
 
-    strings: the ids are strings, so a line with one column is an id. Columns are separated by tabs, by commas if the
-    first line has no tab, or by blanks if it has no comma either. Otherwise ids are int64, and all three separate.
-    Raises DataError: the file is missing, or has something else.
+    Columns of ids that are numbers are separated by tabs, commas or blanks; of ``strings`` by the first of these that the
+    first line has, and one column is the whole line. Raises DataError: the file is missing, or has something else.
     """
     kinds, wanted = ("iuU", "strings") if strings else ("iu", "whole numbers")
     shape = "[n]" if columns == 1 else f"[n, {columns}]"
@@ -75,9 +74,7 @@ def _parsed(lines: Sequence[str], columns: int, *, strings: bool) -> npt.NDArray
         rows = [[word.strip() for word in line.split(mark)] if columns > 1 else [line.strip()] for line in lines]
     if wrong := next((row for row in rows if len(row) != columns), None):
         raise ValueError(f"a line has {len(wrong)}")
-    found = np.array(
-        rows if strings else [[int(word) for word in row] for row in rows], np.str_ if strings else np.int64
-    )
+    found = np.array(rows, np.str_) if strings else np.array([[*map(int, row)] for row in rows], np.int64)
     return found.reshape(-1) if columns == 1 else found.reshape(-1, columns)
 
 
@@ -88,14 +85,8 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class PredictReport:
-    """What a run has done.
-
-    Attributes:
-        vertices: number of vertices, or of pairs (``--links``), asked for.
-        width: numbers per row; 1 for classes.
-        files: paths of the files; none where a table was written.
-        seconds: without the start of daemons.
-    """
+    """What a run has done: ``vertices`` (or pairs) asked for, numbers per row (``width``; 1 for classes), paths of files
+    (none of a table), and ``seconds`` without the start of daemons."""
 
     config: PredictConfig
     vertices: int
@@ -109,9 +100,8 @@ class PredictReport:
 
 
 def predict_as(config: PredictConfig, progress: Progress | None = None) -> PredictReport:
-    """Predict as ``config`` says. Repeated after it was broken off, it computes only what is missing. Raises
-    ConfigError, DataError: bad settings, checkpoint, ids or dataset; RemoteError: a daemon failed. AttaError: another
-    process failed.
+    """Predict as ``config`` says; repeated after it was broken off, what is missing. Raises ConfigError, DataError: bad
+    settings, checkpoint, ids or dataset; RemoteError: a daemon failed; AttaError: another process did.
     """
     from atta.client.inference.files import FileSink
     from atta.train.launching.launch import handed
@@ -211,33 +201,17 @@ def _asked(config: PredictConfig, cluster: Any) -> Mapping[str, Any]:
     return {"nodes": config.split if config.ids is None else read_ids(config.ids, strings=strings)}
 
 
-_SAME = (
-    "what",
-    "top",
-    "relation",
-    "num_neighbors",
-    "seed",
-    "out",
-    "table",
-    "format",
-    "files",
-    "batch_size",
-    "node_type",
-)
+_SAME = "what top relation num_neighbors seed out table format files batch_size node_type"
 """Settings that are arguments of ``PredictJob`` as they are."""
 
 
-def _arguments(config: PredictConfig, rank: int) -> Mapping[str, Any]:
-    same = {name: getattr(config, name) for name in _SAME}
-    return (
-        {"model": config.checkpoint, "rank": rank, "world": config.processes}
-        | same
-        | {"device": _device(config.device, rank)}
-    )
+def _arguments(config: PredictConfig, rank: int) -> dict[str, Any]:
+    own = {"model": config.checkpoint, "rank": rank, "world": config.processes, "device": _device(config.device, rank)}
+    return {name: getattr(config, name) for name in _SAME.split()} | own
 
 
 def _device(wanted: str, rank: int) -> str:
-    """The CPU, or a GPU; processes share GPUs if there are fewer."""
+    """The CPU, or a GPU, which processes share if there are fewer."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -278,9 +252,6 @@ class _Helpers(Processes):
         while self.running:
             self.check()
             time.sleep(0.05)
-
-    def __enter__(self) -> _Helpers:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.stop(END_S)

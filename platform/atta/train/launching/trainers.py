@@ -1,8 +1,7 @@
 """Starts the trainers of this machine, watches them, and starts again those that may go on alone.
 
-Every trainer gives signs of life: a thread of it touches a file, also while it computes or waits. One that is stopped
-(SIGSTOP) does not, and is killed. The others would wait for it until ``--rank-timeout`` ends their collective, and a
-single trainer would have nobody who notices.
+A thread of every trainer touches a file, also while it computes or waits. One that is stopped (SIGSTOP) does not, and is
+killed: the others would wait for it until ``--rank-timeout``, and a single trainer has nobody else who notices.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from atta.errors import AttaError, TrainerLostError
 from atta.observe.printable import printable
@@ -53,7 +52,7 @@ class Processes:
     def __init__(self) -> None:
         self.running: dict[int, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -97,10 +96,8 @@ class Processes:
 class Silence:
     """How long each trainer has been silent. Pure.
 
-    Attributes:
-        limit_s: a trainer is given up after so many seconds; None: never.
-        start_s: the same, for one that gives no signs yet, or no more.
-        pause_s: between two looks. Time in which nobody looked counts as two pauses: the launcher was stopped itself.
+    One is given up after ``limit_s`` seconds (None: never), or ``start_s`` if it gives no signs yet. Looks are ``pause_s``
+    apart; more counts as two pauses, for then the launcher was stopped itself.
     """
 
     limit_s: float | None
@@ -111,9 +108,7 @@ class Silence:
     _silent_s: dict[int, float] = field(default_factory=dict)
 
     def look(self, now: float, signs: Mapping[int, int]) -> dict[int, float]:
-        """Seconds of silence of those that are given up. ``signs``: of each by rank, a number that changes with its signs
-        of life; 0: there are none.
-        """
+        """Seconds of silence of those that are given up. ``signs``: by rank, a number that changes with each; 0: none."""
         if self.limit_s is None:
             return {}
         passed = 0.0 if self._looked is None else min(now - self._looked, 2 * self.pause_s)
@@ -170,15 +165,12 @@ def run_trainers(
 ) -> list[int]:
     """Run this machine's trainers until all have ended; returns how often each rank, of all machines, started again.
 
-    Args:
-        trainers: how many; ``nodes``: the machines; ``folder``: with the task.
-        limit_s: a trainer that gives no sign of life for so many seconds is killed, unless it may start again.
-        alone: how often each trainer that died is started again, while the others go on. 0: all end with it.
-        clean: called with the name of the run (``Meeting.run``) when no trainer is left, if some have died: one that was
-            started again at the very end may have opened again what others had dropped.
+    folder: with the task. limit_s: a trainer without a sign of life for so long is killed, unless it may start again.
+    alone: how often each that died is started again while the others go on; 0: all end with it. clean: called with the
+    run's name (``Meeting.run``) when no trainer is left, if some have died, for one may have opened what others dropped.
 
     Raises AttaError: a trainer failed for good (the message names rank and cause), or another machine did;
-    StoppedError, KeyboardInterrupt: a signal, or Ctrl-C. No trainer is left then, as with any other error.
+    StoppedError, KeyboardInterrupt: a signal, or Ctrl-C. No trainer is left then.
     """
     place = MeetingPlace(nodes, MEETING_S)
     ranks = range(nodes.rank * trainers, (nodes.rank + 1) * trainers)
@@ -211,9 +203,6 @@ class _Trainers(Processes):
         super().__init__()
         self._folder, self._place, self._nodes, self._ranks = folder, place, nodes, ranks
         self.lives = Lives(ranks, alone)
-
-    def __enter__(self) -> _Trainers:
-        return self
 
     def start_trainer(self, rank: int) -> None:
         meeting: dict[str, Any] = {"address": self._place.address, "run": self._place.run}

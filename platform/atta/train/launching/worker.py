@@ -46,13 +46,10 @@ def run(
 ) -> list[EpochReport]:
     """Train as one rank. Returns the figures of all epochs.
 
-    A process group that exists already is used as it is, and left open. Otherwise the environment describes one, as
-    torchrun does, and it ends with the training. ``main`` joins the meeting of trainers that may start again before.
+    A process group that exists already is used and left open. Otherwise the environment describes one, as torchrun does.
 
-    Args:
-        addresses: of the daemon of each partition, or of all its replicas.
-        tls: the files to bring to the daemons; None: they have no TLS.
-        file: a cluster file that tells where daemons are if they move; None: they stay.
+    addresses: of each partition's daemon, or of all its replicas; tls: the files to bring, if the daemons have TLS; file: a
+    cluster file that tells where daemons are, if they move.
     """
     import torch
     import torch.distributed as dist
