@@ -18,7 +18,7 @@ from atta.samplers.hashing import mix64
 from atta.train.models.links import decoder_named
 from atta.train.settings.minibatch import parse_eval_negatives, parse_shares
 from atta.train.steps.masks import mixed
-from atta.train.tasks.candidates import GraphPairs
+from atta.train.tasks.edges import GraphPairs
 from atta.train.tasks.pairs import HITS, Links, auc_sums, check_labels, rank_sums, ranks_of, sortable
 from atta.train.tasks.splits import EdgeSplit, TimeSplit
 
