@@ -44,16 +44,11 @@ Settings = TypeVar("Settings", bound=TrainSettings)
 
 
 class EpochLoop(abc.ABC, Generic[Settings]):
-    """The epochs of one rank; the process group must exist.
-
-    Figures are reduced over all ranks first, so all ranks have the same reports. Decisions that follow from them (the
-    best epoch, when to stop) need no more messages.
+    """The epochs of one rank; the process group must exist. Figures are reduced over all ranks first, so decisions that
+    follow from them (the best epoch, when to stop) need no more messages.
 
     Attributes:
-        rank, world: this trainer's number, and the number of trainers.
-        objective: its loss and figures, with the weights of this run.
-        watched: the figure that decides which epoch is the best.
-        node_type: of the vertices that it learns about.
+        objective, watched: loss and figures with the weights of this run, and the figure that tells which epoch is the best.
         channels, outputs: widths of the model's input and output.
         splits: those of ``val`` and ``test`` that have members.
         keeps_state: whether ranks keep something else from epoch to epoch (``rank_state``).
@@ -94,9 +89,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return Objective(self.task, self.outputs, given)
 
     def check_judged(self, task: LearningTask, outputs: int) -> None:
-        """Refuse targets of ``splits`` that are none of a task, and to watch those that are not known; every rank calls
-        this.
-        """
+        """Refuse targets of ``splits`` that are none of a task, and to watch unknown ones; every rank calls this."""
         for split in self.splits:
             counts = self.counted(task, outputs, split)
             task.refuse(counts, outputs, VERTICES[split])
@@ -111,10 +104,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         return counts_of(np.array(self._sum(mine.tolist())))
 
     def begin_with(self, model: torch.nn.Module) -> None:
-        """Take the model that is trained, with new weights or those of ``--init-from``, and make its optimiser.
-
-        Raises DataError for a checkpoint that does not fit the model.
-        """
+        """Take the model that is trained, with new weights or those of ``--init-from``, which raise DataError if they do not
+        fit it, and make its optimiser."""
         config = self.config
         self.model = model.to(self.device)
         goes_on = config.resume and config.checkpoint is not None and Mirror(config.checkpoint).has(LAST)
@@ -131,8 +122,9 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def fit(self) -> list[EpochReport]:
         """Train all epochs; returns them with those of a resumed checkpoint. Raises NonFiniteError if training diverges."""
-        epochs, patience = self._restore(), patience_of(self.config)
-        self.done = epochs
+        config, patience = self.config, patience_of(self.config)
+        self.done = epochs = self._resumed(config.checkpoint) if config.checkpoint and config.resume else []
+        self._best_is_own = bool(epochs) or self.begun is not None
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
         with self._run_log() as log, self._exporting() as show:
             while len(epochs) < self.config.epochs and not stops:
@@ -207,13 +199,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
         return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
-    def _restore(self) -> list[EpochReport]:
-        """The epochs of the checkpoint that the run goes on from."""
-        folder = self.config.checkpoint
-        epochs = self._resumed(folder) if folder is not None and self.config.resume else []
-        self._best_is_own = bool(epochs) or self.begun is not None
-        return epochs
-
     def _resumed(self, folder: str) -> list[EpochReport]:
         epochs, place = load_checkpoint(
             folder, self.config, self.model, self.optimizer, self.device, schedule=self.learning_rate
@@ -243,8 +228,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
 
     def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
-        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, the model of the run's last
-        epoch is written if it has embeddings: checkpoints have each rank's share of these only.
+        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last epoch is
+        written if it has embeddings, of which checkpoints have each rank's share only.
         """
         best = best_epoch(epochs, self.watched)
         found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
@@ -253,10 +238,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
             self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
-        """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place.
-
-        begun: what this rank has of the epoch, tensors and plain values; a resumed run finds it in ``self.begun``.
-        """
+        """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place. ``begun``: what
+        this rank has of the epoch, tensors and plain values; a resumed run finds it in ``self.begun``."""
         assert self.config.checkpoint is not None
         self.settle()
         self._save_at(self.config.checkpoint, place, {"begun": begun, "kept": self.rank_state()})

@@ -25,9 +25,8 @@ _STEP = "step"
 
 
 def make_logger(spec: LoggerSpec) -> Any:
-    """Make the logger that a run names; it has ``_METHODS``. Raises ConfigError: there is no such class, it does not
-    take the arguments, or what it makes is no logger.
-    """
+    """Make the logger that a run names. Raises ConfigError: there is no such class, it does not take the arguments, or what
+    it makes has not all ``_METHODS``."""
     try:
         made: Any = check_logger(spec)(**spec.arguments)
     except (ImportError, TypeError, ValueError) as error:
@@ -38,9 +37,7 @@ def make_logger(spec: LoggerSpec) -> Any:
 
 
 def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
-    """What makes the logger, which is not called. Raises ConfigError: there is no such class, or it does not take the
-    arguments.
-    """
+    """What makes the logger, not called. Raises ConfigError: there is no such class, or it does not take the arguments."""
     module, _, called = spec.name.rpartition(".")
     make: Any = CsvLogger if spec.name == "csv" else member(f"--logger {spec.name}", module, called)
     if not callable(make):
@@ -61,11 +58,8 @@ def figures_of(epoch: EpochReport) -> dict[str, float]:
 
 
 class CsvLogger:
-    """Writes ``metrics.csv``, a row per epoch, and the settings as ``hparams.json``.
-
-    The file is complete after each epoch. A run that is resumed goes on in it: rows of epochs that come again are
-    replaced.
-    """
+    """Writes ``metrics.csv``, a row per epoch, and the settings as ``hparams.json``. A run that is resumed goes on in the
+    file: rows of epochs that come again are replaced."""
 
     def __init__(self, save_dir: str) -> None:
         """``save_dir``: folder of the files, or a URL. Raises DataError if an earlier ``metrics.csv`` cannot be read."""

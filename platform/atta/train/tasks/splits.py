@@ -1,7 +1,5 @@
-"""Which edges are for training, validation and test: a function of their ends, or of their times, alone.
-
-Daemons, trainers and partitions are not asked. So a batch can tell at once which of its sampled edges are message
-edges, and a pair has the same split in every run.
+"""Which edges are for training, validation and test: a function of their ends, or of their times, alone. So a batch tells
+which of its edges are messages, and a pair has the same split in every run.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +21,8 @@ Shares = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class EdgeSplit:
-    """The shares of edges that are for training, validation and test.
-
-    An edge and its reverse have the same split, and so have several edges between the same two vertices. Otherwise a
-    model could read the answer off the other edge.
-
-    shares: three numbers that add up to 1; tables: edge tables that batches need.
+    """The ``shares`` of edges that are for training, validation and test. All edges between two vertices, either way, have
+    the same split: a model could read the answer off another. ``tables``: edge tables that batches need.
     """
 
     shares: Shares
@@ -42,7 +36,7 @@ class EdgeSplit:
         return (share >= self.shares[0]).long() + (share >= self.shares[0] + self.shares[1])
 
     def messages(self, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """bool [edges]: the edges that models may read. Those of validation and test are not among them."""
+        """bool [edges]: the edges that models may read, those of training."""
         return self.of(sources, targets) == 0
 
     def readable(self, store: Any, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -52,10 +46,8 @@ class EdgeSplit:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Edges for training are those up to a time, then come those of validation, then those of test.
-
-    until: the last times of training and of validation; tables: edge tables that batches need.
-    """
+    """Edges for training are those up to a time, then come those of validation, then those of test. ``until``: the last
+    times of training and of validation; ``tables``: edge tables that batches need."""
 
     until: tuple[float, float]
     tables: ClassVar[tuple[str, ...]] = ("time",)
@@ -91,10 +83,8 @@ def divided(ends: np.ndarray, times: np.ndarray | None, shares: Shares) -> tuple
 
 
 def without_held_out(data: Any, split: Split, edge_types: Iterable[tuple[str, str, str]] = ()) -> Any:
-    """A batch without the edges that models may not read: PyG's data, with ``edge_index`` and ``num_sampled_edges``.
-
-    They are left out after drawing, so vertices get less than their fan-outs. ``edge_types``, of a typed graph: the one
-    whose edges are divided, and that of their reverses.
+    """PyG's data of a batch without the edges that models may not read: vertices get less than their fan-outs.
+    ``edge_types``, of a typed graph: the one whose edges are divided, and that of their reverses.
     """
     for e in edge_types:
         ends = [data[t].n_id[places] for t, places in zip(e[::2], data[e].edge_index, strict=True)]
@@ -115,5 +105,4 @@ def _leave_out(store: Any, split: Split, ends: Sequence[torch.Tensor], edges_per
     store.edge_index = store.edge_index[:, kept]
     hops = torch.tensor(edges_per_hop, device=kept.device)
     of_hop = torch.repeat_interleave(torch.arange(len(hops), device=kept.device), hops)
-    found: list[int] = torch.bincount(of_hop[kept], minlength=len(hops)).tolist()
-    return found
+    return cast(list[int], torch.bincount(of_hop[kept], minlength=len(hops)).tolist())

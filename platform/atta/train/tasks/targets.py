@@ -35,10 +35,7 @@ def counts_of(numbers: np.ndarray) -> TargetCounts:
 def count_targets_of(
     cluster: atta.Cluster, split: str, task: LearningTask, outputs: int, *, node_type: str, rank: int, world: int
 ) -> np.ndarray:
-    """``targets_in`` of this rank's share of a split of a node type. Each vertex is in one rank's share.
-
-    Raises RemoteError if a daemon does not answer.
-    """
+    """``targets_in`` of this rank's share of a split of a node type. Raises RemoteError if a daemon does not answer."""
     spec = cluster.schema.node_tables[node_type]["y"]
     total = targets_in(np.zeros((0, *spec.row_shape), spec.dtype), task, outputs)
     if cluster.schema.splits[node_type].get(split):
@@ -54,7 +51,7 @@ def count_targets_of(
 
 def class_weights(setting: str, task: LearningTask, counts: TargetCounts, outputs: int) -> Floats | None:
     """The weights of the loss, float64 [outputs], of ``--class-weights none|balanced|FILE``; None: all are 1. Raises
-    ConfigError: all weights that count are 0; DataError: the file cannot be read, or does not hold a weight per class.
+    ConfigError: all weights that count are 0; DataError: those of the file are none.
     """
     if setting == "none":
         return None
@@ -64,8 +61,7 @@ def class_weights(setting: str, task: LearningTask, counts: TargetCounts, output
 
 def read_weights(path: str | Path, outputs: int) -> Floats:
     """A file of text with a weight per line, in the order of the classes; an empty line or ``#`` counts for nothing.
-    Raises DataError: it cannot be read, a line is no number of at least 0, or there are not ``outputs`` of them.
-    """
+    Raises DataError: there are not ``outputs`` numbers of at least 0."""
     try:
         with open_regular(Path(path)) as file:
             text = file.read(_LONGEST).decode("utf-8")

@@ -20,12 +20,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of validation and test.
-
-    Attributes:
-        name: as reports and ``--early-stop`` call it.
-        of: takes the task's sums over all vertices (``LearningTask.sums``); None where the figure is not defined.
-        rises: whether a higher figure is better.
+    """A figure of validation and test, named as reports and ``--early-stop`` do. ``of`` makes it of ``LearningTask.sums``
+    over all vertices, None where it is not defined; ``rises``: whether a higher one is better.
     """
 
     name: str
@@ -39,15 +35,13 @@ def ratio(above: float, below: float) -> float | None:
 
 
 LOSS = Metric("loss", lambda sums: ratio(sums[0], sums[1]), rises=False)
-"""The mean loss, a figure of every task; of the sum of losses and the number of vertices."""
+"""The mean loss, of the sum of losses and the number of vertices."""
 
 
 @dataclass(frozen=True)
 class TargetCounts:
-    """The targets of some vertices in numbers.
-
-    vertices, unknown: number of vertices, and of those without a target; wrong: number of vertices whose target is none
-    that the task knows; found: what the task counts besides, float64 [k] (``LearningTask.found``).
+    """The numbers of some vertices, of those without a target (``unknown``) and of those whose target is none of the task
+    (``wrong``); found: what the task counts besides, float64 [k] (``LearningTask.found``).
     """
 
     vertices: int = 0
@@ -64,14 +58,9 @@ class TargetCounts:
 class LearningTask:
     """What a model is trained for. All strategies take their loss and their figures from here.
 
-    A target is what the model shall find for a vertex: its row of table ``y``.
-
-    Attributes:
-        name: value of ``--task``.
-        rows: whether targets are rows of numbers, float32 [n, outputs]; otherwise they are classes, int64 [n].
-        metrics: figures of validation and test. The first one decides which epoch is the best.
-        weighs: whether it has classes to weigh.
-        target, nothing: what a target is called, and what table ``y`` has where there is none.
+    A target is what the model shall find for a vertex, its row of table ``y``: a class, int64 [n], or if ``rows`` numbers,
+    float32 [n, outputs]. The first of ``metrics`` decides which epoch is the best. ``weighs``: there are classes to weigh;
+    ``target``, ``nothing``: what a target is called, and what table ``y`` has where there is none.
     """
 
     name: str
@@ -80,10 +69,7 @@ class LearningTask:
     target, nothing = "label", "-1"
 
     def outputs(self, spec: TableSpec, classes: int | None) -> int:
-        """Number of the model's outputs, from the table and the dataset's number of classes.
-
-        Raises ConfigError for a table that cannot hold targets of this task.
-        """
+        """Number of the model's outputs, from the table and the number of classes. Raises ConfigError: no such targets."""
         raise NotImplementedError
 
     def known(self, targets: torch.Tensor) -> torch.Tensor:
@@ -103,14 +89,11 @@ class LearningTask:
         return targets.new_zeros(0).double()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """The *sum* of the losses of the vertices whose target is known, a scalar.
-
-        outputs: [n, outputs], n may be 0; weights: [outputs], None: all 1.
-        """
+        """The *sum* of the losses of vertices with a known target; outputs: [n, outputs], n may be 0; weights: [outputs]."""
         raise NotImplementedError
 
     def sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """What metrics are computed from, float64 [k]. Sums over batches and trainers are those of all their vertices."""
+        """What metrics are computed from, float64 [k], added up over batches and trainers."""
         raise NotImplementedError
 
     def balanced(self, found: Floats) -> Floats:
@@ -155,23 +138,19 @@ class LearningTask:
         """``targets`` of a numpy array."""
         if not self.rows:
             return values.reshape(-1).astype(np.int64)
-        width = values.shape[1:] or (1,)
-        return values.reshape(len(values), *width).astype(np.float32)
+        return values.reshape(len(values), *(values.shape[1:] or (1,))).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A task with the weights of a run.
-
-    weights: float32 [outputs] on the trainer's device, or None.
-    """
+    """A task with the weights of a run, float32 [outputs] on the trainer's device, or None."""
 
     task: LearningTask
     outputs: int
     weights: torch.Tensor | None = None
 
     def loss_sum(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Losses of the vertices whose target is known, added up."""
+        """``LearningTask.loss``."""
         return self.task.loss(outputs, targets, self.weights)
 
     def mean_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

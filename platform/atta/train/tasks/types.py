@@ -98,8 +98,7 @@ def check_model(schema: Schema, settings: TrainSettings) -> None:
 
 def target_of(schema: Schema, settings: TrainSettings) -> str:
     """The node type whose table ``y`` is learnt. Raises UnknownNameError: ``--target`` names no type; ConfigError: the
-    model does not go with the graph, the type has no targets, or several types have them.
-    """
+    model does not go with the graph, or not exactly one type has targets."""
     check_model(schema, settings)
     given = getattr(settings, "target", None)
     if given is None and settings.model not in TYPED_MODELS:
@@ -119,8 +118,7 @@ def target_of(schema: Schema, settings: TrainSettings) -> str:
 
 def fan_outs_of(schema: Schema, settings: MinibatchSettings) -> dict[str, tuple[int, ...]]:
     """Fan-outs of training by edge type; ``--num-neighbors-by-type`` names edge types or relations. Raises
-    UnknownNameError: a name is none of the graph's edge types or relations; ConfigError: several edge types have that
-    relation, or a type is named twice.
+    UnknownNameError: a name is none of these; ConfigError: it may be several, or a type is named twice.
     """
     found: dict[str, tuple[int, ...]] = {}
     for name, hops in parse_fan_outs(settings.num_neighbors_by_type or "", settings.depth).items():
@@ -143,9 +141,8 @@ def check_types(schema: Schema, settings: TrainSettings, target: str, also: tupl
 
 
 def edge_type_of(schema: Schema, settings: TrainSettings) -> str:
-    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one. Of several that are
-    written so, none is meant. Raises UnknownNameError: there is no such type. ConfigError: there are several.
-    """
+    """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one. Raises UnknownNameError:
+    there is no such type; ConfigError: there are several."""
     given = getattr(settings, "edge_type", None)
     if given is not None:
         words = [word.strip() for word in given.split(",")]

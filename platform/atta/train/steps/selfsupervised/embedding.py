@@ -81,9 +81,7 @@ class EdgeBatches:
         return replace(places[0], request=_digest(places), epoch=epoch, batch=sum(done), tables_version=None).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration begin where ``state``, from ``state_dict``, says. Raises ConfigError: it is no state,
-        or that of other edges or arguments.
-        """
+        """Make the next iteration begin where ``state`` says. Raises ConfigError: it is none, or of other batches."""
         whole = Cursor.from_state(state)
         places = [Cursor.from_state(loader.state_dict()) for loader in self._loaders]
         if whole.request != _digest(places) or whole.batch > len(self):
@@ -106,9 +104,8 @@ def _digest(places: Sequence[Cursor]) -> str:
 class EmbeddingTrainer(MinibatchTrainer):
     """Trains a model whose outputs are embeddings.
 
-    Attributes:
-        held_out: the edges that the model may not read; None: it may read all.
-        divided: of a typed graph: the types of these edges and of their reverses.
+    held_out: tells the edges that the model may not read, if any; divided: their types and those of their reverses, of a
+    typed graph.
     """
 
     held_out: Split | None = None
@@ -147,10 +144,7 @@ class EmbeddingTrainer(MinibatchTrainer):
     def edge_batches(
         self, ends: np.ndarray, labels: np.ndarray | None = None, *, train: bool = True, **options: Any
     ) -> EdgeBatches:
-        """The batches of some edges, int64 [2, edges] user ids; raises ConfigError if there are too few to train.
-
-        options: of ``atta.LinkNeighborLoader``.
-        """
+        """The batches of some edges, int64 [2, edges] user ids; raises ConfigError if there are too few to train."""
         if train and ends.shape[1] < self.world:
             pairs = f"{ends.shape[1]} training edges for {self.world} trainers"
             raise ConfigError(f"--task {self.config.task}: {pairs}")
@@ -160,10 +154,7 @@ class EmbeddingTrainer(MinibatchTrainer):
         return EdgeBatches(self.cluster, given.pop("num_neighbors"), self.edge_type, ends, labels, **given)
 
     def embedded(self, nodes: InputNodes, title: str, **options: Any) -> Iterator[tuple[Any, Any]]:
-        """Batches of this rank's share of some vertices, and the embeddings of each one's seeds, on its device.
-
-        options: of the loader.
-        """
+        """Batches of this rank's share of some vertices, and the embeddings of each one's seeds, on its device."""
         loader = atta.NeighborLoader(self.cluster, input_nodes=nodes, **{**self.batch_options(train=False), **options})
         batches = iter(loader)  # before len(), which then knows the number of batches
         with self.display.batches(f"  {title}", len(loader)) as advance:
@@ -188,11 +179,8 @@ _PENALTY = 1.0
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A linear classifier of embeddings.
-
-    mean, scale: float64 [width], what embeddings are centred by and divided by; weight, bias: float64 [classes, width]
-    and [classes].
-    """
+    """A linear classifier of embeddings, which are centred by ``mean`` and divided by ``scale`` [width]; ``weight``
+    [classes, width], ``bias`` [classes], all float64."""
 
     mean: torch.Tensor
     scale: torch.Tensor
@@ -201,15 +189,8 @@ class LinearProbe:
 
     @classmethod
     def fit(cls, rows: torch.Tensor, targets: torch.Tensor, classes: int) -> LinearProbe:
-        """The minimum of the sum of cross entropies plus half the squared norm of the weights, without the biases.
-
-        That is scikit-learn's ``LogisticRegression()`` on columns of mean 0 and variance 1. L-BFGS finds it, always the
-        same one for the same rows.
-
-        Args:
-            rows: float [n, width].
-            targets: int64 [n], classes.
-            classes: their number.
+        """The minimum of the sum of cross entropies plus half the squared norm of the weights, without the biases:
+        scikit-learn's ``LogisticRegression()`` on columns of mean 0 and variance 1. rows: float [n, width]; targets: int64 [n].
         """
         rows = rows.detach().double()
         mean, scale = rows.mean(0), rows.std(0, correction=0)
@@ -239,10 +220,8 @@ class LinearProbe:
 
 
 def class_tallies(trainer: EmbeddingTrainer, node_type: str, splits: Sequence[str]) -> dict[str, list[float]]:
-    """Fit a linear classifier to embeddings of the training vertices, and tally what it says of ``splits``.
-
-    Every rank calls this, computes its share of embeddings, and then does the same with all of them.
-    """
+    """Fit a linear classifier to embeddings of the training vertices, and tally what it says of ``splits``. Every rank
+    calls this, and does the same with the embeddings of all ranks."""
     number = trainer.cluster.schema.num_classes or 0
     rows, targets = _labelled(trainer, node_type, "train")
     probe = LinearProbe.fit(rows, targets, number)

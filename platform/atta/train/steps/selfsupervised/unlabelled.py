@@ -58,8 +58,8 @@ class _UnlabelledTrainer(EmbeddingTrainer):
 class WalkTrainer(_UnlabelledTrainer):
     """Unsupervised GraphSAGE: a seed's positive sample is where a random walk leads.
 
-    With walks of one step batches are ByteGNN's DAG of three branches, whose negative samples are no in-neighbours.
-    Longer walks are done before an epoch, and then their pairs are the seeds.
+    With walks of one step batches are ByteGNN's DAG of three branches, whose negative samples are no in-neighbours. The
+    pairs of longer walks, done before an epoch, are its seeds.
     """
 
     def build(self) -> torch.nn.Module:
@@ -82,10 +82,7 @@ class WalkTrainer(_UnlabelledTrainer):
         return DagLoader(self.cluster, dag, input_nodes=None, **given)
 
     def targets(self, data: Any) -> torch.Tensor:
-        """Whether a seed has a positive sample. The DAG gives the seed itself if it has none.
-
-        A pair that is held out teaches nothing either.
-        """
+        """Whether a seed has a positive sample, which is not held out. The DAG gives the seed itself if it has none."""
         if self.config.walk_length > 1:
             return torch.ones_like(data.src_index)
         seeds, positives = self.seeds(data), data.positive[:, 0]
@@ -103,9 +100,7 @@ class WalkTrainer(_UnlabelledTrainer):
         return scores.masked_fill(absent, -torch.inf)
 
     def _samples(self, data: Any) -> torch.Tensor:
-        """int64 [seeds, 2 + negatives]: places of seeds, and of positive and negative samples. The seed itself stands for
-        one that is not there.
-        """
+        """int64 [seeds, 2 + negatives]: places of seeds, and of positive and negative samples, or the seed's for none."""
         if self.config.walk_length > 1:
             pairs = torch.stack([data.src_index, data.dst_pos_index], dim=1)
             return torch.cat([pairs, data.dst_neg_index.reshape(len(pairs), -1)], dim=1)
@@ -142,10 +137,8 @@ class InfomaxTrainer(_UnlabelledTrainer):
 
 
 def in_batch(positives: torch.Tensor, there: torch.Tensor, count: int) -> torch.Tensor:
-    """Negative samples from the batch: int64 [seeds, count], positive samples of the seeds after each one, in a circle.
-
-    positives: int64 [seeds]; there: bool [seeds], which seeds have one. Others give none. Where fewer than two have one,
-    there are no negative samples: the seed itself stands for them.
+    """Negative samples from the batch: int64 [seeds, count], the positive samples of the seeds after each one, in a circle.
+    ``there``: bool [seeds], which seeds have one. Where fewer than two have, the seed itself stands for its negatives.
     """
     known = positives[there]
     if len(known) < 2:
@@ -156,10 +149,9 @@ def in_batch(positives: torch.Tensor, there: torch.Tensor, count: int) -> torch.
 
 
 def chosen_places(walks: np.ndarray, starts: np.ndarray, length: int, seed: int) -> np.ndarray:
-    """int64 [walks]: a place of each walk after its start, each as likely as the others; -1 where there is none.
+    """int64 [walks]: a place of each walk after its start and not back there, each as likely as the others; -1: there is none.
 
-    walks: [walks, length + 1], -1 after the end. starts: user ids, int64 [walks]. A draw is a function of ``seed`` and the
-    user id. Places where a walk is back at its start do not count.
+    walks: [walks, length + 1], -1 after the end. A draw is a function of ``seed`` and of ``starts``, user ids [walks].
     """
     there = (walks[:, 1:] >= 0) & (walks[:, 1:] != walks[:, :1])
     count = there.sum(1)
@@ -173,27 +165,22 @@ class WalkBatches:
     """Batches of pairs, one per vertex that a walk leaves, with negative samples. Each epoch has walks of its own."""
 
     def __init__(self, trainer: WalkTrainer, length: int) -> None:
-        """``length``: steps of a walk, along in-edges. Every rank makes it, and calls ``set_epoch`` alike."""
+        """``length``: steps of a walk, along in-edges. Every rank makes it, and calls ``set_epoch`` alike, first of all."""
         self._trainer, self._length = trainer, length
-        self._pairs: EdgeBatches | None = None
+        self._pairs: EdgeBatches
 
     def __len__(self) -> int:
-        return len(self._of_epoch)
+        return len(self._pairs)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._of_epoch)
-
-    @property
-    def _of_epoch(self) -> EdgeBatches:
-        assert self._pairs is not None, "set_epoch comes first"
-        return self._pairs
+        return iter(self._pairs)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._of_epoch.state_dict()
+        return self._pairs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """``set_epoch`` comes first, with the state's epoch."""
-        self._of_epoch.load_state_dict(state)
+        self._pairs.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Walk from every vertex; the next iteration has these pairs."""
