@@ -230,13 +230,9 @@ def test_no_seed_edge_and_no_held_out_edge_is_a_message(planted: Planted) -> Non
 
 
 BAD = [
-    ("--strategy full", "--task link: goes with --strategy minibatch, not full"),
     ("--edge-split 0.5,0.5", "--edge-split 0.5,0.5: give three shares that add up to 1"),
     ("--eval-negatives none", "--eval-negatives none: give a number of at least 1, or all"),
     ("--edge-type a__b__c", "unknown edge type 'a__b__c'"),
-    ("--class-weights balanced", "--class-weights balanced: does not go with --task link"),
-    ("--task classes --decoder mlp", "--decoder: belongs to --task link, not classes"),
-    ("--early-stop accuracy:3", "unknown metric of --task link 'accuracy'"),
     ("--task edge-classes --class-weights balanced", "--class-weights balanced: does not go with --task edge-classes"),
     ("--task edge-classes --decoder mlp", "--decoder: belongs to --task link, not edge-classes"),
     ("--task edge-classes --strategy full", "--task edge-classes: goes with --strategy minibatch, not full"),
@@ -250,14 +246,19 @@ def test_bad_input_is_refused(planted: Planted, refused: Any, options: str, said
     assert said in refused("train", *given)
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_graphs_without_candidates_or_edges(tmp_path: Path, complete: bool) -> None:
+USELESS = [
+    (True, {"task": "link"}, "no candidates for edges of val: their sources have edges to all"),
+    (True, {"task": "unsupervised", "edge_split": "1,0,0"}, "no negative samples: every vertex has edges from all"),
+    (False, {"task": "link"}, "node has no edges"),
+]
+
+
+@pytest.mark.parametrize(("complete", "settings", "said"), USELESS)
+def test_graphs_without_candidates_or_edges(tmp_path: Path, complete: bool, settings: Any, said: str) -> None:
     source, target = np.nonzero(~np.eye(12, dtype=bool)) if complete else (np.zeros(0, int), np.zeros(0, int))
     with GraphWriter(tmp_path / "graph") as out:
         out.add_nodes("node", 12, tables={"x": np.ones((12, 2), np.float32)})
         out.add_edges("node__to__node", source, target)
     partition_graph(tmp_path / "graph", tmp_path / "parts", parts=1, method="random", seed=0)
-    said = "no candidates for edges of val: their sources have edges to all" if complete else "node has no edges"
-    settings = TrainConfig(data=str(tmp_path / "parts"), task="link", device="cpu", verbose=False, threads=1)
     with pytest.raises(atta.errors.ConfigError, match=said):
-        fit(settings)
+        fit(TrainConfig(data=str(tmp_path / "parts"), device="cpu", verbose=False, threads=1, **settings))

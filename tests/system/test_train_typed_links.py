@@ -291,10 +291,6 @@ BAD = [
     ("--edge-type user__buys__item --target item", "--target: --task link learns about both ends of --edge-type"),
     ("--edge-type user__buys__item --reverse-type user__knows__user", "does not lead from item to user"),
     ("--edge-type user__knows__user --split-by time", "edge type user__knows__user needs an edge table time"),
-    (
-        "--edge-type user__buys__item --task unsupervised",
-        "--edge-type: belongs to --task link or edge-classes, not unsupervised",
-    ),
 ]
 
 

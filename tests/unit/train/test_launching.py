@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.errors import ConfigError, DataError, NonFiniteError, TrainerLostError, UnavailableError
+from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, TrainerLostError, UnavailableError
 from atta.observe.lastwords import record_of
 from atta.observe.machine.threads import YIELDING, yielding_thread
 from atta.train import Nodes, TrainConfig
@@ -69,10 +69,8 @@ def test_gloo_is_told_the_interface_for_the_time_being(monkeypatch: pytest.Monke
 
 def test_a_host_without_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    with (
-        pytest.raises(ConfigError, match=r"no-such-host\.invalid:1"),
-        Nodes(2, 0, "no-such-host.invalid:1").interface_named(),
-    ):
+    nowhere = Nodes(2, 0, "no-such-host.invalid:1")
+    with pytest.raises(ConfigError, match=r"no-such-host\.invalid:1"), nowhere.interface_named():
         raise AssertionError("must not get here")
 
 
@@ -136,70 +134,54 @@ def record(folder: Path, rank: int, error: str | Exception, message: str, time: 
     failure_file(folder, rank).write_text(json.dumps({**found, "time": time, "traceback": "tb"}))
 
 
-def test_attas_own_errors_keep_their_type(tmp_path: Path) -> None:
-    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
-    record(tmp_path, 1, DataError("a.pt", "is damaged"), "", 2.0)
-    error = first_cause(tmp_path, {0: 1, 1: 1})
-    assert isinstance(error, DataError)
-    assert (error.path, error.cause) == ("a.pt", "is damaged")
-    assert "In trainer 1" in error.__notes__[0]
-
-
-def test_a_daemon_that_is_gone_is_named(tmp_path: Path) -> None:
-    record(tmp_path, 0, UnavailableError("h:1", "gone"), "", 2.0)
-    record(tmp_path, 1, "RuntimeError", GLOO, 1.0)
-    error = first_cause(tmp_path, {0: 1, 1: 1})
-    assert isinstance(error, UnavailableError)
-    assert error.peer == "h:1"
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS])
-def test_a_killed_trainer_comes_before_broken_connections(tmp_path: Path, number: signal.Signals) -> None:
-    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
-    error = first_cause(tmp_path, {0: 1, 1: -number, 2: -signal.SIGTERM})
-    assert str(error).startswith(f"trainer 1 was killed by {number.name}")
-
-
-def test_a_stopped_trainer_comes_before_broken_connections(tmp_path: Path) -> None:
-    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
-    assert str(first_cause(tmp_path, {0: 1, 1: -signal.SIGTERM})) == "trainer 1 was stopped by SIGTERM"
-
-
-@pytest.mark.parametrize(
-    ("kind", "message", "asked"),
-    [
-        (
-            "RuntimeError",
-            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
-            "25554944 bytes. Error code 12 (Cannot allocate memory)",
-            " when it asked for 25554944 bytes more;",
-        ),
-        (
-            "OutOfMemoryError",
-            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7 GiB",
-            " when it asked for 2.00 GiB more;",
-        ),
-        ("MemoryError", "", ";"),
-        ("RuntimeError", "std::bad_alloc", ";"),
-    ],
+LOST, GONE = ("RuntimeError", GLOO), (UnavailableError("h:1", "gone"), "")
+LATE = "RuntimeError", "[/build/gloo/unbound_buffer.cc:86] Timed out waiting 3000ms for recv operation to complete"
+ROOM = (
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 25554944 bytes. Error code 12 (Cannot allocate)"
 )
-def test_want_of_memory_is_named_as_such(tmp_path: Path, kind: str, message: str, asked: str) -> None:
-    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
-    record(tmp_path, 1, UnavailableError("h:1", "gone"), "", 2.0)
-    record(tmp_path, 2, kind, message, 3.0)
-    assert str(first_cause(tmp_path, {0: 1, 1: 1, 2: 1})).startswith(f"trainer 2 ran out of memory{asked} take smaller")
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7 GiB"
+FINITE, TERM, KILL = NonFiniteError(1, 4, 0, "rows"), -signal.SIGTERM, -signal.SIGKILL
+ELSEWHERE = "trainers 0, 1 lost those of another machine: the cause is reported there"
+CAUSES: list[tuple[dict[int, Any], dict[int, int], dict[str, Any], type[Exception], str]] = [
+    ({0: LOST, 1: (DataError("a.pt", "is damaged"), "")}, {0: 1, 1: 1}, {}, DataError, "a.pt: is damaged"),
+    ({1: LOST, 0: GONE}, {0: 1, 1: 1}, {}, UnavailableError, "h:1: gone"),
+    ({1: (FINITE, "")}, {1: 1}, {}, NonFiniteError, str(FINITE)),
+    *(({0: LOST}, {0: 1, 1: -n, 2: TERM}, {}, TrainerLostError, f"trainer 1 was killed by {n.name}")
+      for n in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
+    ({0: LOST}, {0: 1, 1: TERM}, {}, TrainerLostError, "trainer 1 was stopped by SIGTERM"),
+    *(({0: LOST, 1: GONE, 2: words}, {0: 1, 1: 1, 2: 1}, {}, AttaError, f"trainer 2 ran out of memory{asked} take")
+      for words, asked in ((("RuntimeError", ROOM), " when it asked for 25554944 bytes more;"),
+                           (("OutOfMemoryError", CUDA), " when it asked for 2.00 GiB more;"),
+                           (("MemoryError", ""), ";"), (("RuntimeError", "std::bad_alloc"), ";"))),
+    ({0: LOST, 2: ("ZeroDivisionError", "first"), 1: ("ValueError", "second")}, {0: 1, 1: 1, 2: 1}, {}, AttaError,
+     "trainer 2 failed: ZeroDivisionError: first"),
+    # 0 and 2 waited for 1, which the launcher has ended, or for 1 and 3, which still ran.
+    ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: TERM}, {"ranks": range(3)}, TrainerLostError,
+     "trainer 1 did not answer the others within --rank-timeout"),
+    ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: TERM}, {"ranks": range(4)}, TrainerLostError, "trainers 1, 3 did not answer"),
+    ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: KILL}, {"silent": {1: 3.04}, "ranks": range(3)}, TrainerLostError,
+     "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"),
+    ({1: LOST, 0: ("DistBackendError", "gone")}, {0: 1, 1: 1}, {"others": True}, AttaError, ELSEWHERE),
+    ({1: LOST}, {0: 1, 1: KILL}, {"others": True}, TrainerLostError, "trainer 1 was killed"),
+    ({1: LOST, 0: ("ZeroDivisionError", "")}, {0: 1, 1: 1}, {"others": True}, AttaError, "trainer 0 failed: ZeroDiv"),
+    ({0: None}, {3: 7}, {}, AttaError, "trainer 3 ended with exit code 7"),
+]  # fmt: skip
 
 
-def test_the_earliest_of_other_errors(tmp_path: Path) -> None:
-    record(tmp_path, 0, "RuntimeError", GLOO, 1.0)
-    record(tmp_path, 1, "ValueError", "second", 3.0)
-    record(tmp_path, 2, "ZeroDivisionError", "first", 2.0)
-    assert str(first_cause(tmp_path, {0: 1, 1: 1, 2: 1})) == "trainer 2 failed: ZeroDivisionError: first"
-
-
-def test_without_a_word(tmp_path: Path) -> None:
-    (tmp_path / "failure-0.json").write_text('{"kind": "Val')  # stopped while it was writing
-    assert str(first_cause(tmp_path, {3: 7})) == "trainer 3 ended with exit code 7"
+@pytest.mark.parametrize(("records", "codes", "more", "kind", "said"), CAUSES, ids=[case[-1] for case in CAUSES])
+def test_the_cause_is_named_among_what_follows_from_it(
+    tmp_path: Path, records: dict[int, Any], codes: dict[int, int], more: dict[str, Any], kind: Any, said: str
+) -> None:
+    for place, (rank, words) in enumerate(records.items()):
+        if words is None:
+            failure_file(tmp_path, rank).write_text('{"kind": "Val')  # stopped while it was writing
+        else:
+            record(tmp_path, rank, *words, float(place))
+    error = first_cause(tmp_path, codes, **more)
+    assert type(error) is kind
+    assert str(error).startswith(said)
+    for told in (words[0] for words in records.values() if words is not None and type(words[0]) is kind):
+        assert vars(error).items() >= {k: v for k, v in vars(told).items() if k != "__notes__"}.items()
 
 
 def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,40 +192,6 @@ def test_a_trainer_writes_down_why_it_failed(tmp_path: Path, monkeypatch: pytest
     error = first_cause(tmp_path, {1: 1})
     assert type(error) is ConfigError
     assert "--lr -1" in str(error)
-
-
-def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
-    """0 and 2 waited for 1, which the launcher has ended, or for 1 and 3, which still ran."""
-    late = "[/build/gloo/transport/tcp/unbound_buffer.cc:86] Timed out waiting 3000ms for recv operation to complete"
-    for rank in (0, 2):
-        record(tmp_path, rank, "RuntimeError", late, 1.0)
-    codes = {0: 1, 2: 1, 1: -signal.SIGTERM}
-    error = first_cause(tmp_path, codes, ranks=range(3))
-    assert isinstance(error, TrainerLostError)
-    assert str(error) == "trainer 1 did not answer the others within --rank-timeout"
-    assert str(first_cause(tmp_path, codes, ranks=range(4))).startswith("trainers 1, 3 did not answer")
-    error = first_cause(tmp_path, {**codes, 1: -signal.SIGKILL}, silent={1: 3.04}, ranks=range(3))
-    assert isinstance(error, TrainerLostError)
-    assert str(error) == "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"
-
-
-@pytest.mark.parametrize("error", [NonFiniteError(1, 4, 0, "rows"), NonFiniteError(None, 4, None, "losses")])
-def test_numbers_that_are_not_finite_keep_their_type(tmp_path: Path, error: NonFiniteError) -> None:
-    """So the launcher knows that another attempt would fail in the same way."""
-    record(tmp_path, 1, error, "", 1.0)
-    found = first_cause(tmp_path, {1: 1})
-    assert isinstance(found, NonFiniteError)
-    assert (str(found), vars(found)["epoch"]) == (str(error), 4)
-
-
-def test_what_happened_on_another_machine_is_told_there(tmp_path: Path) -> None:
-    record(tmp_path, 1, "RuntimeError", GLOO, 1.0)
-    record(tmp_path, 0, "DistBackendError", "peer is gone", 2.0)
-    expected = "trainers 0, 1 lost those of another machine: the cause is reported there"
-    assert str(first_cause(tmp_path, {0: 1, 1: 1}, others=True)) == expected
-    assert str(first_cause(tmp_path, {0: 1, 1: -signal.SIGKILL}, others=True)).startswith("trainer 1 was killed")
-    record(tmp_path, 0, "ZeroDivisionError", "by zero", 3.0)
-    assert "ZeroDivisionError" in str(first_cause(tmp_path, {0: 1, 1: 1}, others=True))
 
 
 def test_signals_and_unknown_errors_start_a_trainer_again_up_to_the_limit() -> None:
@@ -261,17 +209,11 @@ def test_an_error_of_atta_would_come_again(error: str) -> None:
     assert lives.restarts == {0: 0}
 
 
-def test_trainers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(6))
-    assert [compute_threads(trainers) for trainers in (1, 2, 4, 6, 9)] == [6, 3, 1, 1, 1]
-
-
 @pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("", 6), ("0", 6), ("-2", 6), ("two", 6)])
-def test_the_environment_may_name_a_number(monkeypatch: pytest.MonkeyPatch, asked: str, threads: int) -> None:
+def test_trainers_share_the_cores(monkeypatch: pytest.MonkeyPatch, asked: str, threads: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(6))
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    assert compute_threads(1) == threads
+    assert [compute_threads(trainers) for trainers in (1, 4)] == [threads, 3 if threads == 3 else 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a niceness per thread")

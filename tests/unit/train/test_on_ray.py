@@ -36,12 +36,9 @@ def test_a_silent_daemon_has_no_address_until_it_is_announced_elsewhere() -> Non
     assert registry.known(SILENT_S - 1) == {"addresses": ["a:1", "b:1"], "nodes": ["n0", "n1"], "tls": {"ca": "x"}}
     assert registry.known(SILENT_S)["addresses"] == []
     assert registry.announce(1, "c:7", "m", SILENT_S) == ["a:1", "c:7"]
-
-
-@pytest.mark.parametrize(("part", "address"), [(2, "a:1"), (-1, "a:1"), (0, "nowhere")])
-def test_a_registry_refuses_what_is_no_place(part: int, address: str) -> None:
-    with pytest.raises(ConfigError):
-        Registry(2, {}).announce(part, address, "n")
+    for part, address in ((2, "a:1"), (-1, "a:1"), (0, "nowhere")):
+        with pytest.raises(ConfigError):
+            registry.announce(part, address, "n")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.floats(0, 20)), max_size=30))
@@ -101,13 +98,9 @@ def test_training_goes_on_after_losses_and_not_after_mistakes() -> None:
         assert not Attempts(9).again(mistake)
     with pytest.raises(ConfigError):
         Attempts(-1)
-
-
-def test_only_a_checkpoint_of_this_run_is_resumed() -> None:
-    attempts = Attempts(1)
-    assert [attempts.resumes(found) for found in ("a", "a", "b")] == [False, False, True]
-    fresh = Attempts(1)
-    assert [fresh.resumes(found) for found in ("", "", "b")] == [False, False, True]
+    for first in ("a", ""):  # only a checkpoint of this run is resumed
+        fresh = Attempts(1)
+        assert [fresh.resumes(found) for found in (first, first, "b")] == [False, False, True]
 
 
 def test_daemons_ask_for_what_the_manifest_says() -> None:
@@ -126,23 +119,13 @@ def test_names_that_no_cluster_may_have(name: str) -> None:
     assert check_name("products-2.x_1") == "products-2.x_1"
 
 
-def test_trainers_stand_beside_their_home_daemons() -> None:
-    nodes = ["x", "y", "x", "z"]
-    for trainers in (1, 2, 3, 4, 6, 8):
-        placed = home_nodes(trainers, nodes)
-        assert placed == [nodes[home_of(rank, trainers, 4)] for rank in range(trainers)]
-
-
 def test_ranks_count_those_of_their_own_node() -> None:
     found = ranks_on(["x", "y", "x", "x"])
-    assert [(r.rank, r.world, r.local_rank, r.local_world) for r in found] == [
-        (0, 4, 0, 3),
-        (1, 4, 0, 1),
-        (2, 4, 1, 3),
-        (3, 4, 2, 3),
-    ]
-    told = found[2].environment()
-    assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == ("2", "4", "1", "3")
+    assert found == [(0, 4, 0, 3), (1, 4, 0, 1), (2, 4, 1, 3), (3, 4, 2, 3)]
+    assert found[2].environment() == {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3"}
+    nodes = ["x", "y", "x", "z"]
+    for trainers in (1, 2, 3, 4, 6, 8):  # beside their home daemons
+        assert home_nodes(trainers, nodes) == [nodes[home_of(rank, trainers, 4)] for rank in range(trainers)]
 
 
 def test_a_named_target_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

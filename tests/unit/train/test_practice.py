@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def rates(
 # -- learning rates ----------------------------------------------------------------------------------------------------
 
 
-def test_cosine_is_that_of_torch() -> None:
+def test_cosine_is_that_of_torch_and_steps_fall_at_fixed_epochs() -> None:
     optimizer = optimizer_of()
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
     expected = []
@@ -66,15 +67,9 @@ def test_cosine_is_that_of_torch() -> None:
         optimizer.step()
         theirs.step()
     assert rates(config(lr_schedule="cosine"), [None] * 20) == pytest.approx(expected)
-
-
-def test_without_a_schedule_the_rate_stays() -> None:
-    assert rates(config(), [0.5] * 5) == [0.1] * 5
-
-
-def test_steps_fall_at_fixed_epochs() -> None:
     found = rates(config(lr_schedule="step", lr_every=3, lr_factor=0.5), [None] * 8)
     assert found == pytest.approx([0.1] * 3 + [0.05] * 3 + [0.025] * 2)
+    assert rates(config(), [0.5] * 5) == [0.1] * 5
 
 
 @given(st.lists(st.none() | st.integers(0, 4), max_size=25), st.integers(1, 4), st.booleans())
@@ -132,22 +127,15 @@ def test_accumulated_gradients_are_those_of_one_large_batch() -> None:
         torch.manual_seed(1)
         model = torch.nn.Linear(3, 2)
         optimizer, clock = torch.optim.SGD(model.parameters(), 0.1), SyncClock(Stopwatch(CPU))
-        updates = []
-
-        def update(optimizer: torch.optim.Optimizer = optimizer, updates: list[int] = updates) -> None:
-            updates.append(1)
-            optimizer.step()
-
+        update = Mock(side_effect=optimizer.step)
         for _ in range(3):
             for part, rows in zip(step_parts(24 // size, 3), torch.arange(24).split(size), strict=True):
-                timed_step(
-                    lambda rows=rows, model=model: torch.nn.functional.mse_loss(model(x[rows]), y[rows]),
-                    optimizer,
-                    clock,
-                    part,
-                    update=update,
-                )
-        assert len(updates) == 3
+
+                def loss(rows: torch.Tensor = rows, model: torch.nn.Module = model) -> torch.Tensor:
+                    return torch.nn.functional.mse_loss(model(x[rows]), y[rows])
+
+                timed_step(loss, optimizer, clock, part, update=update)
+        assert update.call_count == 3
         ends.append(model.weight.detach())
     torch.testing.assert_close(ends[0], ends[1])
 

@@ -58,6 +58,14 @@ def test_patience_counts_validations_since_the_best(curve: Curve, patience: int,
     assert stalled(measured("val_mae", curve), patience, Watched("val_mae", rises=rises)) == (since >= patience)
 
 
+def test_losses_are_finite_and_lines_say_what_was_measured() -> None:
+    for loss in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(NonFiniteError, match=r"^epoch 1: losses have an infinity or NaN"):
+            replace(epochs([None, None])[1], loss=loss).check_loss()
+    assert "val" not in epochs([None])[0].line()
+    assert "val 50.00 %" in epochs([0.5])[0].line()
+
+
 def test_json_holds_what_scripts_read() -> None:
     report = TrainReport(TrainConfig(data="x", model="gcn"), epochs([None, 0.5, 0.25]))
     value = json.loads(json.dumps(report.to_json(), allow_nan=False))
@@ -78,14 +86,6 @@ def test_figures_that_are_not_finite_are_null_in_json() -> None:
     assert value["best"]["metrics"] == value["epochs"][1]["metrics"] == {"val_loss": None}
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_a_loss_that_is_not_finite_is_an_error(loss: float) -> None:
-    first, second = epochs([None, None])
-    first.check_loss()
-    with pytest.raises(NonFiniteError, match=r"^epoch 1: losses have an infinity or NaN"):
-        replace(second, loss=loss).check_loss()
-
-
 def test_what_was_not_validated_is_not_printed_as_0(capsys: pytest.CaptureFixture[str]) -> None:
     config = TrainConfig(data="x", task="classes")
     for made, said in (
@@ -95,11 +95,6 @@ def test_what_was_not_validated_is_not_printed_as_0(capsys: pytest.CaptureFixtur
     ):  # fmt: skip
         _print(TrainReport(config, made))
         assert capsys.readouterr().out.splitlines()[0] == said
-
-
-def test_the_line_for_people_leaves_out_what_was_not_measured() -> None:
-    assert "val" not in epochs([None])[0].line()
-    assert "val 50.00 %" in epochs([0.5])[0].line()
 
 
 def test_the_best_epoch_of_other_tasks_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,39 +114,24 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, *, enabled: bool) -> str:
-    monkeypatch.setattr(sys, "stderr", screen)
+def test_a_terminal_gets_a_bar_and_lines_and_a_file_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    display = Display(enabled)
-    with display.batches("epoch 3", 2) as step:
-        step()
-        step()
-    display.line("epoch 3 is done")
-    return screen.getvalue()
-
-
-def test_a_terminal_gets_a_bar_and_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(monkeypatch, Terminal(), enabled=True)
-    assert "epoch 3" in text.partition("epoch 3 is done")[0]
-    assert "2/2" in text
-    assert text.endswith("epoch 3 is done\n")
-
-
-def test_a_file_gets_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, io.StringIO(), enabled=True) == "epoch 3 is done\n"
-
-
-def test_quiet_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, Terminal(), enabled=False) == ""
+    found = []
+    for screen, enabled in ((Terminal(), True), (io.StringIO(), True), (Terminal(), False)):
+        monkeypatch.setattr(sys, "stderr", screen)
+        display = Display(enabled)
+        with display.batches("epoch 3", 2) as step:
+            step()
+            step()
+        display.line("epoch 3 is done")
+        found.append(screen.getvalue())
+    assert "2/2" in found[0]
+    assert found[0].endswith("epoch 3 is done\n")
+    assert found[1:] == ["epoch 3 is done\n", ""]
 
 
 def logged(epoch: int, **metrics: float) -> EpochReport:
     return EpochReport(epoch, 1.5, 0.25, 10.0, 20.0, 30.0, dict.fromkeys(PHASES, 0.125)).evaluated(metrics)
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 class Recorder:
@@ -229,16 +209,20 @@ def test_figures_that_are_not_known_are_left_out() -> None:
 
 def test_the_table_is_complete_after_each_epoch_and_goes_on_when_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
+
+    def rows() -> list[dict[str, str]]:
+        return list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+
     with RunLog([CsvLogger(str(folder))], {"lr": 0.1, "cluster": None}) as log:
         for epoch in range(4):
             log.epoch(logged(epoch, **({"val_accuracy": epoch / 8} if epoch % 2 else {})))
-            assert [row["step"] for row in rows(folder)] == [str(e) for e in range(epoch + 1)]
+            assert [row["step"] for row in rows()] == [str(e) for e in range(epoch + 1)]
     assert json.loads((folder / "hparams.json").read_text()) == {"lr": 0.1, "cluster": None}
-    assert [row["val_accuracy"] for row in rows(folder)] == ["", "0.125", "", "0.375"]
-    assert {float(row["seeds_per_s"]) for row in rows(folder)} == {10.0}
+    assert [row["val_accuracy"] for row in rows()] == ["", "0.125", "", "0.375"]
+    assert {float(row["seeds_per_s"]) for row in rows()} == {10.0}
     with RunLog([CsvLogger(str(folder))], {}) as log:
         log.epoch(logged(2, test_mae=1.0))
-    assert [(row["step"], row["val_accuracy"], row["test_mae"]) for row in rows(folder)] == [
+    assert [(row["step"], row["val_accuracy"], row["test_mae"]) for row in rows()] == [
         ("0", "", ""), ("1", "0.125", ""), ("2", "", "1.0"),
     ]  # fmt: skip
     (folder / "metrics.csv").write_text("epoch,x\n1,2\n")
