@@ -33,7 +33,7 @@ from atta.train.reports.display import Display, exporting
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch, stalled
 from atta.train.reports.loggers import RunLog, make_logger
 from atta.train.settings import TrainSettings
-from atta.train.settings.common import epoch_seed, parse_logger, patience_of
+from atta.train.settings.common import epoch_seed, patience_of
 from atta.train.steps.schedule import LearningRate
 from atta.train.steps.timing import peak_memory
 from atta.train.tasks.choice import check_watched, task_on, watched_by
@@ -139,7 +139,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def _run_log(self) -> RunLog:
         wanted = self.config.logger or () if self.rank == 0 else ()
-        return RunLog([make_logger(parse_logger(text)) for text in wanted], asdict(self.config))
+        return RunLog([make_logger(text) for text in wanted], asdict(self.config))
 
     def _exporting(self) -> AbstractContextManager[Callable[[EpochReport], None]]:
         config = self.config

@@ -27,7 +27,6 @@ from atta.train.meeting.notes import tables_of, weights_of
 from atta.train.reports.epochs import EpochReport
 from atta.train.reports.loggers import check_logger
 from atta.train.reports.run import TrainReport
-from atta.train.settings.common import parse_logger
 from atta.train.strategies import STRATEGIES
 from atta.wire.clusterfile import ended_daemon
 from atta.wire.named import await_names, resolve_target
@@ -53,7 +52,7 @@ def fit(config: TrainConfig, nodes: Nodes | None = None) -> TrainReport:
     nodes = nodes or Nodes()
     nodes.trainers_here(config)  # refuses what does not fit
     for logger in config.logger or ():
-        check_logger(parse_logger(logger))
+        check_logger(logger)
     if config.checkpoint is not None and nodes.rank == 0:
         from atta.train.checkpoint import check_folder
 

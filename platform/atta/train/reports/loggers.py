@@ -10,6 +10,7 @@ import csv
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,36 @@ from atta.observe.extras import member
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
 from atta.train.reports.epochs import EpochReport
-from atta.train.settings.common import LoggerSpec
+from atta.train.settings.common import parse_logger
 
 _METHODS = ("log_hyperparams", "log_metrics", "finalize")
 _STEP = "step"
 
 
-def make_logger(spec: LoggerSpec) -> Any:
+def make_logger(text: str) -> Any:
     """Make the logger that a run names. Raises ConfigError: there is no such class, it does not take the arguments, or what
     it makes has not all ``_METHODS``."""
     try:
-        made: Any = check_logger(spec)(**spec.arguments)
+        made: Any = check_logger(text)()
     except (ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"--logger {spec.name}: {error}") from error
+        raise ConfigError(f"--logger {text}: {error}") from error
     if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
-        raise ConfigError(f"--logger {spec.name}: has no {', '.join(lacking)}, so it is no logger")
+        raise ConfigError(f"--logger {text}: has no {', '.join(lacking)}, so it is no logger")
     return made
 
 
-def check_logger(spec: LoggerSpec) -> Callable[..., Any]:
+def check_logger(text: str) -> Callable[[], Any]:
     """What makes the logger, not called. Raises ConfigError: there is no such class, or it does not take the arguments."""
-    module, _, called = spec.name.rpartition(".")
-    make: Any = CsvLogger if spec.name == "csv" else member(f"--logger {spec.name}", module, called)
+    name, arguments = parse_logger(text)
+    module, _, called = name.rpartition(".")
+    make: Any = CsvLogger if name == "csv" else member(f"--logger {name}", module, called)
     if not callable(make):
-        raise ConfigError(f"--logger {spec.name}: is no class or function")
+        raise ConfigError(f"--logger {name}: is no class or function")
     try:
-        inspect.signature(make).bind(**spec.arguments)
+        inspect.signature(make).bind(**arguments)
     except TypeError as error:
-        raise ConfigError(f"--logger {spec.name}: {error}") from None
-    return make  # type: ignore[no-any-return]
+        raise ConfigError(f"--logger {name}: {error}") from None
+    return partial(make, **arguments)
 
 
 def figures_of(epoch: EpochReport) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from atta.errors import ConfigError
 from atta.observe.settings import NoOption, Option, check_bounds
-from atta.train.settings.common import DEVICES, MOST_PROCESSES, ONE_PER_CORE
+from atta.train.settings.common import DEVICES, PROCESSES
 
 WHAT = ("embeddings", "scores", "classes")
 
@@ -61,9 +61,7 @@ class PredictConfig:
     ] = None
     seed: Annotated[int, Option("Of --mode sampled.")] = 0
     format: Annotated[str, Option("Of the files; Parquet needs pyarrow.", choices=("parquet", "npy"))] = "parquet"
-    processes: Annotated[
-        int, Option("Processes on this machine.", at_least=1, at_most=MOST_PROCESSES, too_many=ONE_PER_CORE)
-    ] = 1
+    processes: Annotated[int, Option("Processes on this machine.", **PROCESSES)] = 1
     files: Annotated[
         int | None,
         Option("Files to write; each is finished for itself.", unset="one per process, or more with more partitions",
@@ -75,13 +73,7 @@ class PredictConfig:
     device: Annotated[str, Option("Where layers compute; auto: a GPU if there is one.", choices=DEVICES)] = "auto"
     threads: Annotated[
         int | None,
-        Option(
-            "Worker threads per daemon started here.",
-            unset="the cores, shared among the daemons",
-            at_least=1,
-            at_most=MOST_PROCESSES,
-            too_many=ONE_PER_CORE,
-        ),
+        Option("Worker threads per daemon started here.", unset="the cores, shared among the daemons", **PROCESSES),
     ] = None
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 

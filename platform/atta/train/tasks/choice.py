@@ -173,7 +173,7 @@ def watched_by(settings: TrainSettings) -> Watched:
     """
     task = task_named(settings)
     metrics = {metric.name: metric for metric in (*task.metrics, LOSS)}
-    name = task.metrics[0].name if settings.early_stop is None else parse_early_stop(settings.early_stop).metric
+    name = task.metrics[0].name if settings.early_stop is None else parse_early_stop(settings.early_stop)[0]
     if name not in metrics:
         raise UnknownNameError.of(f"metric of --task {task.name}", name, metrics)
     return Watched(f"val_{name}", metrics[name].rises)
