@@ -233,10 +233,9 @@ def unlearnable(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("no classes", np.arange(16) % 4),
         ("wrong validation", np.where(np.arange(16) < 8, some, -2)),
         ("unknown validation", np.where(np.arange(16) < 8, some, -1)),
-        ("no training", some),
     ):
         folder = tmp_path_factory.mktemp("bad")
-        splits = {"val": np.arange(8, 16), **({} if name == "no training" else {"train": np.arange(8)})}
+        splits = {"train": np.arange(8), "val": np.arange(8, 16)}
         with GraphWriter(folder / "graph") as out:
             out.add_nodes("node", 16, tables={"x": np.ones((16, 2), np.float32), "y": labels}, splits=splits)
             out.add_edges("node__to__node", np.arange(16), np.arange(16)[::-1])
@@ -255,7 +254,6 @@ BAD = [
     ("classes", "--early-stop mae:3", "unknown metric of --task classes 'mae'"),
     ("classes", "--init-from {}/absent", "absent: --init-from: there is no such file"),
     ("no labels", "", "training needs labels: no vertex has one (all are -1 in table y)"),
-    ("no training", "", "the dataset has no training vertices"),
     ("no classes", "", "2 of 8 training vertices have a label in table y that is neither one of the 3 classes"),
     ("wrong validation", "", "8 of 8 validation vertices have a label in table y that is neither one of"),
     ("unknown validation", "--patience 1", "--patience: watches validation vertices, none of the 8 has a target"),

@@ -217,7 +217,8 @@ def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) 
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(("model", "split_by"), [("hetero-sage", "time"), pytest.param("rgcn", "hash", marks=SLOW)])
 def test_figures_of_classes_are_those_of_brute_force(world: World, model: str, split_by: str) -> None:
-    trainer = trainer_of(world, config(world, task="edge-classes", model=model, split_by=split_by))
+    settings = {"task": "edge-classes", "eval_negatives": "100", "model": model, "split_by": split_by}
+    trainer = trainer_of(world, config(world, **settings))
     first, *_, last = [trainer.train_epoch(epoch).loss for epoch in range(12)]
     assert last < first
     tallies, ordered = trainer.tallies(), np.sort(world.times)
@@ -239,10 +240,11 @@ def test_figures_of_classes_are_those_of_brute_force(world: World, model: str, s
 @pytest.mark.usefixtures("preloaded_trainers")
 @pytest.mark.parametrize("task", ["link", "edge-classes"])
 def test_two_trainers_give_the_figures_of_one(world: World, tmp_path: Path, task: str) -> None:
-    run = fit(config(world, task=task, trainers=2, epochs=3, checkpoint=str(tmp_path)))
+    given = {"task": task, "eval_negatives": "all" if task == "link" else "100"}
+    run = fit(config(world, **given, trainers=2, epochs=3, checkpoint=str(tmp_path)))
     onward = {"epochs": 1, "lr": 1e-30, "embedding_lr": 1e-30, "init_from": str(tmp_path)}
     best = {name: value for name, value in run.best.metrics.items() if name in run.epochs[-1].metrics}
-    assert fit(config(world, task=task, **onward)).epochs[0].metrics == pytest.approx(best, rel=1e-4)
+    assert fit(config(world, **given, **onward)).epochs[0].metrics == pytest.approx(best, rel=1e-4)
     with pytest.raises(atta.errors.ConfigError, match=f"for --task {task}: ask for embeddings, or give pairs"):
         atta.predict(world.running, tmp_path, what="scores")
 
