@@ -48,8 +48,6 @@ from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.retries import ALONE_S, patience_of
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["Cluster", "connect", "connect_all"]
-
 LOOKED_UP_S = 5.0
 """How long a daemon is waited for before its address is looked up again, in seconds: it may have moved."""
 AGAIN_S = 0.1

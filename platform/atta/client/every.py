@@ -21,8 +21,6 @@ from atta.wire.identity import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["DaemonAnswer", "ask_all", "check_operator", "check_together", "down", "each_daemon"]
-
 T = TypeVar("T")
 AT_A_TIME = 32
 """Number of daemons that are asked at a time."""

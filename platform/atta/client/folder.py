@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-__all__ = ["OwnFolder"]
-
 LOCK = "lock"
 YOUNG_S = 60.0
 """How old a folder must be before it counts as abandoned: a younger one may not be locked yet."""

@@ -23,8 +23,6 @@ from atta.wire.bulk import (
 )
 from atta.wire.rpc import Bulk
 
-__all__ = ["JobState", "JobWeights", "StepWeights", "Update"]
-
 _MOST_BEGIN_S = 60.0
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.wire.parts import parts_text
 
-__all__ = ["DaemonRates", "Sample", "SessionRates", "rates", "received_from"]
-
 PEER_SERVICES = ("GraphService", "KvService")
 """Services that daemons call on each other."""
 RECEIVED = "peer_received_bytes_"

@@ -17,8 +17,6 @@ from atta.protos.v1 import control_pb2
 from atta.wire import rpc
 from atta.wire.named import credentials_for, resolve_target
 
-__all__ = ["Watch"]
-
 
 class Watch:
     """Samples the daemons of a cluster. A context manager.

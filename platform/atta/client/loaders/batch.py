@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from atta.client.cluster import Cluster
+from atta.client.loaders.arguments import shows
 from atta.client.loaders.dag import DagLoader
 from atta.client.loaders.neighbor import vertex_ids
 from atta.client.loaders.norms import count_norms
@@ -34,6 +35,7 @@ _COUNTED = 1 << 63
 """The first epoch of batches that are only counted. Nobody trains on them."""
 
 
+@shows()
 class BatchLoader(DagLoader):
     """Batches that an operator samples as a whole: ShaDow, GraphSAINT, Cluster-GCN, LADIES, walks, or your own."""
 

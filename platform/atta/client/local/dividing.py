@@ -16,8 +16,6 @@ from atta.partition.dataset import Dataset
 from atta.partition.graph.needs import MachineRoom, MemoryPlan, MemoryWish, Needs, needs_of, plan_memory
 from atta.wire.parts import read_toml
 
-__all__ = ["divided_memory", "memory_options"]
-
 log = logging.getLogger("atta.memory")
 
 

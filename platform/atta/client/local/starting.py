@@ -25,8 +25,6 @@ from atta.wire.clusterfile import write_cluster
 from atta.wire.parts import Addresses, parts_text
 from atta.wire.security.credentials import Credentials
 
-__all__ = ["LocalCluster", "local"]
-
 
 class LocalCluster(Cluster):
     """Daemons that were started for this process. They end with it, even if it is killed, or when nobody holds the

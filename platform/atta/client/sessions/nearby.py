@@ -11,8 +11,6 @@ from google.protobuf.message import DecodeError
 from atta.protos.v1 import session_pb2
 from atta.wire import memfiles
 
-__all__ = ["NearbyDaemon"]
-
 
 class NearbyDaemon:
     """The connection of one session. One thread reads it; any thread may ``cancel`` or ``end`` it."""

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ConsumerPace", "cuda_event"]
-
 _NEW = 0.2
 """Weight of the newest batch in the running mean."""
 _OPEN = 16

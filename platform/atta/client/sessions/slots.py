@@ -13,8 +13,6 @@ import numpy as np
 from atta.errors import RemoteError, UnavailableError
 from atta.wire import memfiles
 
-__all__ = ["SlotLease", "SlotMaps", "lease_of"]
-
 
 class _GoneError(Exception):
     """The slot does not hold the batch any more."""

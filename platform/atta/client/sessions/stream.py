@@ -18,7 +18,6 @@ import grpc
 import numpy as np
 
 from atta.client.control import Connection
-from atta.client.next_call import NextCall
 from atta.client.sessions.keeper import SessionKeeper, SessionState
 from atta.client.sessions.nearby import NearbyDaemon
 from atta.client.sessions.pace import ConsumerPace
@@ -38,8 +37,6 @@ from atta.wire import rpc
 from atta.wire.bulk import BATCH_DATA
 from atta.wire.retries import ALONE_S
 
-__all__ = ["BatchStream", "RawBatch"]
-
 NEXT_DEADLINE_S = 30.0
 """How long one ``Next`` may take."""
 RETRIES = 3
@@ -54,21 +51,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RawBatch:
-    """A batch as it arrives: named arrays over shared memory or received bytes, and figures about how it was made."""
+    """A batch as it arrives: named arrays over shared memory or received bytes, and figures about how it was made.
+
+    Attributes:
+        unlaunched: number of batches that the daemon had not begun when it sent this one.
+        moving: whether the daemon is stopping, so that the rest had better come from a replica.
+    """
 
     batch: int
     arrays: Mapping[str, np.ndarray]
     stats: dict[str, float]
     version: int = 0
-
-
-@dataclass(frozen=True)
-class _NextReply:
-    """A batch, the number of batches that the daemon had not begun when it sent it, and whether it is stopping."""
-
-    batch: RawBatch
-    unlaunched: int
-    moving: bool
+    unlaunched: int = 0
+    moving: bool = False
 
 
 class BatchStream(Iterator[RawBatch]):
@@ -121,12 +116,10 @@ class BatchStream(Iterator[RawBatch]):
         self._sequence = 0
         self._left = self.batches - int(request.start_batch)
         self.unlaunched = self._left
-        """Number of batches that the daemon had not begun when it sent the latest one."""
         self._pace = ConsumerPace()
         self._from_afar = not request.shared_memory
-        self._read: Callable[[], _NextReply | None] | None = None
+        self._read: Callable[[], RawBatch | None] | None = None
         self.moving = False
-        """Whether the daemon is stopping, so that the rest had better come from a replica."""
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
         if self._left:
@@ -195,7 +188,7 @@ class BatchStream(Iterator[RawBatch]):
         read = partial(_read, self._state, _asked(self._state, request), self._sequence)
         self._read = _begun(read) if self._from_afar else read
 
-    def _answer(self) -> _NextReply | None:
+    def _answer(self) -> RawBatch | None:
         if self._read is None:  # nothing was asked for ahead
             self._ask()
         assert self._read is not None
@@ -225,7 +218,7 @@ class BatchStream(Iterator[RawBatch]):
                 self._state.answered()
                 if answer is not None:
                     self.unlaunched, self.moving = answer.unlaunched, answer.moving
-                    return answer.batch
+                    return answer
             self._ask()
 
 
@@ -247,14 +240,14 @@ def _begun(function: Callable[[], T]) -> Callable[[], T]:
     return future.result
 
 
-def _asked(state: SessionState, request: session_pb2.NextRequest) -> NextCall:
+def _asked(state: SessionState, request: session_pb2.NextRequest) -> Iterator[Any]:
     """Ask by gRPC."""
-    call = state.connection.next_batch(request, NEXT_DEADLINE_S, state.next_call)
-    state.asks(call)
-    return call
+    call = state.connection.start("SessionService.Next", request, timeout=NEXT_DEADLINE_S)
+    state.awaits(call)
+    return call  # type: ignore[no-any-return]
 
 
-def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2.NextRequest) -> _NextReply | None:
+def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2.NextRequest) -> RawBatch | None:
     """As ``_read``, from a daemon on this machine. If it cannot be asked so any more, it is asked by gRPC."""
     peer, sequence = state.connection.address, int(request.sequence)
     try:
@@ -274,19 +267,19 @@ def _read_nearby(state: SessionState, daemon: NearbyDaemon, request: session_pb2
     return _reply(peer, header, state.lease(sequence, header.slot))
 
 
-def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | None:
+def _read(state: SessionState, call: Iterator[Any], sequence: int) -> RawBatch | None:
     """Receive the answer to a request for batch ``sequence``; None if the batch is not ready yet."""
     peer = state.connection.address
     try:
         header = next(call).message.header
         if header.pending:
-            call.answered = True
+            state.read = True
             return None
         if header.last:
             raise RemoteError(peer, "ends the epoch before its last batch")
         shared = header.HasField("slot")
         buffer = state.lease(sequence, header.slot) if shared else _gather(call, header.buffer_bytes, peer)
-        call.answered = True
+        state.read = True
     except grpc.RpcError as error:
         raise state.connection.error_from(error, NEXT_DEADLINE_S) from error
     except StopIteration as error:
@@ -294,11 +287,11 @@ def _read(state: SessionState, call: NextCall, sequence: int) -> _NextReply | No
     return _reply(peer, header, buffer)
 
 
-def _reply(peer: str, header: session_pb2.BatchHeader, buffer: np.ndarray) -> _NextReply:
+def _reply(peer: str, header: session_pb2.BatchHeader, buffer: np.ndarray) -> RawBatch:
     with rpc.understanding(peer):
         arrays = _checked({ref.name: _array(buffer, ref) for ref in header.arrays})
-    batch = RawBatch(int(header.batch), arrays, dict(header.stats), int(header.version))
-    return _NextReply(batch, int(header.unlaunched), header.moving)
+    stats, unlaunched = dict(header.stats), int(header.unlaunched)
+    return RawBatch(int(header.batch), arrays, stats, int(header.version), unlaunched, header.moving)
 
 
 def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
@@ -324,7 +317,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _gather(call: NextCall, nbytes: int, peer: str) -> np.ndarray:
+def _gather(call: Iterator[Any], nbytes: int, peer: str) -> np.ndarray:
     with rpc.understanding(peer):
         buffer = np.empty(nbytes, dtype=np.uint8)
     at = 0

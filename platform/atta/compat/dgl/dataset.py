@@ -13,8 +13,6 @@ from atta.partition import partition_graph
 from atta.partition.dataset import MANIFEST
 from atta.partition.importers import import_graph
 
-__all__ = ["convert", "dataset_of"]
-
 _MADE_OF = "made-of.txt"
 """In a dataset that was converted: ``_fingerprint`` of what it was made of."""
 _LOOKED_AT = 1 << 16

@@ -16,8 +16,6 @@ from atta.compat.dgl.dataset import dataset_of
 from atta.errors import ConfigError, DataError
 from atta.observe.machine.memory import keep_freed
 
-__all__ = ["Job", "barrier", "drawing_seed", "exit_client", "initialize", "is_initialized", "meeting", "present"]
-
 PORT = 30_050
 """Port of a line without one in DGL's file of addresses."""
 _MEANINGLESS = {

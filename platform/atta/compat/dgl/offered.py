@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from atta.errors import UnknownNameError
 
-__all__ = ["NotOfferedError", "refuse"]
-
 
 class NotOfferedError(UnknownNameError, AttributeError):
     """A name of DGL that ``atta.compat.dgl`` does not have; the message lists those that it has."""

@@ -15,8 +15,6 @@ from atta.errors import ConfigError
 from atta.observe.extras import need
 from atta.samplers.arguments import flag, whole
 
-__all__ = ["DistBatches", "batch_count", "check_device", "loader_options", "one_type", "probably_wanted"]
-
 _MEANINGLESS = {
     "num_workers", "persistent_workers", "pin_memory", "prefetch_factor", "queue_size", "use_ddp", "use_uva", "g_sampling",
     "ddp_seed", "use_prefetch_thread", "use_alternate_streams",

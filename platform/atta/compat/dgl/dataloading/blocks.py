@@ -12,8 +12,6 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.distributed.names import TypeBook
 
-__all__ = ["blocks_of", "by_type"]
-
 
 def by_type(ids: Mapping[str, Any], types: TypeBook) -> Any:
     """Ids by the dataset's node types as DGL gives them: by its own names, or without a mapping where there is one

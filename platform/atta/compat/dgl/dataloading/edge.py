@@ -29,8 +29,6 @@ from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers
 
-__all__ = ["DistEdgeDataLoader"]
-
 _EXCLUDE = {None: None, "self": "self", "reverse_id": "reverse", "reverse_types": "reverse"}
 
 

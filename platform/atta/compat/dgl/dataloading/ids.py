@@ -11,8 +11,6 @@ from atta.compat.dgl.distributed.book import tensor
 from atta.compat.dgl.job import drawing_seed
 from atta.samplers.arguments import flag, integers, whole
 
-__all__ = ["DistDataLoader"]
-
 
 class DistDataLoader:
     """Gives ``collate_fn(ids)`` for each batch of ids, int64 [n]. The function runs here when its batch is asked for."""

@@ -23,8 +23,6 @@ from atta.compat.dgl.job import drawing_seed
 from atta.compat.dgl.offered import NotOfferedError
 from atta.samplers.arguments import integers
 
-__all__ = ["DistNodeDataLoader"]
-
 
 class DistNodeDataLoader(DistBatches):
     """Gives ``(input_nodes, output_nodes, blocks)`` for each batch of this trainer's vertices.

@@ -10,8 +10,6 @@ from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import flag, whole
 
-__all__ = ["MultiLayerFullNeighborSampler", "MultiLayerNeighborSampler", "NeighborSampler"]
-
 
 class NeighborSampler:
     """Fan-outs by layer, the input layer first. In every layer all vertices known so far draw anew."""

@@ -19,8 +19,6 @@ from atta.samplers.seed_plan import home_of
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["GraphPartitionBook", "PartitionPolicy", "tensor"]
-
 _LEASE_S = 60.0
 _KEPT = 1 << 22
 """Most vertices of a type whose places a trainer keeps, 8 bytes each."""

@@ -14,8 +14,6 @@ from atta.errors import ConfigError
 if TYPE_CHECKING:
     from atta.client.cluster import Cluster
 
-__all__ = ["EdgeEnds", "KnownEdges", "edge_column", "in_edges", "out_degrees"]
-
 _TOGETHER = 1 << 13
 """Vertices per batch."""
 

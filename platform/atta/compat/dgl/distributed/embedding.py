@@ -10,8 +10,6 @@ from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, policy_of
 from atta.compat.dgl.job import present
 from atta.errors import ConfigError
 
-__all__ = ["DistEmbedding"]
-
 
 class DistEmbedding:
     """A learnable row per vertex or edge. ``embedding(ids)`` gives rows; an optimiser of ``distributed.optim`` steps them.

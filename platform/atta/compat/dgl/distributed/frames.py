@@ -12,8 +12,6 @@ from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.distributed.tensor import DistRows, DistTensor, row_ids
 from atta.errors import ConfigError, UnknownNameError
 
-__all__ = ["EdgeRows", "Frame", "NodeMask", "NodeRows", "ReadOnlyRows"]
-
 Fetch = Callable[[str, str, np.ndarray], np.ndarray]
 
 

@@ -12,8 +12,6 @@ from atta.compat.dgl.job import meeting
 if TYPE_CHECKING:
     from atta.client.tables.embedding import Gradients
 
-__all__ = ["exchanged", "mean_of_uses"]
-
 
 def mean_of_uses(given: Sequence[Gradients]) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows int64 [n], and float32 [n, columns]: the mean of the gradients of all their uses."""

@@ -19,8 +19,6 @@ from atta.compat.dgl.job import barrier, present
 from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import integers
 
-__all__ = ["DistGraph"]
-
 _TOGETHER = 1 << 15
 ALL = "__ALL__"
 

@@ -18,8 +18,6 @@ from atta.compat.dgl.job import Job, barrier, present
 from atta.errors import ConfigError
 from atta.kvstore.spec import OptimiserSpec
 
-__all__ = ["LearnedRows", "step"]
-
 _TOGETHER = 1 << 16
 """Rows that are copied at a time."""
 

@@ -8,8 +8,6 @@ from atta.errors import ConfigError, UnknownNameError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.schema import Schema, split_edge_type
 
-__all__ = ["TypeBook"]
-
 _TABLES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
 _MASK = "_mask"
 

@@ -14,8 +14,6 @@ from atta.compat.dgl.offered import refuse
 from atta.errors import ConfigError
 from atta.kvstore.spec import OptimiserSpec
 
-__all__ = ["SparseAdagrad", "SparseAdam"]
-
 
 class _SparseOptimiser:
     """Steps the rows that were used since the last step.
@@ -105,4 +103,4 @@ class SparseAdam(_SparseOptimiser):
 
 
 def __getattr__(name: str) -> Any:
-    raise refuse(__name__, name, __all__)
+    raise refuse(__name__, name, ("SparseAdagrad", "SparseAdam"))

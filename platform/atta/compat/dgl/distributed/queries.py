@@ -15,8 +15,6 @@ from atta.compat.dgl.offered import NotOfferedError
 from atta.observe.extras import load
 from atta.samplers.arguments import integers, whole
 
-__all__ = ["edge_subgraph", "in_subgraph", "sample_neighbors"]
-
 _calls = count()
 
 

@@ -21,8 +21,6 @@ import numpy as np
 if TYPE_CHECKING:
     from atta.client.loaders.sampled import SampledBatch
 
-__all__ = ["BatchRows", "BatchTables", "Wanted"]
-
 
 class Wanted:
     """The tables whose rows come along with a loader's batches: those that a script has asked for by their ids, and in

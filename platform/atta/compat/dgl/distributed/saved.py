@@ -16,8 +16,6 @@ from atta.compat.dgl.distributed.split import share
 from atta.errors import ConfigError, DataError
 from atta.kvstore.spec import OptimiserSpec
 
-__all__ = ["OptimiserFile"]
-
 _ABOUT = "about"
 _VERSION = 1
 

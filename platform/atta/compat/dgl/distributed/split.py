@@ -11,8 +11,6 @@ from atta.compat.dgl.distributed.tensor import DistRows
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers, whole
 
-__all__ = ["edge_split", "node_split"]
-
 _TOGETHER = 1 << 20
 
 

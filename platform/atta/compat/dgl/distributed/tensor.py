@@ -17,8 +17,6 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.partition.names import table_word
 from atta.samplers.arguments import integers
 
-__all__ = ["DistRows", "DistTensor", "MutableRows", "create", "drop", "policy_of", "row_ids", "torch_dtype"]
-
 _TOGETHER = 1 << 16
 """Rows that are initialised at a time."""
 InitFunc = Callable[[tuple[int, ...], Any], Any]
