@@ -28,7 +28,7 @@ from torch_geometric.nn import APPNP, GATConv, GCNConv, GraphConv, GraphSAGE, La
 
 import atta
 from atta.cli.main import cli, main
-from atta.client.inference.files import DESCRIPTION
+from atta.client.inference.sinks import DESCRIPTION
 from atta.errors import AttaError, ConfigError, DataError
 from atta.observe.progress import Silent
 from atta.train import EpochReport, TrainConfig

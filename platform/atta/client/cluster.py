@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from atta.client.control import Connection, Description
-from atta.client.every import check_complete, not_served
+from atta.client.every import check_complete, check_member
 from atta.client.parameters import JobWeights
 from atta.client.sessions.keeper import SessionKeeper
 from atta.client.sessions.resuming import Search
@@ -152,9 +152,7 @@ class Cluster:
         return True
 
     def report(self, figures: Sequence[JobFigures], keep_s: float) -> None:
-        """Have the daemon of partition 0 show what a training job's latest epoch has sent and read; see
-        ``Connection.report``.
-        """
+        """Have the daemon of partition 0 show what a training job's latest epoch has sent and read."""
         self._connections[self.daemon_of(0)].report(figures, keep_s)
 
     def weights(self, spec: ParameterSpec) -> JobWeights:
@@ -260,9 +258,7 @@ class Cluster:
     def _move(self, daemon: int, address: str, timeout_s: float | None) -> None:
         """Take the daemon at ``address`` for ``daemon``, if it serves the same and draws in the same way."""
         known, before = self._connections[daemon], self._descriptions[daemon]
-        moved = Connection(
-            address, known.deadline_s, part=before.parts.start, credentials=self.credentials, ended=known.ended
-        )
+        moved = self._beside(known, address, before)
         try:
             found = moved.describe(timeout=timeout_s)
             check(found.identity, Identity(before.parts.start, self.dataset_id), Bound.NAMED, address)
@@ -289,16 +285,15 @@ class Cluster:
             address = self._latest(replicas, connection, description)
         if address in ("", connection.address):
             return connection
-        first = Connection(
-            address,
-            connection.deadline_s,
-            part=description.parts.start,
-            credentials=self.credentials,
-            ended=connection.ended,
-        )
+        first = self._beside(connection, address, description)
         first.meet(replace(description, incarnation="", machine=""))  # nobody has asked it
         self._left.append(first)
         return first
+
+    def _beside(self, known: Connection, address: str, description: Description) -> Connection:
+        """A connection to another daemon of the partitions of ``known``."""
+        start = description.parts.start
+        return Connection(address, known.deadline_s, part=start, credentials=self.credentials, ended=known.ended)
 
     def _latest(self, replicas: Sequence[str], connection: Connection, description: Description) -> str:
         """The address of the replica whose tables have the highest epoch. If none tells of tables, it is the first one:
@@ -327,12 +322,10 @@ class Cluster:
         for connection in (*self._connections, *self._left):
             connection.close()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -428,39 +421,22 @@ def connect_all(
     descriptions: list[Description] = []
     try:
         for part in sorted(addresses):
-            within_s = (deadline_s if wait_s is None else wait_s) / len(replicas_of(addresses[part]))
-            for last, address in _marked(replicas_of(addresses[part])):
+            replicas = replicas_of(addresses[part])
+            within_s = (deadline_s if wait_s is None else wait_s) / len(replicas)
+            for address in replicas:
                 connections.append(Connection(address, deadline_s, part=part, credentials=credentials, ended=ended))
                 try:
                     descriptions.append(connections[-1].describe(wait=wait_s is not None, timeout=within_s))
                     break
                 except (UnavailableError, DeadlineError):
-                    if last:
+                    if address == replicas[-1]:
                         raise
                     connections.pop().close()
-        _check(connections, descriptions, sorted(addresses))
+        for part, connection, found in zip(sorted(addresses), connections, descriptions, strict=True):
+            check_member(found, connection.address, part, descriptions[0], connections[0].address)
+        check_complete(descriptions)
     except BaseException:
         for connection in connections:
             connection.close()
         raise
     return Cluster(connections, descriptions, credentials, where)
-
-
-def _marked(replicas: Sequence[str]) -> list[tuple[bool, str]]:
-    """Each of the replicas, and whether it is the last one."""
-    return [(address == replicas[-1], address) for address in replicas]
-
-
-def _check(connections: Sequence[Connection], descriptions: Sequence[Description], parts: Sequence[int]) -> None:
-    """``parts``: the first partition of each daemon, as the target says."""
-    first = descriptions[0]
-    for part, connection, found in zip(parts, connections, descriptions, strict=True):
-        if found.dataset_id != first.dataset_id:
-            raise WrongDatasetError(
-                connection.address,
-                f"serves dataset {found.dataset_id}, but {connections[0].address} serves {first.dataset_id}",
-            )
-        if found.parts.start != part:
-            raise WrongDatasetError(connection.address, not_served(found, part))
-        check_contract(found.contract, connection.address, first.contract, connections[0].address)
-    check_complete(descriptions)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
-from atta.errors import (
-    AttaError,
-    ConfigError,
-    NotAllowedError,
-    NotAuthenticatedError,
-    RemoteError,
-    SamplingContractError,
-    WrongDatasetError,
-)
+from atta.errors import AttaError, ConfigError, NotAllowedError, NotAuthenticatedError, RemoteError, WrongDatasetError
 from atta.wire.identity import check_contract
 from atta.wire.parts import Addresses, parts_text, replicas_of
 from atta.wire.security.credentials import Credentials
@@ -81,42 +73,42 @@ def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonA
     Raises:
         ConfigError: the daemons that are named do not serve all partitions of the dataset, each once or by replicas.
     """
-    first = next((answer for answer in answers if answer.value is not None), None)
-    if first is None or first.value is None:
+    known = [(answer.value, answer.address) for answer in answers if answer.value is not None]
+    if not known:
         return list(answers)
     of_part: dict[int, Description | None] = {}
     for answer in answers:
         of_part[answer.part] = of_part.get(answer.part) or answer.value
     check_complete([*of_part.values()])
-    return [_checked(answer, first.value, first.address) for answer in answers]
+    return [_checked(answer, *known[0]) for answer in answers]
 
 
 def _checked(answer: DaemonAnswer[Description], first: Description, other: str) -> DaemonAnswer[Description]:
     """``other``: the address of ``first``."""
-    found = answer.value
-    if found is None:
+    if (found := answer.value) is None:
         return answer
     try:
-        check_contract(found.contract, answer.address, first.contract, other)
-    except SamplingContractError as error:
-        return DaemonAnswer(answer.part, answer.address, found, error)
-    wrong = ""
-    if found.dataset_id != first.dataset_id:
-        wrong = f"serves dataset {found.dataset_id}, the others {first.dataset_id}"
-    elif found.parts.start != answer.part:
-        wrong = not_served(found, answer.part)
-    if wrong:
-        return DaemonAnswer(answer.part, answer.address, found, WrongDatasetError(answer.address, wrong))
-    if found.broken:
-        broken = RemoteError(answer.address, f"does not serve: {found.files}")
-        return DaemonAnswer(answer.part, answer.address, found, broken)
+        check_member(found, answer.address, answer.part, first, other)
+        if found.broken:
+            raise RemoteError(answer.address, f"does not serve: {found.files}")
+    except AttaError as error:
+        return replace(answer, error=error)
     return answer
 
 
-def not_served(found: Description, part: int) -> str:
-    """What is wrong with a daemon that should serve ``part`` first and does not."""
-    hint = "" if len(found.parts) == 1 else "; a list names a daemon once for each of its partitions"
-    return f"serves partition {parts_text(found.parts)}, not {part}{hint}"
+def check_member(found: Description, address: str, part: int, first: Description, other: str) -> None:
+    """Refuse the daemon at ``address``, which should serve ``part`` first, beside the first daemon of its cluster at
+    ``other``.
+
+    Raises:
+        WrongDatasetError: it serves another dataset, or another partition. SamplingContractError: it draws otherwise.
+    """
+    if found.dataset_id != first.dataset_id:
+        raise WrongDatasetError(address, f"serves dataset {found.dataset_id}, but {other} serves {first.dataset_id}")
+    if found.parts.start != part:
+        hint = "" if len(found.parts) == 1 else "; a list names a daemon once for each of its partitions"
+        raise WrongDatasetError(address, f"serves partition {parts_text(found.parts)}, not {part}{hint}")
+    check_contract(found.contract, address, first.contract, other)
 
 
 def check_complete(found: Sequence[Description | None]) -> None:

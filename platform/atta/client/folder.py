@@ -9,7 +9,6 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 LOCK = "lock"
@@ -40,9 +39,7 @@ class OwnFolder:
     def __enter__(self) -> str:
         return self.name
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cleanup()
 
 

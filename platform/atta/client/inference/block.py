@@ -44,6 +44,8 @@ class LayerBlock:
         edge_rows: [e, ...] rows of edge tables, by the argument of the layer that takes them.
         weights: float32 [e], what each edge of a sampled batch weighs by ``gcn_norm`` of the whole graph, in place of
             degrees; edges of a vertex to itself that were added are among them. None: edges have no weights.
+        nodes_per_hop: [hops + 1] new vertices; the first number counts the seeds.
+        edges_per_hop: [hops] edges.
     """
 
     x: Floats
@@ -52,6 +54,8 @@ class LayerBlock:
     degrees: Mapping[DegreeRule, Floats] = field(default_factory=dict)
     edge_rows: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     weights: Floats | None = None
+    nodes_per_hop: Sequence[int] = ()
+    edges_per_hop: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

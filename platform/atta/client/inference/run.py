@@ -10,10 +10,19 @@ import numpy.typing as npt
 
 from atta.client.cluster import Cluster
 from atta.client.inference.block import Floats
-from atta.client.inference.reading import BestTargets, BlockReader
-from atta.client.inference.sinks import InferenceTables, ShareWriter, Sink, UserIds
+from atta.client.inference.reading import BlockReader, InferenceTables
+from atta.client.inference.sinks import ShareWriter, Sink
 from atta.client.inference.stages import Rows, Stage, unread
-from atta.client.inference.task import AwaitStage, InferencePlan, InferenceTask, RunShare, TopTargets, target_count
+from atta.client.inference.task import (
+    AwaitStage,
+    BestTargets,
+    InferencePlan,
+    InferenceTask,
+    RunShare,
+    TopTargets,
+    UserIds,
+    target_count,
+)
 from atta.client.tables.remote import RemoteTable
 from atta.errors import AttaError, UnknownNameError
 from atta.observe.progress import Progress, Silent
@@ -194,7 +203,7 @@ class Inference:
         for prepared in self._reader.blocks(step.share, stage):
             self._check()
             self._tables.keep()
-            values, targets = stage.compute(prepared.block, prepared.counts), prepared.block.targets
+            values, targets = stage.compute(prepared.block), prepared.block.targets
             ids, rows = prepared.ids, prepared.rows
             del prepared
             yield ids, rows, values
@@ -232,8 +241,7 @@ class Inference:
         elif stage.ends is not None and top is not None:
             total = target_count(self._cluster.schema, top.sources, self._task.types[0])
         else:
-            node_type = self._task.types[0] if stage.typed is None else stage.typed.node_type
-            total = target_count(self._cluster.schema, stage.nodes, node_type)
+            total = target_count(self._cluster.schema, stage.nodes, stage.node_type or self._task.types[0])
         counts = local_counts(total, self.plan.shares)
         self._progress.stage(stage.title, sum(counts[share] for share in self.plan.mine))
 

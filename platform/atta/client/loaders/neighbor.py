@@ -244,11 +244,11 @@ def edge_tables_by_type(schema: Schema, given: RowsOfEdges) -> dict[Any, Sequenc
 
 
 def vertices_alone(
-    cluster: Cluster, node_type: str, ids: np.ndarray | None, tables: Sequence[str] = ()
+    cluster: Cluster, node_type: str, nodes: np.ndarray | str | None, tables: Sequence[str] = ()
 ) -> NeighborLoader:
-    """Batches of vertices without edges, with rows of ``tables``. ``ids``: int64, or None for all of the type."""
+    """Batches of vertices without edges, with rows of ``tables``. ``nodes``: ids int64, a split, or None for all of the type."""
     return NeighborLoader(
-        cluster, [], (node_type, ids), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
+        cluster, [], (node_type, nodes), batch_size=_TOGETHER, tables={node_type: tables}, rank=0, world_size=1,
         seed_policy="global", edge_ids=False,
     )  # fmt: skip
 

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 import atta
-from atta.client.inference.files import FORMATS, FileSink, described
 from atta.client.inference.reading import present_version
 from atta.client.inference.run import Inference
-from atta.client.inference.sinks import MemorySink, Predictions, Sink, TableSink
+from atta.client.inference.sinks import FORMATS, FileSink, MemorySink, Predictions, Sink, TableSink, described
 from atta.client.inference.stages import Stage, Targets, layerwise_stages, sampled_stages
 from atta.client.inference.task import (
     INNER_PRODUCTS,

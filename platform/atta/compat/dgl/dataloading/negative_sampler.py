@@ -7,6 +7,8 @@ from typing import Any
 from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import whole
 
+__all__ = ["PerSourceUniform", "Uniform"]
+
 
 class Uniform:
     """``k`` pairs for each edge: its source, and any vertex of its destinations' type."""
@@ -20,4 +22,4 @@ class PerSourceUniform(Uniform):
 
 
 def __getattr__(name: str) -> Any:
-    raise refuse(__name__, name, ("PerSourceUniform", "Uniform"))
+    raise refuse(__name__, name, __all__)

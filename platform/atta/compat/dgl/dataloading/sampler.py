@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atta.compat.dgl.distributed.names import TypeBook
+from atta.compat.dgl.distributed.book import TypeBook
 from atta.compat.dgl.offered import NotOfferedError
 from atta.errors import ConfigError
 from atta.samplers.arguments import flag, whole

@@ -1,14 +1,188 @@
-"""``DistEmbedding`` with DGL's arguments. The daemons hold the rows and step them."""
+"""``DistEmbedding`` with DGL's arguments. The daemons hold the rows and step them.
+
+The table is made late, and made anew when its optimiser changes. As DGL applies gradients, a row makes one step per batch of
+all trainers, with the mean of its uses.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import weakref
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from atta.client.tables.remote import RemoteTable
 from atta.compat.dgl.distributed.book import PartitionPolicy
-from atta.compat.dgl.distributed.learned import LearnedRows, step
-from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, policy_of
-from atta.compat.dgl.job import present
+from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, create, drop, policy_of
+from atta.compat.dgl.job import Job, barrier, meeting, present
 from atta.errors import ConfigError
+from atta.kvstore.spec import OptimiserSpec
+
+if TYPE_CHECKING:
+    from atta.client.tables.embedding import Gradients
+
+_TOGETHER = 1 << 16
+"""Rows that are copied at a time."""
+
+
+class LearnedRows:
+    """The table of an embedding. Daemons step rows, so the optimiser is part of the table's specification.
+
+    Attributes:
+        width: number of columns.
+        optimiser: that steps the rows; None: there is none yet.
+        node_type: whose rows they are; None: those of edges.
+        asked: the ids that the script has asked for last.
+    """
+
+    def __init__(
+        self, job: Job, policy: PartitionPolicy, name: str | None, width: int, init_func: InitFunc | None
+    ) -> None:
+        """Describe the table; nothing is made yet."""
+        self.width = width
+        self.optimiser: OptimiserSpec | None = None
+        self._stepper: weakref.ref[Any] | None = None
+        self.node_type = policy.type_name if policy.kind == "nodes" else None
+        self.asked: weakref.ref[Any] | None = None
+        self._job, self._policy, self._name, self._init_func = job, policy, name, init_func
+        self._prefetched_at = -1
+        job.learned.add(self)
+
+    @cached_property
+    def table(self) -> RemoteTable:
+        """The table, which is made when it is first asked for. Without an optimiser nobody may step it."""
+        table, owns = create(
+            self._job, self._policy, self._name, row_shape=(self.width,), dtype=np.dtype(np.float32),
+            init_func=self._init_func, optimiser=self.optimiser or OptimiserSpec.sgd(),
+        )  # fmt: skip
+        if owns:
+            weakref.finalize(self, drop, self._job, table.spec.name)
+        return table
+
+    @cached_property
+    def module(self) -> Any:
+        """Atta's own embedding on the table."""
+        from atta.client.tables.embedding import DistEmbedding as OnDaemons
+
+        spec = self.table.spec
+        assert spec.optimiser is not None
+        return OnDaemons(
+            self._job.open(None), spec.rows, self.width, name=spec.name, optimizer=spec.optimiser, policy=spec.policy,
+            init=spec.init, push="manual", locate=partial(self._policy.partition_book.order, spec.policy),
+        )  # fmt: skip
+
+    def rows(self, ids: Any) -> Any:
+        """Rows of ``ids`` (a tensor), with their gradients."""
+        self.asked = weakref.ref(ids)
+        if self._job.changes != self._prefetched_at:
+            self.module.forget()
+        return self.module(ids)
+
+    def prefetch(self, ids: Any) -> None:
+        """Begin to pull rows, which ``rows`` of this very tensor takes if nothing has changed any."""
+        self.module.prefetch(ids)
+        self._prefetched_at = self._job.changes
+
+    def forget(self) -> None:
+        """Give up what ``prefetch`` has begun."""
+        if "module" in self.__dict__:
+            self.module.forget()
+
+    def bind(self, optimiser: OptimiserSpec, stepper: Any) -> None:
+        """Let ``optimiser`` step the rows as long as ``stepper`` lives; raises ConfigError if another one does."""
+        if self._stepper is not None and self._stepper() is not None:
+            raise ConfigError(f"DistEmbedding {self.table.spec.name!r}: it has an optimiser, and only one can step it")
+        self._stepper = weakref.ref(stepper)
+        self.set(optimiser)
+
+    def set(self, optimiser: OptimiserSpec) -> None:
+        """Let ``optimiser`` step the rows from now on. A table that exists is made anew with the same rows; those of
+        its state that both optimisers have stay.
+        """
+        made, self.optimiser = "table" in self.__dict__, optimiser
+        if not made or self.table.spec.optimiser == optimiser:
+            return
+        self.module.forget()
+        self.module.flush()
+        old, tables = self.table, self._job.open(None).tables
+        new = dataclasses.replace(old.spec, optimiser=optimiser)
+        barrier()  # nobody steps the old table any more
+        if self._job.rank == 0:
+            name = f"{old.spec.name}.aside"
+            tables.delete(name)  # of a job that ended at this place
+            aside = tables.create(dataclasses.replace(old.spec, name=name))
+            _copy(old, aside)
+            tables.delete(old.spec.name)
+            _copy(aside, tables.create(new))
+            tables.delete(name)
+        barrier()
+        self.__dict__["table"] = tables.create(new)
+        self.__dict__.pop("module", None)
+
+    def owners(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: the trainer that pushes each row. It is one of the part that owns it."""
+        book = self._policy.partition_book
+        parts = np.searchsorted(self.table.first_rows, rows, side="right") - 1
+        found = np.empty(len(rows), np.int64)
+        for part in np.unique(parts):
+            mine, trainers = parts == part, np.array(book.trainers(int(part)))
+            found[mine] = trainers[rows[mine] % len(trainers)]
+        return found
+
+    def state(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The optimiser's arrays of ``ids`` (int64 [n]): float32 [n, width] each, by name."""
+        assert self.optimiser is not None
+        where = self._policy.partition_book.order(self._policy.rows, ids)
+        found = {name: np.empty((len(ids), self.width), np.float32) for name in self.optimiser.state_names}
+        for name, values in found.items():
+            for first in range(0, len(ids), _TOGETHER):
+                piece = slice(first, first + _TOGETHER)
+                values[piece] = self.table.pull(where[piece], array=name).values
+        return found
+
+    def write_state(self, ids: np.ndarray, state: dict[str, np.ndarray]) -> None:
+        """Write what ``state`` gave."""
+        where = self._policy.partition_book.order(self._policy.rows, ids)
+        for name, values in state.items():
+            for first in range(0, len(ids), _TOGETHER):
+                piece = slice(first, first + _TOGETHER)
+                self.table.push(where[piece], values[piece], array=name).wait()
+
+
+def step(embeddings: Sequence[LearnedRows]) -> None:
+    """Step each row of ``embeddings`` that any trainer has used, once, and return when all that this one pushes are
+    stepped. All trainers call it.
+
+    As in DGL, the gradient of a row is the mean over its uses by all trainers. The trainers of the part that owns a row
+    push it.
+    """
+    if any(rows.optimiser is None for rows in embeddings):
+        raise ConfigError("DistEmbedding: no optimiser steps it")
+    if not embeddings:
+        return
+    mine = [rows.module.gradients() for rows in embeddings]
+    given, world = [[one] for one in mine], present().world
+    if world > 1:
+        given = exchanged(mine, [rows.owners(one.rows) for rows, one in zip(embeddings, mine, strict=True)], world)
+    for rows, of in zip(embeddings, given, strict=True):
+        distinct, gradients = mean_of_uses(of)
+        if len(distinct):
+            rows.module.push(distinct, gradients)
+    for rows in embeddings:
+        rows.module.flush()
+    present().changes += 1
+
+
+def _copy(source: RemoteTable, target: RemoteTable) -> None:
+    """Copy values, and the arrays of the optimiser that both have."""
+    of = [() if table.spec.optimiser is None else table.spec.optimiser.state_names for table in (source, target)]
+    for array in ("", *(name for name in of[0] if name in of[1])):
+        for first in range(0, source.rows, _TOGETHER):
+            rows = np.arange(first, min(first + _TOGETHER, source.rows))
+            target.push(rows, source.pull(rows, array=array).values, array=array).wait()
 
 
 class DistEmbedding:
@@ -71,3 +245,83 @@ class DistEmbedding:
             ConfigError: there is no optimiser.
         """
         step([self.rows])
+
+
+def mean_of_uses(given: Sequence[Gradients]) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows int64 [n], and float32 [n, columns]: the mean of the gradients of all their uses."""
+    import torch
+
+    rows, inverse = np.unique(np.concatenate([one.rows for one in given]), return_inverse=True)
+    gradients = torch.from_numpy(np.concatenate([one.sums for one in given]))
+    sums = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, torch.from_numpy(inverse), gradients)
+    uses = np.bincount(inverse, np.concatenate([one.uses for one in given]), len(rows))
+    return rows, sums.numpy() / uses[:, None].astype(np.float32)
+
+
+def exchanged(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], world: int) -> list[list[Gradients]]:
+    """What all trainers have for this one, for each of ``mine``. Every trainer calls it alike, in torch's process group.
+
+    All of it travels in one message per pair of trainers.
+
+    Args:
+        mine: gradients of some embeddings, the same ones at all trainers.
+        ranks: int64 [n] for each: the trainers that its rows go to.
+        world: number of trainers.
+
+    Raises ConfigError without a process group.
+    """
+    import torch
+
+    dist = meeting()
+    counts = np.stack([np.bincount(of, minlength=world) for of in ranks], axis=1)  # [world, embeddings]
+    coming = torch.empty(counts.shape, dtype=torch.int64)
+    dist.all_to_all_single(coming, torch.from_numpy(counts))
+    widths = [one.sums.shape[1] for one in mine]
+    lengths = [[_Layout(of, widths).nbytes for of in numbers.tolist()] for numbers in (coming, counts)]
+    sent, received = (torch.empty(sum(of), dtype=torch.uint8) for of in lengths[::-1])
+    _pack(mine, ranks, counts, sent.numpy())
+    dist.all_to_all_single(received, sent, *lengths)
+    pieces = np.split(received.numpy(), np.cumsum(lengths[0])[:-1])
+    views = [_Layout(of, widths).views(piece) for of, piece in zip(coming.tolist(), pieces, strict=True)]
+    return [list(of_embedding) for of_embedding in zip(*views, strict=True)]
+
+
+def _pack(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], counts: np.ndarray, out: np.ndarray) -> None:
+    """Write what goes to trainer 0, then what goes to trainer 1, ... into ``out``."""
+    widths = [one.sums.shape[1] for one in mine]
+    orders = [np.argsort(of, kind="stable") for of in ranks]
+    firsts, at = np.cumsum(counts, axis=0) - counts, 0
+    for first, numbers in zip(firsts, counts.tolist(), strict=True):
+        layout = _Layout(numbers, widths)
+        views = layout.views(out[at : at + layout.nbytes])
+        for one, order, start, number, view in zip(mine, orders, first, numbers, views, strict=True):
+            chosen = order[start : start + number]
+            for array, target in zip(one, view, strict=True):
+                np.take(array, chosen, axis=0, out=target, mode="clip")  # "raise" would copy once more
+        at += layout.nbytes
+
+
+class _Layout:
+    """Where the gradients of several embeddings lie in the message from one trainer to another.
+
+    Integers come first, so everything lies at a multiple of its size.
+    """
+
+    def __init__(self, numbers: Sequence[int], widths: Sequence[int]) -> None:
+        """``numbers``: rows of each embedding; ``widths``: columns of each."""
+        self._numbers, self._widths = numbers, widths
+        values = sum(number * width for number, width in zip(numbers, widths, strict=True))
+        self._values_at = 16 * sum(numbers)
+        self.nbytes = self._values_at + 8 * (-(-values // 2))
+
+    def views(self, message: np.ndarray) -> list[Gradients]:
+        """The gradients that ``message`` (uint8 [nbytes]) holds, without copies."""
+        from atta.client.tables.embedding import Gradients
+
+        integers, values = message[: self._values_at].view(np.int64), message[self._values_at :].view(np.float32)
+        found, at, value = [], 0, 0
+        for number, width in zip(self._numbers, self._widths, strict=True):
+            sums = values[value : value + number * width].reshape(number, width)
+            found.append(Gradients(integers[at : at + number], sums, integers[at + number : at + 2 * number]))
+            at, value = at + 2 * number, value + number * width
+        return found

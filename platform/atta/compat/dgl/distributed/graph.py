@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import vertices_alone
 from atta.client.tables.rows import table_rows
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
-from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, in_edges, out_degrees
-from atta.compat.dgl.distributed.frames import EdgeRows, Frame, NodeMask, NodeRows
+from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
 from atta.compat.dgl.distributed.recent import BatchRows
-from atta.compat.dgl.distributed.tensor import DistRows
+from atta.compat.dgl.distributed.tensor import DistRows, EdgeRows, Frame, NodeMask, NodeRows
 from atta.compat.dgl.job import barrier, present
 from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import integers
@@ -180,7 +181,7 @@ class DistGraph:
         degrees: np.ndarray = np.zeros(len(unique), np.int64)
         for first in range(0, len(unique), _TOGETHER):
             piece = unique[first : first + _TOGETHER]
-            found = in_edges(self.cluster, edge_type, piece).dst
+            found = known_edges(self.cluster, edge_type, piece).dst
             degrees[first : first + len(piece)] = np.bincount(np.searchsorted(piece, found), minlength=len(piece))
         return int(degrees[0]) if np.ndim(v) == 0 and not isinstance(v, str) else tensor(degrees[inverse])
 
@@ -214,9 +215,7 @@ class DistGraph:
         return self._ends[edge_type].find(e_id)
 
     def edge_subgraph(self, edges: Any, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
-        """See ``queries.edge_subgraph``."""
-        from atta.compat.dgl.distributed.queries import edge_subgraph
-
+        """A ``DGLGraph`` with the edges of these ids (``edges.edge_subgraph``)."""
         return edge_subgraph(self, edges, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def __getattr__(self, name: str) -> Any:
@@ -240,28 +239,18 @@ class DistGraph:
     def _members(self, node_type: str, split: str) -> np.ndarray:
         if not self.cluster.schema.splits[node_type][split]:
             return np.empty(0, np.int64)
-        loader = NeighborLoader(
-            self.cluster, [], (node_type, split), batch_size=_TOGETHER, tables={}, rank=0, world_size=1, edge_ids=False,
-            seed_policy="global",
-        )  # fmt: skip
-        return np.sort(np.concatenate([batch.n_id(node_type) for batch in loader]))
+        batches = vertices_alone(self.cluster, node_type, split)
+        return np.sort(np.concatenate([batch.n_id(node_type) for batch in batches]))
 
 
 class _Frames:
     """``g.nodes`` and ``g.edges``: what they hold by type."""
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Callable[[Any], Frame]) -> None:
         self._frame = frame
 
-    def __getitem__(self, name: Any) -> _OfType:
-        return _OfType(self._frame(name))
-
-
-class _OfType:
-    """``data`` of one type."""
-
-    def __init__(self, data: Frame) -> None:
-        self.data = data
+    def __getitem__(self, name: Any) -> SimpleNamespace:
+        return SimpleNamespace(data=self._frame(name))
 
 
 class Scheme(NamedTuple):
