@@ -40,7 +40,7 @@ def shows(*groups: type) -> Callable[[L], L]:
         init = vars(loader)["__init__"]
         own = inspect.signature(init)
         *named, rest = own.parameters.values()
-        passed = [inspect.signature(kind).parameters for kind in (*groups, loader.__base__.__init__)]
+        passed = [inspect.signature(kind).parameters for kind in (*groups, vars(loader.__base__)["__init__"])]
         known = {"input_nodes", *own.parameters}  # seeds are each loader's own matter
         others = [p for of in passed for p in of.values() if p.kind is p.KEYWORD_ONLY and p.name not in known]
         init.__signature__ = own.replace(parameters=[*named, *others, rest])

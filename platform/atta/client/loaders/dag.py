@@ -16,7 +16,7 @@ from atta.client.loaders.arguments import ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
-from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds, numbered
+from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
 from atta.client.loaders.subgraphs import EDGE_ORDERS, in_file_order, with_reverses
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
 from atta.client.sessions.resuming import ResumingStream, Search
@@ -99,11 +99,10 @@ class DagLoader:
         self._opener: ThreadPoolExecutor | None = None
         self._origin = Origin.of(dag, edge_ids=edge_ids)
         if not isinstance(input_nodes, session_pb2.Seeds):
-            input_nodes = node_seeds(cluster.schema, numbered(cluster.ids, input_nodes))
-        chosen = input_nodes
+            input_nodes = node_seeds(cluster.ids, input_nodes)
         self._request = session_pb2.OpenRequest(
             dag=dag,
-            seeds=chosen,
+            seeds=input_nodes,
             batch_size=whole("batch_size", batch_size, 1, _MOST),
             seed=whole("seed", seed, 0, _MOST_EPOCHS),
             shuffle=flag("shuffle", shuffle),
@@ -118,7 +117,7 @@ class DagLoader:
             share=number("share", share, "a positive number", above=0),
             job=str(job or f"loader-{os.getpid()}-{secrets.token_hex(3)}"),
         )
-        if (chosen.sizes or chosen.WhichOneof("source") == "batches") and (shuffle or drop_last):
+        if (input_nodes.sizes or input_nodes.WhichOneof("source") == "batches") and (shuffle or drop_last):
             raise ConfigError("batches: they come as given, without shuffle and drop_last")
 
     def __repr__(self) -> str:

@@ -19,7 +19,6 @@ from atta.client.loaders.seeds import (
     edge_type_name,
     ids_by_type,
     node_seeds,
-    numbered,
     tables_by_type,
     typed,
     typed_seeds,
@@ -202,7 +201,7 @@ class NeighborLoader(DagLoader):
             sizes = [len(ids) for ids in by_type.values()]
             firsts = dict(zip(by_type, np.cumsum([0, *sizes]).tolist(), strict=False))
         else:
-            seeds = node_seeds(schema, numbered(cluster.ids, input_nodes), input_time)
+            seeds = node_seeds(cluster.ids, input_nodes, input_time)
             seed_type, others = seeds.node_type, []
         wanted = tables_by_type(tables, [seed_type, *others])
         dag = neighbor_spec(
@@ -303,9 +302,9 @@ class HGTLoader(DagLoader):
             ConfigError: an argument is out of range; UnknownNameError: a type, table or split does not exist.
         """
         schema = cluster.schema
-        seed_type = typed(schema, input_nodes).node_type
+        seed_type, _ = typed(schema, input_nodes)
         wanted = tables_by_type(tables, [seed_type])
         rows = edge_tables_by_type(schema, edge_tables)
         dag = budget_spec(schema, num_samples, seed_type=seed_type, tables=wanted, edge_tables=rows)
-        super().__init__(cluster, dag, input_nodes=node_seeds(schema, numbered(cluster.ids, input_nodes)), **options)
+        super().__init__(cluster, dag, input_nodes=node_seeds(cluster.ids, input_nodes), **options)
         self._origin = dataclasses.replace(self._origin, tables=wanted)
