@@ -87,7 +87,7 @@ class Cluster:
             connection.meet(description)
         # What daemons hold in memory, such as mutable tables, does not move with sessions: all clients find it at the
         # first replica, or at the backup that has taken over.
-        self._holders = tuple(self._holder(*pair) for pair in zip(connections, descriptions, strict=True))
+        self._holders = tuple(map(self._holder, range(len(connections))))
         self.tables = ClusterTables(self._holders, self.parts, self._descriptions[0].dataset_id)
         """Mutable tables on the daemons; see ``atta.DistTensor`` and ``atta.DistEmbedding``."""
         self.ids = StringIds(self.schema, self._connections)
@@ -121,9 +121,12 @@ class Cluster:
     @property
     def replicas(self) -> list[tuple[str, ...]]:
         """``host:port`` of all daemons of each partition, by partition; the preferred one stands first."""
-        named = self._where() if self._where is not None else {}
-        found = (named.get(self.parts[self.daemon_of(part)].start) for part in range(self.num_parts))
-        return [replicas_of(place or present) for place, present in zip(found, self.addresses, strict=True)]
+        return [self._places(self.daemon_of(part)) for part in range(self.num_parts)]
+
+    def _places(self, daemon: int) -> tuple[str, ...]:
+        """The addresses of all daemons that serve what this one does; the preferred one stands first."""
+        found = self._where().get(self._descriptions[daemon].parts.start) if self._where is not None else None
+        return replicas_of(found or self._connections[daemon].address)
 
     def daemon_of(self, part: int) -> int:
         """The position of a partition's daemon among the daemons; raises ConfigError if there is no such partition."""
@@ -211,15 +214,10 @@ class Cluster:
         request.wide_ids &= request.shared_memory
         connection = self._connections[home].pinned()
         within_s = None if timeout_s is None else min(timeout_s, connection.deadline_s)
-        patience_s = patience_of(self._replicas_of(home))
+        patience_s = patience_of(1)
+        with contextlib.suppress(AttaError, OSError):  # the cluster file cannot be read
+            patience_s = patience_of(len(self._places(home)))
         return BatchStream(connection, self._slots, self._keeper, request, within_s, patience_s=patience_s)
-
-    def _replicas_of(self, daemon: int) -> int:
-        """Number of daemons that serve the same, as far as the cluster file can be read."""
-        with contextlib.suppress(AttaError, OSError):
-            place = self._where().get(self._descriptions[daemon].parts.start) if self._where is not None else None
-            return len(replicas_of(place)) if place else 1
-        return 1
 
     def _meet_again(self, daemon: int, timeout_s: float | None) -> None:
         # On a link that swallows the question no answer comes: rather ask again than wait for all the time that is left.
@@ -232,8 +230,7 @@ class Cluster:
         """Ask the daemon who it is, at its present address: it may be a new process there. If it has replicas, the next
         one that answers takes its place. ``elsewhere``: ask replicas alone."""
         with self._moving:
-            known, start = self._connections[daemon], self._descriptions[daemon].parts.start
-            replicas = replicas_of(self._where().get(start, known.address) if self._where else known.address)
+            known, replicas = self._connections[daemon], self._places(daemon)
             at = replicas.index(known.address) + 1 if known.address in replicas else 0
             failed: AttaError | None = None
             for address in (*replicas[at:], *replicas[:at]):
@@ -276,14 +273,14 @@ class Cluster:
         self._left.append(known)  # other sessions, tables and the keeper may still use it
         self._connections[daemon], self._descriptions[daemon] = moved, found
 
-    def _holder(self, connection: Connection, description: Description) -> Connection:
+    def _holder(self, daemon: int) -> Connection:
         """A connection to the replica of a daemon that holds its mutable tables: the first one, unless a backup has
         taken over."""
-        replicas = replicas_of(self._where().get(description.parts.start, "") if self._where else "")
+        connection, description, replicas = self._connections[daemon], self._descriptions[daemon], self._places(daemon)
         address = replicas[0]
         if description.tables_replicated and len(replicas) > 1:
             address = self._latest(replicas, connection, description)
-        if address in ("", connection.address):
+        if address == connection.address:
             return connection
         first = self._beside(connection, address, description)
         first.meet(replace(description, incarnation="", machine=""))  # nobody has asked it

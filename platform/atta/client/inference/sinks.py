@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ class ShareWriter(Protocol):
         """Take some rows: ids [n] or [n, 2], and their values [n, ...]."""
 
 
-class Sink(Protocol):
+class Sink:
     """Takes the results of all shares. A share counts as finished when its ``open`` block is left without an error.
 
     Attributes:
@@ -57,37 +57,40 @@ class Sink(Protocol):
         run: which processes work together: those whose sinks have the same.
     """
 
-    takes_strings: bool
-    run: str
+    takes_strings = True
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._done: set[int] = set()
 
     def finished(self, share: int) -> bool:
         """Whether an earlier run, or this one, has finished the share."""
-
-    def open(self, share: int) -> AbstractContextManager[ShareWriter]:
-        """Begin a share. After an error nothing of it is to be seen."""
-
-
-class MemorySink:
-    """Keeps results as arrays."""
-
-    takes_strings = True
-
-    def __init__(self) -> None:
-        self.run = secrets.token_hex(8)
-        self._shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-
-    def finished(self, share: int) -> bool:
-        return share in self._shares
+        return share in self._done
 
     @contextmanager
     def open(self, share: int) -> Iterator[ShareWriter]:
-        taken = _Kept([])
-        yield taken
-        self._shares[share] = taken.pieces
+        """Begin a share. After an error nothing of it is to be seen."""
+        yield self._writer(share)
+        self._done.add(share)
+
+    def _writer(self, share: int) -> ShareWriter:
+        raise NotImplementedError
+
+
+class MemorySink(Sink):
+    """Keeps results as arrays."""
+
+    def __init__(self) -> None:
+        super().__init__(secrets.token_hex(8))
+        self._shares: dict[int, _Kept] = {}
+
+    def _writer(self, share: int) -> ShareWriter:
+        self._shares[share] = _Kept([])
+        return self._shares[share]
 
     def result(self) -> Predictions:
         """All shares one after another."""
-        pieces = [piece for _, taken in sorted(self._shares.items()) for piece in taken]
+        pieces = [piece for _, kept in sorted(self._shares.items()) for piece in kept.pieces]
         return Predictions(np.concatenate([ids for ids, _ in pieces]), np.concatenate([rows for _, rows in pieces]))
 
 
@@ -99,7 +102,7 @@ class _Kept:
         self.pieces.append((ids.copy(), values.copy()))
 
 
-class TableSink:
+class TableSink(Sink):
     """Writes rows of vertices into a mutable table, which stays for the next job. A repeated run writes all rows again."""
 
     takes_strings = False
@@ -111,6 +114,7 @@ class TableSink:
             ConfigError: the name is not possible, or a table of that name has other rows.
             QuotaExceededError: a daemon has no room for it.
         """
+        super().__init__(name)
         spec = MutableSpec(
             name,
             cluster.schema.node_counts[node_type],
@@ -122,16 +126,9 @@ class TableSink:
             self.table = cluster.tables.create(spec)
         except ConfigError as error:
             raise ConfigError(f"--table {name}: {error}") from None
-        self.run = name
-        self._shares: set[int] = set()
 
-    def finished(self, share: int) -> bool:
-        return share in self._shares
-
-    @contextmanager
-    def open(self, share: int) -> Iterator[ShareWriter]:
-        yield self
-        self._shares.add(share)
+    def _writer(self, share: int) -> ShareWriter:
+        return self
 
     def write(self, ids: UserIds, values: npt.NDArray[Any]) -> None:
         self.table.push(self.table.locate(ids), values).wait()
@@ -164,15 +161,13 @@ def described(folder: str | Path) -> dict[str, Any] | None:
     return found
 
 
-class FileSink:
+class FileSink(Sink):
     """A folder of files, perhaps on object storage.
 
     Attributes:
         paths: their final names.
         run: the same for all processes that write into the folder, however they call it.
     """
-
-    takes_strings = True
 
     def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
         """Begin, or go on in, ``folder``.
@@ -187,7 +182,7 @@ class FileSink:
         if form == "parquet":
             need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")
         self._form, self._column = form, column
-        self._names_of_classes = about.get("classes")
+        self._classes = about.get("classes")
         self._names = [f"part-{share:05d}-of-{shares:05d}.{form}" for share in range(shares)]
         self._place = Mirror(folder)
         self.paths: list[str | Path] = [
@@ -195,7 +190,7 @@ class FileSink:
         ]
         whole = {"version": VERSION, "files": shares, "format": form, "column": column, **about}
         began = self._begin(folder, whole)
-        self.run = str(folder).rstrip("/") if self._place.remote else str(began.get(_RUN, ""))
+        super().__init__(str(folder).rstrip("/") if self._place.remote else str(began.get(_RUN, "")))
 
     def _begin(self, folder: str | Path, about: dict[str, Any]) -> dict[str, Any]:
         """Returns the description that is in the folder now."""
@@ -221,16 +216,9 @@ class FileSink:
         path = self._place.path / self._names[share]
         remove_partial_file(path)
         with StagedFile(path, overwrite=self._place.remote) as partial:
-            parquet = self._form == "parquet"
-            writer = (
-                _ParquetRows(partial, self._column, self._names_of_classes)
-                if parquet
-                else _NpyRows(partial, self._column)
-            )
-            try:
+            kind = _ParquetRows if self._form == "parquet" else _NpyRows
+            with closing(kind(partial, self._column, self._classes)) as writer:
                 yield writer
-            finally:
-                writer.close()
         self._place.push(self._names[share])
         if self._place.remote:
             path.unlink()
@@ -255,7 +243,7 @@ def _describe(place: Mirror, about: dict[str, Any]) -> None:
 class _NpyRows:
     """One array with the fields ``id`` (or ``source`` and ``target``) and that of the values."""
 
-    def __init__(self, path: Path, column: str) -> None:
+    def __init__(self, path: Path, column: str, names: Sequence[str] | None) -> None:
         self._path, self._column = path, column
         self._out: NpyAppender | None = None
 

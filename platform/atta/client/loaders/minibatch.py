@@ -15,8 +15,6 @@ from atta.partition.schema import split_edge_type
 if TYPE_CHECKING:
     import networkx as nx
 
-    from atta.client.loaders.sampled import SampledBatch
-
 
 class MiniBatch(SampledBatch):
     """The sampled subgraph of some seeds, with the table rows of its vertices.
@@ -70,12 +68,7 @@ class MiniBatch(SampledBatch):
 
     def to_networkx(self, tables: Iterable[str] = ()) -> Any:
         """The batch as a ``networkx.MultiDiGraph`` for drawing it; the rows of ``tables`` become attributes of
-        vertices.
-
-        See ``atta.client.loaders.minibatch``.
-        """
-        from atta.client.loaders.minibatch import to_networkx
-
+        vertices."""
         return to_networkx(self, tables)
 
     def __repr__(self) -> str:

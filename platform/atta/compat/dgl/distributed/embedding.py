@@ -16,16 +16,13 @@ import numpy as np
 
 from atta.client.tables.remote import RemoteTable
 from atta.compat.dgl.distributed.book import PartitionPolicy
-from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, create, drop, policy_of
+from atta.compat.dgl.distributed.tensor import InitFunc, MutableRows, create, drop, pieces, policy_of
 from atta.compat.dgl.job import Job, barrier, meeting, present
 from atta.errors import ConfigError
 from atta.kvstore.spec import OptimiserSpec
 
 if TYPE_CHECKING:
     from atta.client.tables.embedding import Gradients
-
-_TOGETHER = 1 << 16
-"""Rows that are copied at a time."""
 
 
 class LearnedRows:
@@ -138,8 +135,7 @@ class LearnedRows:
         where = self._policy.partition_book.order(self._policy.rows, ids)
         found = {name: np.empty((len(ids), self.width), np.float32) for name in self.optimiser.state_names}
         for name, values in found.items():
-            for first in range(0, len(ids), _TOGETHER):
-                piece = slice(first, first + _TOGETHER)
+            for piece in pieces(len(ids)):
                 values[piece] = self.table.pull(where[piece], array=name).values
         return found
 
@@ -147,8 +143,7 @@ class LearnedRows:
         """Write what ``state`` gave."""
         where = self._policy.partition_book.order(self._policy.rows, ids)
         for name, values in state.items():
-            for first in range(0, len(ids), _TOGETHER):
-                piece = slice(first, first + _TOGETHER)
+            for piece in pieces(len(ids)):
                 self.table.push(where[piece], values[piece], array=name).wait()
 
 
@@ -180,8 +175,8 @@ def _copy(source: RemoteTable, target: RemoteTable) -> None:
     """Copy values, and the arrays of the optimiser that both have."""
     of = [() if table.spec.optimiser is None else table.spec.optimiser.state_names for table in (source, target)]
     for array in ("", *(name for name in of[0] if name in of[1])):
-        for first in range(0, source.rows, _TOGETHER):
-            rows = np.arange(first, min(first + _TOGETHER, source.rows))
+        for piece in pieces(source.rows):
+            rows = np.arange(piece.start, piece.stop)
             target.push(rows, source.pull(rows, array=array).values, array=array).wait()
 
 
@@ -272,56 +267,24 @@ def exchanged(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], world: int
     """
     import torch
 
-    dist = meeting()
-    counts = np.stack([np.bincount(of, minlength=world) for of in ranks], axis=1)  # [world, embeddings]
+    from atta.client.tables.embedding import Gradients
+
+    dist, sent, counts = meeting(), [], np.empty((world, len(mine)), np.int64)
+    kinds = [np.dtype([("rows", "<i8"), ("uses", "<i8"), ("sums", "<f4", one.sums.shape[1:])]) for one in mine]
+    for number, (one, of, kind) in enumerate(zip(mine, ranks, kinds, strict=True)):
+        records, order = np.empty(len(of), kind), np.argsort(of, kind="stable")
+        for name in kind.names or ():
+            records[name] = getattr(one, name)[order]
+        counts[:, number] = np.bincount(of, minlength=world)
+        sent.append(np.split(records, np.cumsum(counts[:-1, number])))
     coming = torch.empty(counts.shape, dtype=torch.int64)
     dist.all_to_all_single(coming, torch.from_numpy(counts))
-    widths = [one.sums.shape[1] for one in mine]
-    lengths = [[_Layout(of, widths).nbytes for of in numbers.tolist()] for numbers in (coming, counts)]
-    sent, received = (torch.empty(sum(of), dtype=torch.uint8) for of in lengths[::-1])
-    _pack(mine, ranks, counts, sent.numpy())
-    dist.all_to_all_single(received, sent, *lengths)
-    pieces = np.split(received.numpy(), np.cumsum(lengths[0])[:-1])
-    views = [_Layout(of, widths).views(piece) for of, piece in zip(coming.tolist(), pieces, strict=True)]
-    return [list(of_embedding) for of_embedding in zip(*views, strict=True)]
-
-
-def _pack(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], counts: np.ndarray, out: np.ndarray) -> None:
-    """Write what goes to trainer 0, then what goes to trainer 1, ... into ``out``."""
-    widths = [one.sums.shape[1] for one in mine]
-    orders = [np.argsort(of, kind="stable") for of in ranks]
-    firsts, at = np.cumsum(counts, axis=0) - counts, 0
-    for first, numbers in zip(firsts, counts.tolist(), strict=True):
-        layout = _Layout(numbers, widths)
-        views = layout.views(out[at : at + layout.nbytes])
-        for one, order, start, number, view in zip(mine, orders, first, numbers, views, strict=True):
-            chosen = order[start : start + number]
-            for array, target in zip(one, view, strict=True):
-                np.take(array, chosen, axis=0, out=target, mode="clip")  # "raise" would copy once more
-        at += layout.nbytes
-
-
-class _Layout:
-    """Where the gradients of several embeddings lie in the message from one trainer to another.
-
-    Integers come first, so everything lies at a multiple of its size.
-    """
-
-    def __init__(self, numbers: Sequence[int], widths: Sequence[int]) -> None:
-        """``numbers``: rows of each embedding; ``widths``: columns of each."""
-        self._numbers, self._widths = numbers, widths
-        values = sum(number * width for number, width in zip(numbers, widths, strict=True))
-        self._values_at = 16 * sum(numbers)
-        self.nbytes = self._values_at + 8 * (-(-values // 2))
-
-    def views(self, message: np.ndarray) -> list[Gradients]:
-        """The gradients that ``message`` (uint8 [nbytes]) holds, without copies."""
-        from atta.client.tables.embedding import Gradients
-
-        integers, values = message[: self._values_at].view(np.int64), message[self._values_at :].view(np.float32)
-        found, at, value = [], 0, 0
-        for number, width in zip(self._numbers, self._widths, strict=True):
-            sums = values[value : value + number * width].reshape(number, width)
-            found.append(Gradients(integers[at : at + number], sums, integers[at + number : at + 2 * number]))
-            at, value = at + 2 * number, value + number * width
-        return found
+    sizes, come = np.array([kind.itemsize for kind in kinds]), coming.numpy()
+    message = np.concatenate(
+        [records.view(np.uint8) for of_trainer in zip(*sent, strict=True) for records in of_trainer]
+    )
+    received = torch.empty(int((come @ sizes).sum()), dtype=torch.uint8)
+    dist.all_to_all_single(received, torch.from_numpy(message), (come @ sizes).tolist(), (counts @ sizes).tolist())
+    pieces = np.split(received.numpy(), np.cumsum(come * sizes)[:-1])
+    views = [[piece.view(kind) for piece in pieces[number :: len(mine)]] for number, kind in enumerate(kinds)]
+    return [[Gradients(one["rows"], one["sums"], one["uses"]) for one in of] for of in views]

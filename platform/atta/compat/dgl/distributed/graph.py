@@ -15,12 +15,11 @@ from atta.client.tables.rows import table_rows
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.edges import EdgeEnds, edge_column, edge_subgraph, known_edges, out_degrees
 from atta.compat.dgl.distributed.recent import BatchRows
-from atta.compat.dgl.distributed.tensor import DistRows, EdgeRows, Frame, NodeMask, NodeRows
+from atta.compat.dgl.distributed.tensor import DistRows, EdgeRows, Frame, NodeMask, NodeRows, pieces
 from atta.compat.dgl.job import barrier, present
 from atta.compat.dgl.offered import refuse
 from atta.samplers.arguments import integers
 
-_TOGETHER = 1 << 15
 ALL = "__ALL__"
 
 
@@ -179,10 +178,9 @@ class DistGraph:
         ids = np.arange(count) if isinstance(v, str) and v == ALL else np.atleast_1d(integers("v", v))
         unique, inverse = np.unique(ids, return_inverse=True)
         degrees: np.ndarray = np.zeros(len(unique), np.int64)
-        for first in range(0, len(unique), _TOGETHER):
-            piece = unique[first : first + _TOGETHER]
-            found = known_edges(self.cluster, edge_type, piece).dst
-            degrees[first : first + len(piece)] = np.bincount(np.searchsorted(piece, found), minlength=len(piece))
+        for piece in pieces(len(unique)):
+            found = np.searchsorted(unique[piece], known_edges(self.cluster, edge_type, unique[piece]).dst)
+            degrees[piece] = np.bincount(found, minlength=piece.stop - piece.start)
         return int(degrees[0]) if np.ndim(v) == 0 and not isinstance(v, str) else tensor(degrees[inverse])
 
     def out_degrees(self, u: Any = ALL, etype: Any = None) -> Any:

@@ -21,110 +21,69 @@ from atta.kvstore.spec import OptimiserSpec
 
 __all__ = ["SparseAdagrad", "SparseAdam"]
 
-_ABOUT = "about"
 _VERSION = 1
+_DAMAGED = (OSError, EOFError, LookupError, TypeError, ValueError, zipfile.BadZipFile, ConfigError)
 
 
-class OptimiserFile:
-    """State of consecutive ids of some embeddings. Embeddings go by their names, or by their numbers without one."""
+class _SavedShare:
+    """A trainer's share of an optimiser's state: that of consecutive ids of some embeddings. The file is a NumPy archive, in
+    which nothing can run code. Embeddings go by their names, or by their numbers without one."""
 
     def __init__(self, path: Path) -> None:
+        """Raises DataError for a file that is missing or damaged."""
         self.path = path
+        try:
+            self._arrays = np.load(path, allow_pickle=False)
+            about = json.loads(self._arrays["about"].tobytes())
+            version = about["version"]
+            if version == _VERSION:
+                self.spec, self.world = OptimiserSpec.from_dict(about["optimiser"]), int(about["world"])
+                self._shares = [(int(of["first"]), int(of["count"])) for of in about["embeddings"]]
+                self.keys = [(of["name"], of["policy"], of["of"], of["width"]) for of in about["embeddings"]]
+        except _DAMAGED as error:
+            raise DataError(path, f"not the state of an optimiser: {error}") from None
+        if version != _VERSION:
+            raise DataError(path, f"format version {version!r}; this release reads version {_VERSION}")
 
-    def error(self, why: str) -> DataError:
-        """The error that names the file."""
-        return DataError(self.path, why)
-
-    def write(self, spec: OptimiserSpec, embeddings: Sequence[DistEmbedding], rank: int, world: int) -> None:
+    @staticmethod
+    def write(path: Path, spec: OptimiserSpec, embeddings: Sequence[DistEmbedding], rank: int, world: int) -> None:
         """Write the share of a rank. Under its name stands a whole file or none."""
         arrays: dict[str, np.ndarray] = {}
         held: list[dict[str, Any]] = []
         for number, embedding in enumerate(embeddings):
             ids = np.arange(embedding.num_embeddings)
             ids = ids[share(ids, rank, world)]
-            held.append({
-                "name": embedding.given_name, "policy": embedding.part_policy.policy_str, "width": embedding.embedding_dim,
-                "of": embedding.num_embeddings, "first": int(ids[0]) if len(ids) else 0, "count": len(ids),
-            })  # fmt: skip
+            names = dict(zip(("name", "policy", "of", "width"), _key(embedding), strict=True))
+            held.append({**names, "first": int(ids[0]) if len(ids) else 0, "count": len(ids)})
             arrays.update({f"{number}.{name}": values for name, values in embedding.rows.state(ids).items()})
         about = {"version": _VERSION, "optimiser": dataclasses.asdict(spec), "world": world, "embeddings": held}
-        arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        partial = self.path.with_name(f"{self.path.name}.partial")
+        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        partial = path.with_name(f"{path.name}.partial")
         try:
             with partial.open("wb") as out:
                 np.savez(out, allow_pickle=False, **arrays)
-            partial.replace(self.path)
+            partial.replace(path)
         except OSError as error:
-            raise self.error(f"cannot be written: {error}") from error
-
-    def about(self) -> tuple[OptimiserSpec, int]:
-        """The settings, and how many trainers wrote."""
-        found = self._about()
-        try:
-            return OptimiserSpec.from_dict(found["optimiser"]), int(found["world"])
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise self.error(f"not the state of an optimiser: {error}") from None
-
-    def check(self, spec: OptimiserSpec, world: int, embeddings: Sequence[DistEmbedding]) -> None:
-        """Raises DataError unless the file holds a share of these embeddings, of the same save."""
-        if self.about() != (spec, world):
-            raise self.error("has other settings than the file of rank 0: not of the same save")
-        if self._wanted() != [_key(embedding) for embedding in embeddings]:
-            raise self.error(f"the state of embeddings {self._wanted()}, not {[_key(e) for e in embeddings]}")
+            raise DataError(path, f"cannot be written: {error}") from error
 
     def read_into(self, embeddings: Sequence[DistEmbedding]) -> None:
         """Write the state to the daemons."""
-        held = self._about()["embeddings"]
-        with self._opened() as archive:
-            for number, (embedding, of) in enumerate(zip(embeddings, held, strict=True)):
-                first, count = int(of["first"]), int(of["count"])
-                spec = embedding.rows.optimiser
-                assert spec is not None
-                state = {name: self._array(archive, f"{number}.{name}") for name in spec.state_names}
-                for name, values in state.items():
-                    if values.shape != (count, embedding.embedding_dim) or values.dtype != np.float32:
-                        raise self.error(f"{name}: {values.dtype} {list(values.shape)}")
-                embedding.rows.write_state(np.arange(first, first + count), state)
-
-    def _wanted(self) -> list[tuple[Any, ...]]:
-        try:
-            return [(of["name"], of["policy"], of["of"], of["width"]) for of in self._about()["embeddings"]]
-        except (KeyError, TypeError) as error:
-            raise self.error(f"not the state of an optimiser: {error}") from None
-
-    def _about(self) -> dict[str, Any]:
-        with self._opened() as archive:
-            raw = self._array(archive, _ABOUT)
-        try:
-            found = json.loads(raw.tobytes())
-        except ValueError as error:
-            raise self.error(f"not the state of an optimiser: {error}") from None
-        if not isinstance(found, dict):
-            raise self.error("not the state of an optimiser")
-        if found.get("version") != _VERSION:
-            raise self.error(f"format version {found.get('version')!r}; this release reads version {_VERSION}")
-        return found
-
-    def _opened(self) -> Any:
-        try:
-            found = np.load(self.path, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise self.error(f"not the state of an optimiser: {error}") from None
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            raise self.error("not the state of an optimiser")
-        return found
-
-    def _array(self, archive: Any, name: str) -> np.ndarray:
-        try:
-            return np.asarray(archive[name])
-        except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise self.error(f"{name}: cannot be read: {error}") from None
+        for number, (embedding, (first, count)) in enumerate(zip(embeddings, self._shares, strict=True)):
+            state = {}
+            for name in self.spec.state_names:
+                try:
+                    values = np.asarray(self._arrays[f"{number}.{name}"])
+                except _DAMAGED as error:
+                    raise DataError(self.path, f"{number}.{name}: cannot be read: {error}") from None
+                if values.shape != (count, embedding.embedding_dim) or values.dtype != np.float32:
+                    raise DataError(self.path, f"{name}: {values.dtype} {list(values.shape)}")
+                state[name] = values
+            embedding.rows.write_state(np.arange(first, first + count), state)
 
 
 def _key(embedding: DistEmbedding) -> tuple[Any, ...]:
-    return (
-        embedding.given_name, embedding.part_policy.policy_str, embedding.num_embeddings, embedding.embedding_dim
-    )  # fmt: skip
+    policy = embedding.part_policy.policy_str
+    return embedding.given_name, policy, embedding.num_embeddings, embedding.embedding_dim
 
 
 class _SparseOptimiser:
@@ -167,7 +126,7 @@ class _SparseOptimiser:
         """
         job = present()
         barrier()
-        OptimiserFile(Path(f"{f}_{job.rank}")).write(self._spec, self._params, job.rank, job.world)
+        _SavedShare.write(Path(f"{f}_{job.rank}"), self._spec, self._params, job.rank, job.world)
         barrier()
 
     def load(self, f: str | Path) -> None:
@@ -179,16 +138,18 @@ class _SparseOptimiser:
         """
         job = present()
         barrier()
-        first = OptimiserFile(Path(f"{f}_0"))
-        spec, world = first.about()
-        if spec.kind != self._spec.kind:
-            raise first.error(f"the state of {spec.kind}, not of {self._spec.kind}")
-        files = [OptimiserFile(Path(f"{f}_{rank}")) for rank in range(world)]
+        first = _SavedShare(Path(f"{f}_0"))
+        if first.spec.kind != self._spec.kind:
+            raise DataError(first.path, f"the state of {first.spec.kind}, not of {self._spec.kind}")
+        files, keys = [_SavedShare(Path(f"{f}_{rank}")) for rank in range(first.world)], [*map(_key, self._params)]
         for file in files:
-            file.check(spec, world, self._params)
-        self._spec = spec
+            if (file.spec, file.world) != (first.spec, first.world):
+                raise DataError(file.path, "has other settings than the file of rank 0: not of the same save")
+            if file.keys != keys:
+                raise DataError(file.path, f"the state of embeddings {file.keys}, not {keys}")
+        self._spec = first.spec
         for embedding in self._params:
-            embedding.rows.set(spec)
+            embedding.rows.set(first.spec)
         for file in files[job.rank :: job.world]:
             file.read_into(self._params)
         barrier()

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from atta.compat.dgl.distributed.book import GraphPartitionBook, tensor
-from atta.compat.dgl.distributed.tensor import DistRows
+from atta.compat.dgl.distributed.tensor import DistRows, pieces
 from atta.errors import ConfigError
 from atta.samplers.arguments import integers, whole
-
-_TOGETHER = 1 << 20
 
 
 def node_split(  # noqa: PLR0917 - as in DGL
@@ -84,15 +82,13 @@ def _chosen(mask: Any, policy: str, book: GraphPartitionBook) -> np.ndarray:
     members = getattr(mask, "members", None)
     if members is not None:
         return np.asarray(members())
-    pieces = range(0, len(mask), _TOGETHER)
-    return np.concatenate([np.flatnonzero(mask[at : at + _TOGETHER].numpy()) + at for at in pieces])
+    return np.concatenate([np.flatnonzero(mask[piece].numpy()) + piece.start for piece in pieces(len(mask), 1 << 20)])
 
 
 def _check_length(what: str, given: Any, policy: str, book: GraphPartitionBook) -> None:
     kind, _, name = policy.partition(":")
-    counts = book.types.schema.node_counts if kind == "nodes" else book.types.schema.edge_counts
-    if len(given) != counts[name]:
-        raise ConfigError(f"{what} of {len(given)} for the {counts[name]} {kind} of {name}")
+    if len(given) != book.count(policy):
+        raise ConfigError(f"{what} of {len(given)} for the {book.count(policy)} {kind} of {name}")
 
 
 def _values(given: Any) -> np.ndarray:

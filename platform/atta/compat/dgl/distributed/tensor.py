@@ -19,9 +19,12 @@ from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.partition.names import table_word
 from atta.samplers.arguments import integers
 
-_TOGETHER = 1 << 16
-"""Rows that are initialised at a time."""
 InitFunc = Callable[[tuple[int, ...], Any], Any]
+
+
+def pieces(count: int, together: int = 1 << 16) -> Iterator[slice]:
+    """``count`` rows, some at a time."""
+    return (slice(first, min(first + together, count)) for first in range(0, count, together))
 
 
 class DistRows:
@@ -64,15 +67,14 @@ class DistRows:
             raise ConfigError(f"{self!r} | {other!r}: both need the same rows, shape, and dtype of bools or integers")
         made = DistTensor(self.shape, self.dtype, part_policy=self.part_policy)
         if present().rank == 0:
-            for first in range(0, len(self), _TOGETHER):
-                made[first : first + _TOGETHER] = self[first : first + _TOGETHER] | other[first : first + _TOGETHER]
+            for piece in pieces(len(self)):
+                made[piece] = self[piece] | other[piece]
         barrier()
         return made
 
     def count_nonzero(self) -> int:
         """Number of values that are not 0. Reads all rows."""
-        pieces = range(0, len(self), _TOGETHER)
-        return sum(int(self[first : first + _TOGETHER].count_nonzero()) for first in pieces)
+        return sum(int(self[piece].count_nonzero()) for piece in pieces(len(self)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved, it is a plain tensor of all rows: ``torch.save(pred, "emb.pt")`` needs no daemons to be read."""
@@ -240,13 +242,13 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc) -> None:
     """Write what ``init_func`` gives. Its row i belongs to id i, wherever the partitions have it."""
     spec = table.spec
-    for first in range(0, spec.rows, _TOGETHER):
-        count = min(_TOGETHER, spec.rows - first)
+    for piece in pieces(spec.rows):
+        count = piece.stop - piece.start
         made = init_func((count, *spec.row_shape), torch_dtype(np.dtype(spec.dtype)))
         values = made.detach().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
         if values.shape != (count, *spec.row_shape):
             raise ConfigError(f"init_func gave {list(values.shape)} for {[count, *spec.row_shape]}")
-        rows = policy.partition_book.order(policy.rows, np.arange(first, first + count))
+        rows = policy.partition_book.order(policy.rows, np.arange(piece.start, piece.stop))
         table.push(rows, values.astype(spec.dtype, copy=False)).wait()
 
 
