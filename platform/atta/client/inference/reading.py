@@ -32,10 +32,8 @@ _RENEW_S = 60.0
 
 
 class InferenceTables:
-    """The tables of one inference. They are created when they are first used.
-
-    Processes of the same inference use the same tables, because ``key`` is a digest of all that the rows depend on.
-    """
+    """The tables of one inference, created when they are first used. Its processes use the same ones, because ``key``
+    is a digest of all that the rows depend on."""
 
     def __init__(self, cluster: Cluster, node_type: str, key: str, *, stages: int, shares: int) -> None:
         """``key``: letters and digits."""
@@ -45,11 +43,8 @@ class InferenceTables:
         self._renewed = time.monotonic()
 
     def rows(self, rows: Rows) -> RemoteTable:
-        """The table of float32 rows of all vertices of a type, which exists: another stage has written it.
-
-        Raises:
-            AttaError: it has gone.
-        """
+        """The table of float32 rows of all vertices of a type, which another stage has written. Raises AttaError if it
+        has gone."""
         name = self._name(rows.name)
         if name not in self._open:
             try:

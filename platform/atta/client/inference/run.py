@@ -56,10 +56,7 @@ class Inference:
         progress: Progress | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """``check`` is called between blocks and while others are waited for; what it raises ends the run.
-
-        Raises the errors of ``InferencePlan``.
-        """
+        """``check`` is called between blocks and while others are waited for; what it raises ends the run."""
         self._cluster, self._task, self._sink = cluster, task, sink
         self._progress, self._check = progress or Silent(), check
         self.plan = InferencePlan(len(task.stages), task.shares, task.rank, task.world)
@@ -195,10 +192,8 @@ class Inference:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def _computed(self, step: RunShare, stage: Stage) -> Iterator[tuple[UserIds, npt.NDArray[np.int64], Floats]]:
-        """Of each block of a share the user ids and the table rows of its targets, and their new rows.
-
-        A block is freed as soon as it is computed: it and the next one are all that is in memory.
-        """
+        """Of each block of a share the user ids and the table rows of its targets, and their new rows. A block is freed
+        as soon as it is computed: it and the next one are all that is in memory."""
         assert stage.compute is not None
         for prepared in self._reader.blocks(step.share, stage):
             self._check()

@@ -108,12 +108,8 @@ class TableSink(Sink):
     takes_strings = False
 
     def __init__(self, cluster: Cluster, node_type: str, name: str, width: int | None) -> None:
-        """``width``: numbers per row; None: one class, int64.
-
-        Raises:
-            ConfigError: the name is not possible, or a table of that name has other rows.
-            QuotaExceededError: a daemon has no room for it.
-        """
+        """``width``: numbers per row; None: one class, int64. Raises ConfigError if a table of that name has other
+        rows."""
         super().__init__(name)
         spec = MutableSpec(
             name,
@@ -144,11 +140,8 @@ _ATTEMPTS, _PAUSE_S = 20, 0.1
 
 
 def described(folder: str | Path) -> dict[str, Any] | None:
-    """What the files of a folder are, as the run that began them has written it; None if nothing is there.
-
-    Raises:
-        DataError: the description cannot be read.
-    """
+    """What the files of a folder are, as the run that began them has written it; None if nothing is there. Raises
+    DataError."""
     path = Mirror(folder).pull(DESCRIPTION)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -162,22 +155,13 @@ def described(folder: str | Path) -> dict[str, Any] | None:
 
 
 class FileSink(Sink):
-    """A folder of files, perhaps on object storage.
-
-    Attributes:
-        paths: their final names.
-        run: the same for all processes that write into the folder, however they call it.
-    """
+    """A folder of files, perhaps on object storage. ``paths``: their final names."""
 
     def __init__(self, folder: str | Path, form: str, shares: int, column: str, about: Mapping[str, Any]) -> None:
-        """Begin, or go on in, ``folder``.
+        """Begin, or go on in, ``folder``; ``form``: one of ``FORMATS``, ``column``: name of the values.
 
-        form: one of ``FORMATS``. column: name of the values. about: JSON values on which the files depend; ``classes``
-        among them are the names of the values, which Parquet files have in the column ``name``.
-
-        Raises:
-            ConfigError: the folder holds something else, or cannot be written; Parquet without pyarrow.
-            DataError: its description cannot be read.
+        ``about``: JSON values on which the files depend; ``classes`` among them are the names of the values, which Parquet
+        files have in the column ``name``. Raises ConfigError if the folder holds something else.
         """
         if form == "parquet":
             need("writing Parquet (--format parquet; npy needs nothing)", "pyarrow")

@@ -31,13 +31,8 @@ Targets = npt.NDArray[np.int64] | str | None
 
 @dataclass(frozen=True)
 class Rows:
-    """A table of float32 rows on the daemons, for all vertices.
-
-    Attributes:
-        name: its name within the inference.
-        width: numbers per row; None: one number without a dimension.
-        node_type: of the vertices; empty: the only one.
-    """
+    """A table of float32 rows on the daemons, for all vertices of a type; empty: the only one. ``width``: numbers per
+    row; None: one number without a dimension."""
 
     name: str
     width: int | None
@@ -46,14 +41,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class TypedLayer:
-    """One node type of a layer.
-
-    Attributes:
-        node_type: of the vertices that it computes.
-        reads: node types whose rows it reads.
-        edge_types: along which it reads.
-        compute: rows of a block's targets.
-    """
+    """One node type of a layer: the node types and edge types that it reads, and what gives a block's targets rows."""
 
     node_type: str
     reads: tuple[str, ...]
@@ -117,10 +105,8 @@ def layerwise_stages(
     pairs: bool = False,
     edge_tables: Mapping[str, str] | None = None,
 ) -> list[Stage]:
-    """The stages of exact inference.
-
-    widths: of rows before the first layer and after each. edge_tables: by the argument of layers that takes them.
-    """
+    """The stages of exact inference. ``widths``: of rows before the first layer and after each. ``edge_tables``: by the
+    argument of layers that takes them."""
     degrees, tables = _degrees(layers), edge_tables or {}
     stages = _counting(degrees, tables)
     last = len(layers)
@@ -279,10 +265,8 @@ def _count(rule: DegreeRule, block: LayerBlock) -> Floats:
 
 
 def _through(layers: Sequence[Layer], block: LayerBlock) -> Floats:
-    """All layers on a sampled batch. Each layer computes as many hops less than it reads as it has itself.
-
-    In-degrees that nobody gives are those within the batch.
-    """
+    """All layers on a sampled batch: each computes as many hops less than it reads as it has itself. In-degrees that
+    nobody gives are those within the batch."""
     x, hops = block.x, len(block.edges_per_hop)
     rules = {layer.degrees for layer in layers if layer.degrees is not None}
     counted = rules - block.degrees.keys() if block.weights is None else ()

@@ -26,13 +26,8 @@ UserIds = Ids | npt.NDArray[np.str_]
 
 @dataclass(frozen=True)
 class PairScore:
-    """Scores of pairs from the rows of their ends.
-
-    Attributes:
-        pairs: gives each row of sources [n, width] and its partner in targets [n, width] a number, float32 [n], or a
-            row.
-        grid: gives each row of sources [n, width] with each of targets [m, width] a number, float32 [n, m].
-    """
+    """Scores of pairs from rows [n, width] of sources: ``pairs`` with one partner each [n, width], float32 [n] or rows;
+    ``grid`` with all targets [m, width], float32 [n, m]."""
 
     pairs: Callable[[Floats, Floats], Floats]
     grid: Callable[[Floats, Floats], Floats]
@@ -46,13 +41,8 @@ INNER_PRODUCTS = PairScore(
 
 @dataclass(frozen=True)
 class TopTargets:
-    """The question for the best targets of each source.
-
-    Attributes:
-        count: how many targets a source gets; fewer where fewer are left.
-        sources: the vertices that get them.
-        edge_type: the relation. Targets that a source has an edge to are left out.
-    """
+    """The question for the best ``count`` targets of each source by a relation. Targets that a source has an edge to
+    are left out."""
 
     count: int
     sources: Targets
@@ -97,12 +87,7 @@ class InferenceTask:
 
 
 def feature_width(schema: Schema, features: str) -> int:
-    """Numbers per vertex of the table ``features``.
-
-    Raises:
-        ConfigError: the graph has several types, or the table is not rows of numbers.
-        UnknownNameError: there is no such table.
-    """
+    """Numbers per vertex of the table ``features``. Raises ConfigError for typed graphs, and rows that are no vectors."""
     if len(schema.node_types) != 1 or len(schema.edge_types) != 1:
         raise ConfigError("inference takes graphs with one node type and one edge type")
     spec = schema.table(schema.node_types[0], features)
@@ -155,16 +140,7 @@ class AwaitStage:
 
 @dataclass(frozen=True)
 class InferencePlan:
-    """What one of several processes does.
-
-    Attributes:
-        stages: number of stages.
-        shares: number of shares of each stage.
-        rank, world: number of this process, and of all.
-
-    Raises:
-        ConfigError: there is no such process, or no stage or share.
-    """
+    """What one of several processes does. Raises ConfigError if there is no such process, or no stage or share."""
 
     stages: int
     shares: int
@@ -186,12 +162,9 @@ class InferencePlan:
         return range(first, stop)
 
     def next(self, done: Done) -> RunShare | AwaitStage | None:
-        """What comes next; None: nothing is left for this process.
-
-        done: bool [stages, shares]. When the last stage is done as a whole nobody needs rows of earlier stages. While
-        it is not, a process does its shares of earlier stages even if its own of the last one are done: others read
-        them.
-        """
+        """What comes next; None: nothing is left for this process. ``done``: bool [stages, shares]. While the last
+        stage is not done as a whole, a process does its shares of earlier stages even if its own of the last one are
+        done: others read them."""
         if done.shape != (self.stages, self.shares):
             raise ConfigError(f"done: has shape {list(done.shape)}, expected {[self.stages, self.shares]}")
         if done[-1].all():
@@ -233,12 +206,8 @@ _SPARE = 4
 
 @dataclass(frozen=True)
 class TargetBlock:
-    """A block of targets.
-
-    Attributes:
-        ids: int64 [m], user ids of the targets.
-        linked: int64 [2, e], user ids of sources and places in ``ids``: edges that exist.
-    """
+    """A block of targets: their user ids int64 [m], and edges that exist, int64 [2, e]: user ids of sources, places in
+    ``ids``."""
 
     ids: Ids
     linked: Ids
@@ -248,10 +217,8 @@ class BestTargets:
     """The best targets of some sources so far."""
 
     def __init__(self, sources: Ids, count: int, *, loops: bool) -> None:
-        """sources: int64 [n], user ids, each once. count: targets for each.
-
-        loops: whether sources and targets are vertices of one type, so that a source meets itself.
-        """
+        """``sources``: int64 [n], user ids, each once. ``loops``: whether sources and targets are of one type, so that
+        a source meets itself."""
         self._sources, self._count, self._loops = sources, count, loops
         self._order = np.argsort(sources)
         self._rows, self._ids = np.empty(0, np.int64), np.empty(0, np.int64)

@@ -6,15 +6,16 @@ import dataclasses
 import math
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from atta.client.cluster import Cluster
 from atta.client.loaders.arguments import ignore_torch_options
 from atta.client.loaders.minibatch import MiniBatch
-from atta.client.loaders.ranks import TrainerRank
 from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
 from atta.client.loaders.subgraphs import EDGE_ORDERS, in_file_order, with_reverses
@@ -29,6 +30,76 @@ from atta.samplers.arguments import flag, number, whole
 _SEED_POLICIES = {"local": session_pb2.SEED_POLICY_LOCAL, "global": session_pb2.SEED_POLICY_GLOBAL}
 _MOST = (1 << 32) - 1
 _MOST_EPOCHS = (1 << 64) - 1
+
+
+_VARIABLES = "RANK", "WORLD_SIZE"
+
+
+@dataclass(frozen=True)
+class TrainerRank:
+    """One trainer of a job.
+
+    Attributes:
+        rank: its number, from 0.
+        world: how many there are.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if there is no such trainer."""
+        if not self.rank < self.world:
+            raise ConfigError(f"rank {self.rank} of {self.world} trainers")
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world}"
+
+    @classmethod
+    def of(cls, rank: int | None, world_size: int | None) -> TrainerRank:
+        """The trainer with these numbers. What is None is found in this process, see ``here``.
+
+        Raises:
+            ConfigError: a number is none, or there is no such trainer.
+        """
+        if rank is not None and world_size is not None:
+            return cls(whole("rank", rank, 0, _MOST), whole("world_size", world_size, 1, _MOST))
+        found = cls.here()
+        if rank is None and world_size is None:
+            return found
+        if rank is not None:
+            return cls(whole("rank", rank, 0, _MOST), found.world)
+        return cls(found.rank, whole("world_size", world_size, 1, _MOST))
+
+    @classmethod
+    def here(cls) -> TrainerRank:
+        """This process in torch's process group; without one what RANK and WORLD_SIZE say; without these the only one.
+
+        Raises:
+            ConfigError: only one of the variables is set, or one is no number: who launched this process sets the other
+                one later, with the process group.
+        """
+        if (group := _group()) is not None:
+            return group
+        said = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        for name, text in said.items():
+            if not text.strip().isdecimal():
+                raise ConfigError(f"environment variable {name}={text!r}: must be a whole number")
+        if len(said) == 1:
+            (name,), (missing,) = said, set(_VARIABLES) - set(said)
+            raise ConfigError(
+                f"environment variable {name} is set and {missing} is not: make the loader after torch's process "
+                "group, or give rank= and world_size="
+            )
+        return cls(int(said["RANK"]), whole("WORLD_SIZE", int(said["WORLD_SIZE"]), 1, _MOST)) if said else cls()
+
+
+def _group() -> TrainerRank | None:
+    """This process in the process group of torch; None if there is none. Does not import torch."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return TrainerRank(distributed.get_rank(), distributed.get_world_size())
 
 
 class DagLoader:

@@ -15,7 +15,7 @@ from atta.protos.v1 import dag_pb2
 from atta.samplers.batch.scratch import Scratch, widen_into
 
 if TYPE_CHECKING:
-    from atta.client.loaders.batch import SaintNorms
+    from atta.client.loaders.norms import SaintNorms
     from atta.client.sessions.stream import RawBatch
     from atta.partition.schema import Schema
 

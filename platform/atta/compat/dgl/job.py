@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from atta.client.cluster import Cluster, connect
-from atta.client.loaders.ranks import TrainerRank
+from atta.client.loaders.dag import TrainerRank
 from atta.client.local import local
 from atta.errors import ConfigError, DataError
 from atta.observe.machine.memory import keep_freed
@@ -161,11 +161,7 @@ def meeting() -> Any:
 
 
 def barrier() -> None:
-    """Wait for the other trainers, in the process group of torch.
-
-    Raises:
-        ConfigError: there are others and no process group.
-    """
+    """Wait for the other trainers, in the process group of torch; raises ConfigError if there is none."""
     job = present()
     if job.world > 1:
         meeting().barrier()
@@ -200,16 +196,9 @@ _LOOKED_AT = 1 << 16
 
 
 def dataset_of(part_config: str | Path) -> Path:
-    """The partitioned dataset at ``part_config``.
-
-    Args:
-        part_config: folder of a partitioned dataset, or the ``NAME.json`` that ``dgl.distributed.partition_graph``
-            wrote. The latter is converted to ``NAME.atta`` beside it, with the same partitions; once, as long as its
-            files stay as they are.
-
-    Raises:
-        DataError: neither is there, or the partitions of DistDGL are not readable.
-    """
+    """The partitioned dataset at ``part_config``: its folder, or the ``NAME.json`` that
+    ``dgl.distributed.partition_graph`` wrote. That is converted to ``NAME.atta`` beside it, with the same
+    partitions; once, as long as its files stay as they are. Raises DataError if neither is there."""
     path = Path(part_config)
     if (path / MANIFEST).exists() or path.name == MANIFEST:
         return path if path.is_dir() else path.parent
@@ -253,15 +242,8 @@ def _fingerprint(part_config: Path) -> str:
 
 
 def convert(part_config: str | Path, out: str | Path) -> list[str]:
-    """Write DistDGL's partitions as the partitioned dataset ``out``; returns what the user should know.
-
-    It does what ``atta import dgl`` and ``atta partition --method given --option table=part`` do. An older ``out`` is
-    replaced.
-
-    Raises:
-        DataError: the partitions are not readable, or hold something that a dataset cannot hold.
-        ConfigError: DGL is not installed.
-    """
+    """Write DistDGL's partitions as the partitioned dataset ``out``, as ``atta import dgl`` and ``atta partition
+    --method given --option table=part`` do; returns what the user should know. An older ``out`` is replaced."""
     out = Path(out)
     with tempfile.TemporaryDirectory(prefix=".atta-", dir=out.parent) as scratch:
         graph = Path(scratch) / "graph"

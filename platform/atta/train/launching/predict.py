@@ -28,7 +28,7 @@ from atta.client.inference.task import (
     share_count,
     target_count,
 )
-from atta.client.loaders.ranks import TrainerRank
+from atta.client.loaders.dag import TrainerRank
 from atta.client.loaders.seeds import InputNodes, as_ids
 from atta.errors import AttaError, ConfigError, DataError, UnknownNameError
 from atta.observe.printable import first_line

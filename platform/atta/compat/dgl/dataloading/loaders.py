@@ -127,10 +127,8 @@ class DistBatches:
             self._prefetched.pop().forget()
 
     def _loader(self, epoch: int) -> tuple[_State, DagLoader]:
-        """What comes along, and the loader of such batches.
-
-        A script that trains for a second epoch will go on. So a third one is begun while the second ends, and so forth.
-        """
+        """What comes along, and the loader of such batches. A script that trains for a second epoch will go on: a third
+        one is begun while the second ends."""
         wanted = self._wanted.state()
         if self._opened is None or self._opened[0] != wanted:
             tables: dict[str, list[str]] = {node_type: [] for node_type in self.g.cluster.schema.node_types}
@@ -159,27 +157,16 @@ class DistNodeDataLoader(DistBatches):
     """Gives ``(input_nodes, output_nodes, blocks)`` for each batch of this trainer's vertices.
 
     In graphs of several node types both are mappings from types to ids; ``output_nodes`` is one where ``nids`` is one.
-    With seeds of several types it has those that the batch has.
     A vertex that is given twice for one batch is in it once. A share without vertices has no batches.
-
-    ``g.ndata[name][input_nodes]`` and ``g.ndata[name][output_nodes]`` cost no further request from the second batch on:
-    the daemons send these rows along.
+    ``g.ndata[name][input_nodes]`` costs no further request from the second batch on: daemons send these rows along.
     """
 
     def __init__(
         self, g: DistGraph, nids: Any, graph_sampler: NeighborSampler, device: Any = None, **options: Any
     ) -> None:
-        """Describe the batches.
-
-        Args:
-            g, graph_sampler: of this package.
-            nids: ids of this trainer's vertices, or ``{node type: ids}``.
-            device: the CPU.
-            **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
-
-        Raises:
-            ConfigError: DGL is missing, or a vertex does not exist.
-        """
+        """``nids``: ids of this trainer's vertices, or ``{node type: ids}``. ``options``: ``batch_size`` (1),
+        ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here. Raises ConfigError if a vertex
+        does not exist."""
         self._mapped = isinstance(nids, Mapping)
         given = nids if isinstance(nids, Mapping) else {None: nids}
         self._ids = {g.types.node_type(ntype): integers("nids", ids).reshape(-1) for ntype, ids in given.items()}
@@ -212,8 +199,7 @@ class DistEdgeDataLoader(DistBatches):
     negative_graph, blocks)`` with a negative sampler.
 
     Both graphs have the same vertices: the destinations of the last block. In graphs of several types they have the
-    seeds' edge type alone. With several node types ``input_nodes`` is a mapping from types to ids. A share without edges
-    has no batches.
+    seeds' edge type alone, and ``input_nodes`` is a mapping from types to ids. A share without edges has no batches.
     """
 
     def __init__(
@@ -232,21 +218,17 @@ class DistEdgeDataLoader(DistBatches):
         """Describe the batches.
 
         Args:
-            g, graph_sampler: of this package.
+            g, graph_sampler, negative_sampler: of this package.
             eids: ids of this trainer's edges, or ``{edge type: ids}`` with one type.
-            device: the CPU.
-            negative_sampler: of ``dataloading.negative_sampler``; None: no negative pairs.
             exclude: ``"self"`` leaves a batch's edges out of its blocks, with those that are parallel to them,
                 ``"reverse_id"`` also the edges of their type from their destinations to their sources,
-                ``"reverse_types"`` those of another type. None leaves nothing out.
-            reverse_eids: means nothing here: reverse edges are found by their ends.
-            reverse_etypes: with ``"reverse_types"``: ``{edge type: type of its reverses}``.
-            **options: ``batch_size`` (1), ``shuffle`` (False), ``drop_last`` (False). Others of DGL mean nothing here.
+                ``"reverse_types"`` those of another type: ``reverse_etypes`` is ``{edge type: type of its reverses}``.
+            reverse_eids, device: mean nothing here: reverse edges are found by their ends.
+            **options: as of ``DistNodeDataLoader``.
 
         Raises:
             UnknownNameError: another sampler, or another way to exclude.
-            ConfigError: DGL is missing, an edge does not exist, several types have edges, or ``reverse_etypes`` lacks
-                the type or has one between other node types.
+            ConfigError: an edge does not exist, several types have edges, or ``reverse_etypes`` lacks the type.
         """
         if exclude not in _EXCLUDE:
             known = ", ".join(map(repr, _EXCLUDE))
@@ -372,11 +354,7 @@ def _offered(loader: str, sampler: Any, kind: Any) -> Any:
 
 
 def _one_type(given: Any, what: str, by_name: Callable[[Any], str]) -> tuple[str, Any]:
-    """The dataset's name of the seeds' type, and their ids. ``given``: ids, or ``{DGL's name of a type: ids}``.
-
-    Raises:
-        ConfigError: several types have some, or no type is named. UnknownNameError: the type does not exist.
-    """
+    """The dataset's name of the seeds' type, and their ids. ``given``: ids, or ``{DGL's name of a type: ids}``."""
     if not isinstance(given, Mapping):
         return by_name(None), given
     some = {name: ids for name, ids in given.items() if len(ids)} or dict([*given.items()][:1])

@@ -112,15 +112,10 @@ class PartitionPolicy:
     Attributes:
         policy_str: DGL's name, ``"node:TYPE"`` or ``"edge:TYPE"``.
         kind, type_name: ``"nodes"`` or ``"edges"``, and the dataset's name of the type.
-        partition_book: of the graph.
     """
 
     def __init__(self, policy_str: str, partition_book: GraphPartitionBook) -> None:
-        """``policy_str``: ``"node"`` or ``"edge"`` for the only type, or with a type behind a colon or a tilde.
-
-        Raises:
-            ConfigError: it is neither, or there are several types. UnknownNameError: the type does not exist.
-        """
+        """``policy_str``: ``"node"`` or ``"edge"`` for the only type, or with a type behind a colon or a tilde."""
         found, types = _POLICY.fullmatch(policy_str), partition_book.types
         if found is None:
             raise ConfigError(f"PartitionPolicy {policy_str!r}: write node, edge, node:TYPE or edge:TYPE")
@@ -169,11 +164,8 @@ class PartitionPolicy:
 
 
 class GraphPartitionBook:
-    """Which part has a vertex or an edge, by the ids that the graph uses.
-
-    Vertices are numbered from 0 in each type, as DGL's are. Numbers of a part need not be consecutive: DGL renumbers a
-    graph when it is partitioned, Atta does not.
-    """
+    """Which part has a vertex or an edge. Numbers of a part need not be consecutive: DGL renumbers a graph when it is
+    partitioned, Atta does not."""
 
     def __init__(self, cluster: Cluster, job: Job) -> None:
         self._cluster, self.job, self.types = cluster, job, TypeBook(cluster.schema)
@@ -209,11 +201,7 @@ class GraphPartitionBook:
         return own or [part * world // parts]
 
     def order(self, policy: str, ids: Any) -> np.ndarray:
-        """int64 [n]: the place of each id in the order of the parts.
-
-        Raises:
-            ConfigError: a vertex or edge does not exist.
-        """
+        """int64 [n]: the place of each id in the order of the parts. Raises ConfigError for one that does not exist."""
         given = integers("ids", ids)
         places = self.places(policy)
         if places is not None and (not len(given) or (given.min() >= 0 and given.max() < len(places))):

@@ -59,10 +59,8 @@ def out_degrees(cluster: Cluster, edge_type: str) -> np.ndarray:
 
 
 class EdgeEnds:
-    """Finds the ends of edges. Keeps those of this trainer's part, and all once others were asked for.
-
-    The part's take 24 bytes an edge, and all edges 24 bytes an edge of the graph.
-    """
+    """Finds the ends of edges. Keeps those of this trainer's part, and all once others were asked for: 24 bytes an
+    edge."""
 
     def __init__(self, cluster: Cluster, edge_type: str, mine: Callable[[], np.ndarray]) -> None:
         """``mine()`` gives the vertices of this trainer's part."""
@@ -71,11 +69,8 @@ class EdgeEnds:
         self._all = False
 
     def find(self, e_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and destinations, int64 [n] each, of the edges ``e_id``.
-
-        Raises:
-            ConfigError: an edge does not exist.
-        """
+        """Sources and destinations, int64 [n] each, of the edges ``e_id``. Raises ConfigError for one that does not
+        exist."""
         known = self._known = self._known or self._read(self._mine())
         at, found = _look(known, e_id)
         if not found.all() and not self._all:
@@ -123,9 +118,6 @@ def sample_neighbors(  # noqa: PLR0917 - as in DGL
         replace: draw with replacement.
 
     Every call draws anew; ``torch.manual_seed`` before the first one repeats them.
-
-    Raises:
-        UnknownNameError: out-edges, or no such edge table. ConfigError: DGL is missing, or a vertex does not exist.
     """
     load("sample_neighbors", "dgl", "torch")
     if edge_dir != "in":
@@ -160,18 +152,9 @@ def in_subgraph(g: Any, nodes: Any) -> Any:
 
 
 def edge_subgraph(g: Any, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Any:
-    """A ``DGLGraph`` with the edges of these ids; ``edata[dgl.EID]`` has them.
-
-    Args:
-        g: the graph.
-        edges: ids, or ``{edge type: ids}``.
-        relabel_nodes: keep the ends of the edges only, whose ids are then in ``ndata[dgl.NID]``; False: keep all
-            vertices under their ids.
-        store_ids: True, as in DGL.
-
-    Raises:
-        ConfigError: DGL is missing, or an edge does not exist. UnknownNameError: graphs without ids.
-    """
+    """A ``DGLGraph`` with the edges of these ids, or ``{edge type: ids}``; ``edata[dgl.EID]`` has them.
+    ``relabel_nodes``: keep the ends of the edges only, whose ids are then in ``ndata[dgl.NID]``; False: keep all
+    vertices under their ids."""
     dgl = load("edge_subgraph", "dgl", "torch")
     if not store_ids:
         raise NotOfferedError("edge_subgraph does not offer store_ids=False: DGL ignores it, too")

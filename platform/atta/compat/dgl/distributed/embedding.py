@@ -29,7 +29,6 @@ class LearnedRows:
     """The table of an embedding. Daemons step rows, so the optimiser is part of the table's specification.
 
     Attributes:
-        width: number of columns.
         optimiser: that steps the rows; None: there is none yet.
         node_type: whose rows they are; None: those of edges.
         asked: the ids that the script has asked for last.
@@ -149,11 +148,8 @@ class LearnedRows:
 
 def step(embeddings: Sequence[LearnedRows]) -> None:
     """Step each row of ``embeddings`` that any trainer has used, once, and return when all that this one pushes are
-    stepped. All trainers call it.
-
-    As in DGL, the gradient of a row is the mean over its uses by all trainers. The trainers of the part that owns a row
-    push it.
-    """
+    stepped. All trainers call it. The gradient of a row is the mean over its uses by all trainers; those of the part
+    that owns it push it."""
     if any(rows.optimiser is None for rows in embeddings):
         raise ConfigError("DistEmbedding: no optimiser steps it")
     if not embeddings:
@@ -195,13 +191,8 @@ class DistEmbedding:
         init_func: InitFunc | None = None,
         part_policy: PartitionPolicy | None = None,
     ) -> None:
-        """Describe the embedding; arguments as of ``DistTensor``. Rows are zeros at first without ``init_func``.
-
-        An embedding of a name that exists shares its rows.
-
-        Raises:
-            ConfigError: no type, or several, have that many members, or the embedding exists with another width.
-        """
+        """Arguments as of ``DistTensor``. An embedding of a name that exists shares its rows. Raises ConfigError if it
+        has another width."""
         self.num_embeddings, self.embedding_dim = int(num_embeddings), int(embedding_dim)
         self.given_name = name
         self.part_policy = policy = policy_of((self.num_embeddings,), part_policy)
@@ -233,12 +224,7 @@ class DistEmbedding:
         return rows if device is None else rows.to(device)
 
     def step(self) -> None:
-        """Step the rows that any trainer has used since the last step, once, with the mean of the gradients of all uses.
-        All trainers call it.
-
-        Raises:
-            ConfigError: there is no optimiser.
-        """
+        """As an optimiser's ``step``, for this embedding alone."""
         step([self.rows])
 
 
@@ -254,16 +240,10 @@ def mean_of_uses(given: Sequence[Gradients]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exchanged(mine: Sequence[Gradients], ranks: Sequence[np.ndarray], world: int) -> list[list[Gradients]]:
-    """What all trainers have for this one, for each of ``mine``. Every trainer calls it alike, in torch's process group.
+    """What all trainers have for this one, for each of ``mine``: gradients of the same embeddings at all trainers.
 
-    All of it travels in one message per pair of trainers.
-
-    Args:
-        mine: gradients of some embeddings, the same ones at all trainers.
-        ranks: int64 [n] for each: the trainers that its rows go to.
-        world: number of trainers.
-
-    Raises ConfigError without a process group.
+    ``ranks``: int64 [n] for each, the trainers that its rows go to. Every trainer calls it alike, in torch's process
+    group. All of it travels in one message per pair of trainers.
     """
     import torch
 

@@ -27,17 +27,9 @@ class DistGraph:
     """The graph of the daemons. Its vertices and edges go by the users' ids, which DGL numbers from 0 in each type."""
 
     def __init__(self, graph_name: str, gpb: Any = None, part_config: str | Path | None = None) -> None:
-        """Open the graph.
+        """Open the graph; ``graph_name`` and ``gpb`` mean nothing here.
 
-        Args:
-            graph_name: for the script's own use: daemons serve one graph.
-            gpb: means nothing here.
-            part_config: without daemons in ``initialize``: a partitioned dataset of Atta, or the ``.json`` of DistDGL's
-                partitions, for which daemons are started on this machine.
-
-        Raises:
-            ConfigError: ``initialize`` was not called, or named no daemons and there is no ``part_config``.
-            DataError: there is no dataset at ``part_config``.
+        ``part_config``: without daemons in ``initialize``, what ``dataset_of`` takes; daemons are started on this machine.
         """
         self.graph_name, self._job = graph_name, present()
         self.cluster = self._job.open(part_config)
@@ -197,10 +189,8 @@ class DistGraph:
         return int(degrees[ids[0]]) if np.ndim(u) == 0 else tensor(degrees[ids])
 
     def find_edges(self, edges: Any, etype: Any = None) -> tuple[Any, Any]:
-        """Sources and destinations of edges, int64 [n] each.
-
-        Those of this trainer's part are read at the first call, and all edges when others are asked for.
-        """
+        """Sources and destinations of edges, int64 [n] each. Those of this trainer's part are read at the first call,
+        and all edges when others are asked for."""
         src, dst = self.ends(self.types.edge_type(etype), integers("edges", edges).reshape(-1))
         return tensor(src), tensor(dst)
 

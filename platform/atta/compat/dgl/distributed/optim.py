@@ -87,10 +87,8 @@ def _key(embedding: DistEmbedding) -> tuple[Any, ...]:
 
 
 class _SparseOptimiser:
-    """Steps the rows that were used since the last step.
-
-    One optimiser steps an embedding. One that is made when the last has gone goes on with its state.
-    """
+    """Steps the rows that were used since the last step. One optimiser steps an embedding; one that is made when the
+    last has gone goes on with its state."""
 
     def __init__(self, params: Iterable[DistEmbedding], spec: OptimiserSpec) -> None:
         self._params, self._spec = list(params), spec
@@ -105,10 +103,8 @@ class _SparseOptimiser:
         return self._spec
 
     def step(self) -> None:
-        """Apply the gradients. All trainers call it, and go on when all rows are stepped.
-
-        As in DGL, a row that several trainers have used makes one step, with the mean of the gradients of all uses.
-        """
+        """Apply the gradients. All trainers call it, and go on when all rows are stepped. As in DGL, a row that several
+        trainers have used makes one step, with the mean of the gradients of all uses."""
         step([embedding.rows for embedding in self._params])
         barrier()
 
@@ -116,26 +112,18 @@ class _SparseOptimiser:
         """Do nothing: every step begins with no gradients."""
 
     def save(self, f: str | Path) -> None:
-        """Write settings and state, without the embeddings' rows, into ``F_RANK``. All trainers call it.
-
-        Each writes the state of its share of the rows, as a NumPy archive. ``load`` needs all files: with trainers on
-        several machines, name a folder that they share.
-
-        Raises:
-            DataError: the file cannot be written.
-        """
+        """Write settings and state, without the embeddings' rows, into ``F_RANK``: each trainer the state of its share
+        of the rows, as a NumPy archive. All trainers call it. ``load`` needs all files, so name a folder that all
+        machines share."""
         job = present()
         barrier()
         _SavedShare.write(Path(f"{f}_{job.rank}"), self._spec, self._params, job.rank, job.world)
         barrier()
 
     def load(self, f: str | Path) -> None:
-        """Read what ``save`` wrote: settings, and the state of the embeddings of the same names. All trainers call it,
-        and there may be more or fewer than there were.
-
-        Raises:
-            DataError: a file is missing or damaged, or is of another optimiser or embedding.
-        """
+        """Read what ``save`` wrote, for embeddings of the same names. All trainers call it, and there may be more or
+        fewer than there were. Raises DataError if a file is missing or damaged, or is of another optimiser or
+        embedding."""
         job = present()
         barrier()
         first = _SavedShare(Path(f"{f}_0"))

@@ -28,10 +28,8 @@ def pieces(count: int, together: int = 1 << 16) -> Iterator[slice]:
 
 
 class DistRows:
-    """What can be asked of a distributed tensor. ``tensor[ids]`` gives a torch tensor [n, *row shape]: a copy.
-
-    ``ids`` are integers [n], a slice, or a mask over all rows.
-    """
+    """What can be asked of a distributed tensor. ``tensor[ids]`` gives a torch tensor [n, *row shape], a copy; ``ids``
+    are integers [n], a slice, or a mask over all rows."""
 
     def __init__(self, name: str, policy: PartitionPolicy, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.name, self.part_policy = name, policy
@@ -55,11 +53,8 @@ class DistRows:
         raise NotImplementedError
 
     def __or__(self, other: Any) -> DistTensor:
-        """A new tensor without a name, with the values of both joined bit by bit. All trainers call it, as in DGL.
-
-        Raises:
-            ConfigError: they differ in rows, shape or dtype, or hold floats.
-        """
+        """A new tensor without a name, with the values of both (bools or integers) joined bit by bit. All trainers call
+        it."""
         if not isinstance(other, DistRows):
             return NotImplemented
         mine, its = ((rows.part_policy.policy_str, *rows.shape, rows._dtype) for rows in (self, other))
@@ -135,14 +130,11 @@ class DistTensor(MutableRows):
             name: letters, digits, dots, dashes, single underscores; None: one is made.
             init_func: ``(shape, dtype)`` gives the first contents, some rows at a time in the order of their ids;
                 default: zeros. Rank 0 calls it.
-            part_policy: from ``DistGraph.get_node_partition_policy`` or ``get_edge_partition_policy``; None: the only
-                type of vertices or edges with as many members as there are rows.
+            part_policy: of ``DistGraph``; None: the only type with as many members as there are rows.
             persistent: whether it outlives its object.
             is_gdata, attach: mean nothing here.
 
-        Raises:
-            ConfigError: no type, or several, have that many members, or the tensor exists with another shape or dtype.
-            QuotaExceededError: the daemons have no room for it.
+        Raises ConfigError if it exists with another shape or dtype.
         """
         job = present()
         if name is None and persistent:
