@@ -133,11 +133,8 @@ class Connection:
         self._reporting: Any = None  # gRPC gives up a call that nobody holds
 
     def meet(self, found: Description) -> None:
-        """From now on address requests to the daemon with this description.
-
-        Raises:
-            WrongDatasetError: it contradicts what is known of the daemon so far.
-        """
+        """From now on address requests to the daemon with this description. Raises WrongDatasetError: it contradicts
+        what is known of the daemon so far."""
         check(found.identity, self._meant, Bound.NAMED, self.address)
         self.takes_lent = self.reads_lent = found.machine == machine_id()
         if found.identity != self._meant:
@@ -225,11 +222,8 @@ class Connection:
         return self._meant.header(rpc.METHODS[name].bound) + self._token.now()
 
     def describe(self, *, wait: bool = False, timeout: float | None = None) -> Description:
-        """Ask the daemon for its description. Any daemon answers; see ``meet``.
-
-        Raises:
-            ProtocolError: the daemon's release and this one have no protocol in common.
-        """
+        """Ask the daemon for its description. Any daemon answers; see ``meet``. Raises ProtocolError: the daemon's
+        release and this one have no protocol in common."""
         reply = self.call("ControlService.Describe", control_pb2.DescribeRequest(), wait=wait, timeout=timeout)
         release = release_of(reply)
         check_release(release, self.address)
@@ -284,11 +278,8 @@ class Connection:
         self._reporting = self.begin("ControlService.Report", request, timeout=REPORT_S)
 
     def trace(self, last_s: float = 0.0) -> Recording:
-        """What the daemon has recorded in the last ``last_s`` seconds; 0: everything that it still has.
-
-        Raises:
-            RemoteError: the daemon sends something else than a recording.
-        """
+        """What the daemon has recorded in the last ``last_s`` seconds; 0: everything that it still has. Raises
+        RemoteError: the daemon sends something else than a recording."""
         header = control_pb2.TraceHeader()
         entries: list[Entry] = []
         try:

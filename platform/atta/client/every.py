@@ -40,11 +40,8 @@ def ask_all(
     deadline_s: float,
     credentials: Credentials | None = None,
 ) -> list[DaemonAnswer[T]]:
-    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at once.
-
-    Raises:
-        DataError: a file of ``credentials`` is bad.
-    """
+    """What ``ask`` returns for each daemon of ``addresses``, by partition, replicas in their order. All are asked at
+    once. Raises DataError: a file of ``credentials`` is bad."""
 
     def one(place: tuple[int, str]) -> DaemonAnswer[T]:
         part, address = place
@@ -68,11 +65,8 @@ def each_daemon(addresses: Mapping[int, Addresses]) -> list[tuple[int, str]]:
 
 def check_together(answers: Sequence[DaemonAnswer[Description]]) -> list[DaemonAnswer[Description]]:
     """The same answers, but errors for daemons that serve another dataset than the first, or another partition than
-    their own, would draw other batches, or whose files have changed.
-
-    Raises:
-        ConfigError: the daemons that are named do not serve all partitions of the dataset, each once or by replicas.
-    """
+    their own, would draw other batches, or whose files have changed. Raises ConfigError: the daemons that are named
+    do not serve all partitions of the dataset, each once or by replicas."""
     known = [(answer.value, answer.address) for answer in answers if answer.value is not None]
     if not known:
         return list(answers)
@@ -98,11 +92,8 @@ def _checked(answer: DaemonAnswer[Description], first: Description, other: str) 
 
 def check_member(found: Description, address: str, part: int, first: Description, other: str) -> None:
     """Refuse the daemon at ``address``, which should serve ``part`` first, beside the first daemon of its cluster at
-    ``other``.
-
-    Raises:
-        WrongDatasetError: it serves another dataset, or another partition. SamplingContractError: it draws otherwise.
-    """
+    ``other``. Raises WrongDatasetError: it serves another dataset, or another partition. SamplingContractError: it
+    draws otherwise."""
     if found.dataset_id != first.dataset_id:
         raise WrongDatasetError(address, f"serves dataset {found.dataset_id}, but {other} serves {first.dataset_id}")
     if found.parts.start != part:
@@ -113,10 +104,7 @@ def check_member(found: Description, address: str, part: int, first: Description
 
 def check_complete(found: Sequence[Description | None]) -> None:
     """Refuse daemons that do not serve all partitions of their dataset together. None: a daemon that did not answer.
-
-    Raises:
-        ConfigError: partitions are missing or too many.
-    """
+    Raises ConfigError: partitions are missing or too many."""
     known = [description for description in found if description is not None]
     partitions, served = known[0].num_parts, sum(len(description.parts) for description in known)
     silent = len(found) - len(known)
@@ -127,11 +115,7 @@ def check_complete(found: Sequence[Description | None]) -> None:
 
 def check_operator(addresses: Mapping[int, Addresses], *, deadline_s: float, credentials: Credentials | None) -> None:
     """Refuse to begin what only operators may do, at the first daemon that would refuse it. Those that do not answer do
-    not count.
-
-    Raises:
-        NotAllowedError, NotAuthenticatedError: of that daemon.
-    """
+    not count. Raises NotAllowedError, NotAuthenticatedError: of that daemon."""
     for answer in ask_all(addresses, Connection.check_operator, deadline_s=deadline_s, credentials=credentials):
         if isinstance(answer.error, NotAllowedError | NotAuthenticatedError):
             raise answer.error

@@ -68,12 +68,9 @@ class Inference:
         self._shown: int | None = None
 
     def run(self) -> None:
-        """Do this process's part. Shares that earlier runs have finished are left out.
-
-        Raises:
-            AttaError: no other process has completed a share for a long time.
-            RemoteError: a daemon does not answer. UnknownNameError: a daemon has lost rows.
-        """
+        """Do this process's part. Shares that earlier runs have finished are left out. Raises AttaError: no other
+        process has completed a share for a long time; RemoteError: a daemon does not answer. UnknownNameError: a
+        daemon has lost rows."""
         if self.over():
             return  # without tables
         try:

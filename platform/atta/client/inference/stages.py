@@ -140,10 +140,8 @@ def sampled_stages(
 
     Where all layers that ask for in-degrees are as PyG's GCN, the edges are weighed by those of the whole graph, as in
     training. Others get those of the whole graph with all neighbours, and else those within the batch. So with all
-    neighbours the rows are those of exact inference.
-
-    Raises:
-        ConfigError: the number of fan-outs is not that of the hops.
+    neighbours the rows are those of exact inference. Raises ConfigError: the number of fan-outs is not that of the
+    hops.
     """
     hops, tables = sum(layer.hops for layer in layers), edge_tables or {}
     fan_outs = list(fan_outs) * hops if len(fan_outs) == 1 else fan_outs

@@ -56,11 +56,8 @@ def split_off(group: type[T], options: dict[str, Any]) -> T:
 
 
 def ignore_torch_options(loader: type, given: Mapping[str, object]) -> None:
-    """Warn once per process of arguments that PyTorch's loaders know and that mean nothing here.
-
-    Raises:
-        TypeError: an argument that neither knows, with the nearest one that ``loader`` takes.
-    """
+    """Warn once per process of arguments that PyTorch's loaders know and that mean nothing here. Raises TypeError: an
+    argument that neither knows, with the nearest one that ``loader`` takes."""
     known = sorted({name for kind in loader.__mro__[:-1] for name in inspect.signature(kind).parameters})
     for name in given:
         if name not in _WHY:

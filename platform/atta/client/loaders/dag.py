@@ -57,11 +57,8 @@ class TrainerRank:
 
     @classmethod
     def of(cls, rank: int | None, world_size: int | None) -> TrainerRank:
-        """The trainer with these numbers. What is None is found in this process, see ``here``.
-
-        Raises:
-            ConfigError: a number is none, or there is no such trainer.
-        """
+        """The trainer with these numbers. What is None is found in this process, see ``here``. Raises ConfigError: a
+        number is none, or there is no such trainer."""
         if rank is not None and world_size is not None:
             return cls(whole("rank", rank, 0, _MOST), whole("world_size", world_size, 1, _MOST))
         found = cls.here()
@@ -74,11 +71,8 @@ class TrainerRank:
     @classmethod
     def here(cls) -> TrainerRank:
         """This process in torch's process group; without one what RANK and WORLD_SIZE say; without these the only one.
-
-        Raises:
-            ConfigError: only one of the variables is set, or one is no number: who launched this process sets the other
-                one later, with the process group.
-        """
+        Raises ConfigError: only one of the variables is set, or one is no number: who launched this process sets the
+        other one later, with the process group."""
         if (group := _group()) is not None:
             return group
         said = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
@@ -200,11 +194,8 @@ class DagLoader:
         return self._batches(StreamPlace(self._epoch))
 
     def __len__(self) -> int:
-        """Number of batches per epoch of this rank. Asks no daemon.
-
-        Raises:
-            ConfigError: there are no seeds, or ``drop_last`` leaves no batch.
-        """
+        """Number of batches per epoch of this rank. Asks no daemon. Raises ConfigError: there are no seeds, or
+        ``drop_last`` leaves no batch."""
         return batches_of(self._cluster.schema, self._request)
 
     def set_epoch(self, epoch: int) -> None:
@@ -219,10 +210,7 @@ class DagLoader:
 
     def resume(self, epoch: int, batch: int) -> Iterator[Any]:
         """Iterate epoch ``epoch`` from this rank's batch ``batch`` on: the same batches that an interrupted run lacks.
-
-        Raises:
-            ConfigError: ``epoch`` or ``batch`` is not a whole number from 0, or there are fewer batches.
-        """
+        Raises ConfigError: ``epoch`` or ``batch`` is not a whole number from 0, or there are fewer batches."""
         epoch, first = whole("epoch", epoch, 0, _MOST_EPOCHS), whole("batch", batch, 0, len(self))
         return self._batches(StreamPlace(epoch, first))
 
@@ -242,11 +230,8 @@ class DagLoader:
         return Cursor(self._digest(), trainer.rank, trainer.world, place.epoch, place.batch, version).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration begin where ``state``, from ``state_dict``, says.
-
-        Raises:
-            ConfigError: it is no state, or that of a loader with other batches: another dataset, seed, batch size, ...
-        """
+        """Make the next iteration begin where ``state``, from ``state_dict``, says. Raises ConfigError: it is no state,
+        or that of a loader with other batches: another dataset, seed, batch size, ..."""
         cursor = Cursor.from_state(state)
         if (theirs := TrainerRank(cursor.rank, cursor.world)) != self._trainer:
             raise ConfigError(f"state of a loader: it is that of {theirs} trainers, this one is {self._trainer}")

@@ -57,11 +57,8 @@ class Drawing:
     unbiased: bool = False
 
     def hops(self, schema: Schema, num_neighbors: Sequence[int] | Mapping[Any, Sequence[int]]) -> Hops:
-        """What they make of a DAG.
-
-        Raises:
-            ConfigError: two of them contradict each other; UnknownNameError: a name does not exist.
-        """
+        """What they make of a DAG. Raises ConfigError: two of them contradict each other; UnknownNameError: a name does
+        not exist."""
         drawn, subgraph = self._method(schema), subgraph_name(self.subgraph_type)
         weights = edge_weights_of(
             schema, self.edge_norm, unbiased=flag("unbiased", self.unbiased), norm_attr=self.norm_attr

@@ -157,11 +157,8 @@ class AttaSampler(BaseSampler):  # type: ignore[misc]
         tables: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
-        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``.
-
-        Raises:
-            ConfigError: ``edge_tables``, or weights of edges, are asked for, which PyG's loaders would leave out.
-        """
+        """``features`` gets the rows of ``tables`` (default: all). ``options``: as for ``atta.NeighborLoader``. Raises
+        ConfigError: ``edge_tables``, or weights of edges, are asked for, which PyG's loaders would leave out."""
         if options.get("edge_tables"):
             raise ConfigError(
                 f"edge_tables {options['edge_tables']!r}: PyG's loaders ask a FeatureStore for rows of vertices only; take "

@@ -194,12 +194,9 @@ class SampledBatch:
         return self._array(f"n_id/{self._node_type(node_type)}")
 
     def strings(self, node_type: str | None = None) -> np.ndarray:
-        """str [nodes]: the users' string ids of the vertices, in the order of ``n_id``, from the fetched table ``name``.
-        Of the seeds only if it was fetched for these alone.
-
-        Raises:
-            ConfigError: the table was not fetched, or the vertices have no string ids.
-        """
+        """str [nodes]: the users' string ids of the vertices, in the order of ``n_id``, from the fetched table
+        ``name``. Of the seeds only if it was fetched for these alone. Raises ConfigError: the table was not fetched,
+        or the vertices have no string ids."""
         owner = self._node_type(node_type)
         if string_width(self._schema, owner) is None:
             raise ConfigError(f"the vertices of node type {owner!r} have no string ids: their ids are integers")
@@ -307,10 +304,8 @@ class SampledBatch:
 
         Without or with binary negatives: ``edge_label_index`` int64 [2, n] (local ids, positives first) and
         ``edge_label``. With triplets: ``src_index`` and ``dst_pos_index`` int64 [batch_size], ``dst_neg_index``
-        [batch_size] or [batch_size, amount]. ``edge_label_time`` if times were given.
-
-        Raises:
-            ConfigError: the seeds are vertices.
+        [batch_size] or [batch_size, amount]. ``edge_label_time`` if times were given. Raises ConfigError: the seeds are
+        vertices.
         """
         labels, arrays = self._labels, self._raw.arrays
         if labels is None:

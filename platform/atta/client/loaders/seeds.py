@@ -25,12 +25,9 @@ InputNodes = str | ArrayLike | tuple[str, str | ArrayLike | None] | Mapping[str,
 
 
 def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike | None]:
-    """Node type and source (the name of a split, user ids, or None for all): the type that ``input_nodes`` names, the only
-    one, or the only one that has such a split.
-
-    Raises:
-        ConfigError: there are several types and none is named. Ids mean other vertices in each type.
-    """
+    """Node type and source (the name of a split, user ids, or None for all): the type that ``input_nodes`` names, the
+    only one, or the only one that has such a split. Raises ConfigError: there are several types and none is named.
+    Ids mean other vertices in each type."""
     if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
         return input_nodes
     if isinstance(input_nodes, Mapping):
@@ -46,21 +43,15 @@ def typed(schema: Schema, input_nodes: InputNodes) -> tuple[str, str | ArrayLike
 
 
 def user_ids(ids: StringIds, what: str, node_type: str, given: Any) -> np.ndarray:
-    """int64 [n]: ``given``, with numbers in place of string ids. Daemons are asked only where there are strings.
-
-    Raises:
-        UnknownNameError: no vertex has one of the string ids. ConfigError: as of ``as_ids``.
-    """
+    """int64 [n]: ``given``, with numbers in place of string ids. Daemons are asked only where there are strings. Raises
+    UnknownNameError: no vertex has one of the string ids. ConfigError: as of ``as_ids``."""
     strings = as_strings(what, given)
     return as_ids(what, given) if strings is None else ids.numbers(strings, node_type)
 
 
 def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
-    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type.
-
-    Raises:
-        ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids.
-    """
+    """``ends`` [2, E] of edges with numbers in place of string ids. Each end is of its own node type. Raises
+    ConfigError: there are not two rows. UnknownNameError: no vertex has one of the string ids."""
     shape: Any = getattr(ends, "shape", (len(ends), 0) if isinstance(ends, list | tuple) else ())
     if len(shape) != 2 or shape[0] != 2:
         return ends  # no edges, which the next check says
@@ -75,11 +66,8 @@ def numbered_edges(ids: StringIds, edge_type: str, ends: Any) -> Any:
 
 
 def numbered_batches(ids: StringIds, node_type: str, batches: Any) -> Any:
-    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once.
-
-    Raises:
-        ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings.
-    """
+    """Batches cut by the user, with numbers in place of string ids. All batches are looked up at once. Raises
+    ConfigError: some batches have strings and some have numbers. UnknownNameError: no vertex has one of the strings."""
     if isinstance(batches, int | float | str | np.generic):
         return batches
     given = [*batches]
@@ -112,12 +100,9 @@ def node_seeds(ids: StringIds, input_nodes: InputNodes, input_time: Any = None) 
 
 
 def ids_by_type(ids: StringIds, input_nodes: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The user ids of seeds of several types, int64 [n] each, numbers in place of string ids. Types without ids are left
-    out, but for the first one if there are none at all.
-
-    Raises:
-        ConfigError: no type is named, or ids are none. UnknownNameError: a type or a vertex does not exist.
-    """
+    """The user ids of seeds of several types, int64 [n] each, numbers in place of string ids. Types without ids are
+    left out, but for the first one if there are none at all. Raises ConfigError: no type is named, or ids are none.
+    UnknownNameError: a type or a vertex does not exist."""
     found = {}
     for node_type, given in input_nodes.items():
         ids.schema.check_node_type(node_type)
@@ -222,11 +207,8 @@ def edge_type_name(schema: Schema, edge_type: Any) -> str:
 
 
 def as_ids(what: str, source: Any) -> np.ndarray:
-    """``source`` as int64 [n].
-
-    Raises:
-        ConfigError: it is a mask or has another shape, or a number is not whole or does not fit into int64.
-    """
+    """``source`` as int64 [n]. Raises ConfigError: it is a mask or has another shape, or a number is not whole or does
+    not fit into int64."""
     if "bool" in str(getattr(source, "dtype", "")):  # of numpy or torch
         raise ConfigError(f"{what}: give ids or the name of a split, not a mask (masks depend on an order of vertices)")
     ids = integers(what, source)

@@ -233,11 +233,8 @@ def divided_memory(
 
 
 def _planned(needs: Sequence[Needs], limit: int, free: int, wish: MemoryWish) -> MemoryPlan:
-    """The plan; where others have been promised all that is free and have not taken it, as little as possible.
-
-    Raises:
-        ConfigError: it does not fit into the memory that is free, whatever is promised.
-    """
+    """The plan; where others have been promised all that is free and have not taken it, as little as possible. Raises
+    ConfigError: it does not fit into the memory that is free, whatever is promised."""
     try:
         return plan_memory(needs, MachineRoom(limit, free), wish)
     except ConfigError:

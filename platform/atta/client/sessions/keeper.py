@@ -67,12 +67,8 @@ class SessionState:
         self._reported: list[int] = []
 
     def check_usable(self) -> None:
-        """Check that batches can be asked for.
-
-        Raises:
-            ConfigError: this is a forked child: it and its parent would take each other's answers. Or the session has
-                been closed, and not by its iterator.
-        """
+        """Check that batches can be asked for. Raises ConfigError: this is a forked child: it and its parent would take
+        each other's answers. Or the session has been closed, and not by its iterator."""
         if self._inherited:
             raise ConfigError("this iterator is another process's: connections do not survive a fork (connect there)")
         if self.closed:

@@ -53,12 +53,8 @@ class NearbyDaemon:
         return True
 
     def header(self) -> session_pb2.BatchHeader | None:
-        """Wait for the answer to a request. None: the daemon must be asked by gRPC, as it has hung up, or ``cancel`` was
-        called.
-
-        Raises:
-            TimeoutError: there was no answer in time.
-        """
+        """Wait for the answer to a request. None: the daemon must be asked by gRPC, as it has hung up, or ``cancel``
+        was called. Raises TimeoutError: there was no answer in time."""
         with self._reads:
             try:
                 packet = self._sock.recv(memfiles.HEADER_BYTES + 1)

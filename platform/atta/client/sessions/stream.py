@@ -83,14 +83,12 @@ class BatchStream(Iterator[RawBatch]):
         *,
         patience_s: float = ALONE_S,
     ) -> None:
-        """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there while
-        the session or a batch is waited for. ``patience_s``: how long the answer may take.
+        """Open the session under a random name. ``keeper`` renews its lease, and asks the daemon whether it is there
+        while the session or a batch is waited for. ``patience_s``: how long the answer may take.
 
-        Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``.
-
-        Raises:
-            ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request.
-            UnavailableError, DeadlineError: it cannot be reached.
+        Without ``timeout_s`` the request is repeated for a while if nobody answers, see ``Connection.call``. Raises
+        ConfigError, UnknownNameError, WrongDatasetError, QuotaExceededError: the daemon refuses the request;
+        UnavailableError, DeadlineError: it cannot be reached.
         """
         request.session = secrets.token_hex(16)  # who knows it may close the session
         self._state = SessionState(connection, slots, request.session)
@@ -303,11 +301,8 @@ def _array(buffer: np.ndarray, ref: Any) -> np.ndarray:
 
 
 def _checked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """``arrays``, if those that describe the subgraph are lists of integers, and every edge has both ends.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """``arrays``, if those that describe the subgraph are lists of integers, and every edge has both ends. Raises
+    ValueError: they are not."""
     for name, array in arrays.items():
         kind, _, owner = name.partition("/")
         if kind in LISTS and (array.ndim != 1 or array.dtype.kind not in "iu"):

@@ -63,11 +63,8 @@ class Job:
         return TrainerRank.here().world
 
     def open(self, part_config: str | Path | None) -> Cluster:
-        """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``.
-
-        Raises:
-            ConfigError: neither a cluster nor a dataset was named, or several trainers would start their own.
-        """
+        """The cluster. Without one, start daemons for the dataset at ``part_config``; see ``dataset_of``. Raises
+        ConfigError: neither a cluster nor a dataset was named, or several trainers would start their own."""
         if self.cluster is None:
             if part_config is None:
                 raise ConfigError("DistGraph: name the dataset (part_config), or daemons (initialize)")
