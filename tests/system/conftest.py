@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -78,22 +79,49 @@ def small_graph(tmp_path_factory: pytest.TempPathFactory) -> SmallGraph:
     return SmallGraph(folder, ids, src, dst, x, y, train, edge_weight, edge_time, note)
 
 
+class Placements(Mapping[str, atta.LocalCluster]):
+    """Clusters of the small graph by description. They start when they are first asked for, and stay for the session."""
+
+    KINDS: ClassVar = {
+        f"{parts} parts by {method}{where}, {threads} threads": (parts, method, threads, daemons)
+        for parts, method, threads, where, daemons in [
+            (1, "random", 1, "", None),
+            (2, "random", 2, "", None),
+            (2, "metis", 1, "", None),
+            (4, "metis", 2, "", None),
+            (4, "random", 1, "", None),
+            (4, "metis", 1, " on 2 daemons", 2),
+            (4, "random", 1, " on 3 daemons", 3),
+            (4, "random", 1, " on 1 daemon", 1),
+        ]
+    }
+
+    def __init__(self, graph: SmallGraph, stack: ExitStack) -> None:
+        self._graph, self._stack = graph, stack
+        self._started: dict[str, atta.LocalCluster] = {}
+
+    def __getitem__(self, name: str) -> atta.LocalCluster:
+        if name not in self._started:
+            parts, method, threads, daemons = self.KINDS[name]
+            made = atta.local(self._graph.dataset(parts, method), threads=threads, daemons=daemons)
+            self._started[name] = self._stack.enter_context(made)
+        return self._started[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.KINDS)
+
+    def __len__(self) -> int:
+        return len(self.KINDS)
+
+
 @pytest.fixture(scope="session")
-def placements(small_graph: SmallGraph) -> Iterator[dict[str, atta.LocalCluster]]:
-    """Clusters by description. They differ in how the graph is cut, in the number of daemons and of threads."""
+def placements(small_graph: SmallGraph) -> Iterator[Mapping[str, atta.LocalCluster]]:
+    """Clusters that differ in how the graph is cut, in the number of daemons and of threads."""
     with ExitStack() as stack:
-        yield {
-            f"{parts} parts by {method}{where}, {threads} threads": stack.enter_context(
-                atta.local(small_graph.dataset(parts, method), threads=threads, daemons=daemons)
-            )
-            for parts, method, threads, where, daemons in [
-                (1, "random", 1, "", None),
-                (2, "random", 2, "", None),
-                (2, "metis", 1, "", None),
-                (4, "metis", 2, "", None),
-                (4, "random", 1, "", None),
-                (4, "metis", 1, " on 2 daemons", 2),
-                (4, "random", 1, " on 3 daemons", 3),
-                (4, "random", 1, " on 1 daemon", 1),
-            ]
-        }
+        yield Placements(small_graph, stack)
+
+
+@pytest.fixture(scope="session")
+def pair(placements: Mapping[str, atta.LocalCluster]) -> atta.LocalCluster:
+    """Two daemons, each of a partition."""
+    return placements["2 parts by metis, 1 threads"]

@@ -19,10 +19,9 @@ from tests.system.conftest import SmallGraph
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 
 
-@pytest.fixture(scope="module")
-def cluster(small_graph: SmallGraph) -> Iterator[atta.LocalCluster]:
-    with atta.local(small_graph.dataset(2, "metis"), threads=1) as made:
-        yield made
+@pytest.fixture
+def cluster(pair: atta.LocalCluster) -> atta.LocalCluster:
+    return pair
 
 
 @pytest.fixture(scope="module")

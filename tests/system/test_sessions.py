@@ -22,10 +22,9 @@ from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
 
-@pytest.fixture(scope="module")
-def cluster(small_graph: SmallGraph):  # type: ignore[no-untyped-def]
-    with atta.local(small_graph.dataset(2, "metis"), threads=1) as running:
-        yield running
+@pytest.fixture
+def cluster(pair: atta.LocalCluster) -> atta.LocalCluster:
+    return pair
 
 
 def open_sessions(cluster: atta.Cluster) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from atta.client.control import Connection, Description
@@ -86,7 +86,7 @@ def _checked(answer: DaemonAnswer[Description], first: Description, other: str) 
         if found.broken:
             raise RemoteError(answer.address, f"does not serve: {found.files}")
     except AttaError as error:
-        return replace(answer, error=error)
+        return DaemonAnswer(answer.part, answer.address, found, error)
     return answer
 
 
