@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ def tensor_name(table: str, taken: Container[str] = ()) -> str:
 
 def to_pyg(batch: SampledBatch, *, plain: bool) -> Any:
     """See ``MiniBatch.to_pyg``. ``HeteroData`` has every type of the graph: a model's layers go over all types."""
-    schema, labels = batch.schema, batch.origin.labels
+    schema, labels = batch.schema, cast(Any, batch.origin.labels)
     single = len(schema.node_types) == len(schema.edge_types) == 1 if plain else not schema.typed
     data = Data() if single else HeteroData()
 

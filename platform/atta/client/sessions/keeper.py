@@ -49,7 +49,7 @@ class SessionState:
         self.connection, self.slots, self.session = connection, slots, session
         self.pid = 0
         """Process id of the daemon, once the session is open."""
-        self._process = os.getpid()
+        self._process, self._before = os.getpid(), None
         self.call: Any = None
         """What the consumer waits for, or will: ``Open``, or the latest ``Next``. The one before it is kept, too: gRPC
         cancels a call that nobody holds, and the end of an answer comes a little after its last message."""
