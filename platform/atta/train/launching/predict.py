@@ -184,16 +184,11 @@ class PredictJob:
         version = self._present_version(nodes[self.types[0]])
         before = None if self.out is None else described(self.out)
         shares = self.files or (before or {}).get("files") or share_count(self.world, self.cluster.num_parts)
-        about: dict[str, Any] = {
-            "dataset": self.cluster.dataset_id,
-            "model": digest,
-            "what": self.what,
-            "features": self.features,
-            "nodes": _digest_of_nodes(nodes),
-            "links": None if pairs is None else _digest(pairs),
-            "num_neighbors": None if self.num_neighbors is None else list(self.num_neighbors),
-            "seed": None if self.num_neighbors is None else self.seed,
-        }
+        about: dict[str, Any] = {"dataset": self.cluster.dataset_id, "model": digest, "what": self.what}
+        about |= {"features": self.features, "nodes": _digest_of_nodes(nodes)}
+        about["links"] = None if pairs is None else _digest(pairs)
+        exact = self.num_neighbors is None
+        about |= {"num_neighbors": self.num_neighbors and [*self.num_neighbors], "seed": None if exact else self.seed}
         strings = any(self.cluster.ids.known(t) for t in self.types)
         names = schema.classes.get(self.types[0], {}).get("y")
         more = {
@@ -353,16 +348,17 @@ class PredictJob:
     def _check_kind(self, saved: SavedModel) -> str:
         """Refuse a kind of prediction that a model's task does not give; returns the task."""
         task: str = saved.shape.get("task", "classes")
+        pairs, classes, why = self._scores_pairs, self.what == "classes", ""
         if self.top is not None and task == EDGE_CLASSES:
-            raise ConfigError(f"{saved.path}: was trained for --task {task}: its pairs have no score to rank them by")
-        if self._scores_pairs:
-            if self.what == "classes" and task != EDGE_CLASSES:
-                raise ConfigError(f"{saved.path}: was trained for --task {task}: pairs have scores, but no classes")
-            return task
-        if task in UNTABLED and self.what != "embeddings":
-            raise ConfigError(f"{saved.path}: was trained for --task {task}: ask for embeddings, or give pairs")
-        if self.what == "classes" and task not in ("classes", "auto"):  # auto: whoever trained did not say
-            raise ConfigError(f"{saved.path}: was trained for --task {task}, which has no classes: ask for scores")
+            why = ": its pairs have no score to rank them by"
+        elif pairs and classes and task != EDGE_CLASSES:
+            why = ": pairs have scores, but no classes"
+        elif not pairs and task in UNTABLED and self.what != "embeddings":
+            why = ": ask for embeddings, or give pairs"
+        elif not pairs and classes and task not in ("classes", "auto"):  # auto: whoever trained did not say
+            why = ", which has no classes: ask for scores"
+        if why:
+            raise ConfigError(f"{saved.path}: was trained for --task {task}{why}")
         return task
 
     def _sink(self, shares: int, column: str, about: dict[str, Any]) -> Sink:
@@ -378,9 +374,8 @@ def predicted_types(
 ) -> tuple[str, ...]:
     """The node type of the vertices that are computed; of ``pairs`` those of sources and of targets, if they are two.
 
-    saved: None for layers of a user's own. asked: the type that the user names, None: what the model is about. Raises
-    DataError: the checkpoint has a model of typed graphs, and the graph is none, or lacks a type; ConfigError: the
-    model computes no vertices of the type that is asked for.
+    saved: None for layers of a user's own; asked: the type that the user names, if so. Raises DataError: the graph lacks
+    a type of the model; ConfigError: the model computes no vertices of the type that is asked for.
     """
     about: tuple[str, ...] = (schema.node_types[0],)
     if saved is not None and _typed(saved):
@@ -388,14 +383,11 @@ def predicted_types(
 
         kind, about = saved.shape["model"], types_of(saved)
         if len(schema.node_types) == len(schema.edge_types) == 1:
-            raise DataError(
-                saved.path, f"has a model of typed graphs, {kind}: this graph has one node and one edge type"
-            )
-        for node_type in about:
-            if node_type not in schema.node_types:
-                raise DataError(
-                    saved.path, f"{kind} was trained for node type {node_type!r}, which this graph does not have"
-                )
+            why = f"has a model of typed graphs, {kind}: this graph has one node and one edge type"
+            raise DataError(saved.path, why)
+        if missing := [t for t in about if t not in schema.node_types]:
+            why = f"{kind} was trained for node type {missing[0]!r}, which this graph does not have"
+            raise DataError(saved.path, why)
     if pairs:
         return about
     if asked is not None and asked not in about:

@@ -29,15 +29,8 @@ _OF_EDGES: dict[str, LearningTask] = {LINK: Links(), EDGE_CLASSES: EdgeClasses()
 
 @dataclass(frozen=True)
 class TaskOnGraph:
-    """A task, and what it needs of a dataset.
-
-    Attributes:
-        node_type: of the vertices that it is about.
-        channels: columns of the features, the width of the model's input; 0 for typed graphs, where each type has its
-            own.
-        splits: those of ``val`` and ``test`` that have members.
-        resolved: settings that ``auto`` left open, by name.
-    """
+    """A task, and what it needs of a dataset: the node type that it is about, the columns of its features (``channels``, 0 of
+    typed graphs), the ``splits`` of validation and test that have members, and settings that ``auto`` left open."""
 
     task: LearningTask
     node_type: str
@@ -180,10 +173,8 @@ def watched_by(settings: TrainSettings) -> Watched:
 
 
 def check_watched(settings: TrainSettings, splits: list[str], validated: TargetCounts | None = None) -> None:
-    """Refuse to watch a figure that no evaluation has: without the split ``val``, or with none of its targets known.
-
-    Raises ConfigError, and the errors of ``watched_by``.
-    """
+    """Refuse to watch a figure that no evaluation has: without ``val``, or with none of its targets known. Raises
+    ConfigError, and the errors of ``watched_by``."""
     watched_by(settings)
     if "val" in splits and (validated is None or validated.known):
         return
