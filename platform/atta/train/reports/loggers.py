@@ -69,11 +69,13 @@ class CsvLogger:
         self._rows = _read_rows(self._folder.pull("metrics.csv"))
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
+        """Write them."""
         with StagedFile(self._folder.path / "hparams.json", overwrite=True) as partial:
             partial.write_text(json.dumps(params, indent=1, default=str) + "\n", encoding="utf-8")
         self._folder.push("hparams.json")
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Write a row."""
         number = len(self._rows) if step is None else step
         self._rows = {n: row for n, row in self._rows.items() if n < number}
         self._rows[number] = {name: repr(value) for name, value in metrics.items()}

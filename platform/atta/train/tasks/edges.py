@@ -35,6 +35,7 @@ class GraphPairs:
 
     @classmethod
     def of(cls, ids: Ints, sources: Ints, targets: Ints, others: Ints | None = None) -> GraphPairs:
+        """Make it from user ids: of all vertices, and of the ends of all edges."""
         empty = cls(np.sort(ids), np.empty(0, np.int64), None if others is None else np.sort(others))
         return replace(empty, keys=np.unique(empty.keys_of(sources, targets)[0]))
 

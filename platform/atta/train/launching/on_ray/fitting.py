@@ -103,7 +103,7 @@ def _target(config: TrainConfig, insecure: bool) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Iterator[_Trainers]:
+def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Iterator[_RayTrainers]:
     """Actors for all ranks. They and their trainers end with the block."""
     nodes: Sequence[str | None] = [None] * config.trainers
     registry, target = None, config.cluster or ""
@@ -112,7 +112,7 @@ def _trainers(ray: Any, config: TrainConfig, threads: int, memory: int) -> Itera
         registry = ray.get_actor(target.removeprefix(PREFIX), namespace=NAMESPACE)
     actors = [_actor(ray, node, threads, memory) for node in nodes]
     try:
-        yield _Trainers(ray, actors, registry)
+        yield _RayTrainers(ray, actors, registry)
     finally:
         for actor in actors:
             ray.kill(actor)
@@ -127,7 +127,7 @@ def _actor(ray: Any, node: str | None, threads: int, memory: int) -> Any:
     return ray.remote(TrainerKeeper).options(num_cpus=threads, scheduling_strategy=beside, **room).remote()
 
 
-class _Trainers:
+class _RayTrainers:
     def __init__(self, ray: Any, actors: Sequence[Any], registry: Any) -> None:
         self._ray, self._actors, self._registry = ray, actors, registry
         late = QuotaExceededError(f"Ray has no room for {len(actors)} trainers after {ROOM_S:g} s")
