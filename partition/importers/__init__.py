@@ -35,7 +35,7 @@ from atta.partition.importers import (
     tgb,
 )
 from atta.partition.importers.reading.source import ImportOptions, head_of
-from atta.partition.importers.table.files import kind_of
+from atta.partition.importers.table.schema import kind_of
 from atta.partition.schema import Schema
 
 __all__ = [

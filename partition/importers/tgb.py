@@ -22,7 +22,7 @@ import numpy.typing as npt
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import edges
-from atta.partition.importers.reading.edge_dialect import dialect_of, known_role
+from atta.partition.importers.reading.edge_dialect import known_role, look_at_edges
 from atta.partition.importers.reading.filling import EdgeStream, add_features
 from atta.partition.importers.reading.rows import FileRows, csv_rows, load_array
 from atta.partition.importers.reading.source import ImportOptions, head_of
@@ -77,7 +77,7 @@ def _read_edge_list(source: Path, names: list[str], out: GraphWriter, options: I
     stem = source.name.split("_edgelist")[0]
     for path in sorted(source.parent.glob(f"{stem}_nodetype*.csv")):
         options.refuse(source.parent, path.name, "vertices of an edge list are of one type")
-    said, rows = dict(options.columns), dialect_of(source, options.columns.values()).rows
+    said, rows = dict(options.columns), look_at_edges(source, options.columns).rows
     roles = {known_role(name) for name in names} | set(said)
     for place, name in enumerate(names):
         if known_role(name) is not None or name in said.values():

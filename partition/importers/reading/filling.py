@@ -26,6 +26,8 @@ _CHUNK_VALUES = 8 << 20
 _MAX_NAME_BYTES = 256
 _CHUNK = 4 << 20
 _BUCKET_EDGES = 16 << 20
+PART = "part"
+"""The node table that has the partition of each vertex, where a format has partitions."""
 
 
 def add_features(
@@ -148,11 +150,47 @@ def add_edges(
 ) -> None:
     """Write an edge type from its (sources, destinations) and edge tables, which may be memory-mapped. ``both``: the
     edges have no direction: the reverse of each but self-loops follows at the end, in their order."""
-    (src, dst), tables = ends, dict(tables or {})
-    specs = {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
-    with EdgeStream(out, edge_type, options, specs, total=len(src), both=both) as stream:
+    (src, dst), tables = ends, tables or {}
+    with EdgeStream(out, edge_type, options, _specs(tables), total=len(src), both=both) as stream:
         for lo, hi in chunks(len(src), _CHUNK):
             stream.append(src[lo:hi], dst[lo:hi], {name: rows[lo:hi] for name, rows in tables.items()})
+
+
+class Scattered:
+    """The ``tables`` [count, ...] of vertices or edges by name, put together from parts."""
+
+    def __init__(self, count: int) -> None:
+        self.tables: dict[str, Array] = {}
+        self._times = np.zeros(count, np.uint8)
+
+    def put(self, where: Path, what: str, places: Array, parts: Mapping[str, Array]) -> None:
+        """Put the rows [n, ...] of a part at their ``places`` [n]. ``what``: the part's tables, for messages. Raises
+        DataError naming ``where``."""
+        count = len(self._times)
+        for name, rows in parts.items():
+            if rows.shape[:1] != places.shape:
+                raise DataError(where, f"{what}: {name!r} has {rows.shape[0]} rows for {len(places)} numbers")
+        if not len(places):
+            return
+        if places.min() < 0 or places.max() >= count:
+            raise DataError(where, f"{what}: numbers a row {places.max()} where there are only {count}")
+        if not self._times.any():
+            self.tables = {name: np.zeros((count, *rows.shape[1:]), rows.dtype) for name, rows in parts.items()}
+        if _specs(self.tables) != _specs(parts):
+            raise DataError(where, f"{what} differ from other parts'")
+        for name, rows in parts.items():
+            self.tables[name][places] = rows
+        self._times += np.bincount(places, minlength=count).clip(max=2).astype(np.uint8)
+
+    def check(self, where: Path, what: str) -> None:
+        """Check that every row came from one part; otherwise rows of zeros would pass for features. Raises DataError."""
+        none, several = int((self._times == 0).sum()), int((self._times > 1).sum())
+        if none or several:
+            raise DataError(where, f"{none} {what} are in no part, and {several} in several")
+
+
+def _specs(tables: Mapping[str, Array]) -> dict[str, TableSpec]:
+    return {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
 
 
 def missing_reverses(

@@ -11,8 +11,9 @@ from typing import Any
 
 from atta.errors import DataError
 from atta.observe.extras import load
+from atta.partition.importers.table.columns import NUMBERS, TEXT
 from atta.partition.importers.table.looks import ColumnLook, FileLook, free_name, look_at, plain_name
-from atta.partition.importers.table.rules import SCHEMA
+from atta.partition.importers.table.schema import SCHEMA
 from atta.partition.schema import is_table_name, join_edge_type
 
 _SPLIT = re.compile(r"(?:is_|in_)?(train|val|test|valid|validation|dev)(?:ing|ed)?(?:_?mask|_?set)?", re.I)
@@ -44,6 +45,11 @@ class Guess:
 
     lines: list[str]
     schema: dict[str, Any] = field(default_factory=lambda: {"nodes": {}, "edges": {}})
+
+    def add(self, kind: str, name: str, look: FileLook, **entry: Any) -> None:
+        """Add a type, of which the schema says what ``entry`` has."""
+        said = {key: value for key, value in entry.items() if value}
+        self.schema[kind][name] = {"files": look.pattern, **said, **look.options}
 
 
 def guess_schema(folder: Path) -> Guess:
@@ -127,7 +133,7 @@ def _references(look: FileLook, looks: Sequence[FileLook], ids: Mapping[str, str
         }
         fitting = [other for other, share in shares.items() if share >= _MOST]
         likely = [other for other in fitting if _mentions(name, other)]
-        if _is_end(name) or column.is_text or len(look.columns) == 2:
+        if _is_end(name) or column.sort == TEXT or len(look.columns) == 2:
             likely += fitting
         if likely:
             found.append(_Reference(name, likely[0], shares[likely[0]] == 1 and not column.has_empty))
@@ -164,7 +170,7 @@ def _add_nodes(guess: Guess, look: FileLook, key: str, references: Sequence[str]
             continue
         if _INDEX.fullmatch(name):
             ignore.append(name)
-        elif column.is_number and column.fits_float32:
+        elif column.sort == NUMBERS and column.fits_float32:
             features.append({"column": name, "fill": "mean", "known": True} if column.has_empty else name)
         elif (rule := _rule(name, column)) is not None:
             tables[_table_name(name if column.sort != "times" else "time", tables)] = rule
@@ -175,12 +181,7 @@ def _add_nodes(guess: Guess, look: FileLook, key: str, references: Sequence[str]
     _say_columns(guess, tables, ignore)
     if splits:
         guess.lines.append(f"  splits: {splits if isinstance(splits, str) else ', '.join(splits)}")
-    entry = {"files": look.pattern, "id": key, "tables": tables, "splits": splits, "ignore": ignore}
-    guess.schema["nodes"][look.name] = {**_kept(entry), **look.options}
-
-
-def _kept(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if value}
+    guess.add("nodes", look.name, look, id=key, tables=tables, splits=splits, ignore=ignore)
 
 
 def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
@@ -191,7 +192,7 @@ def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
         if match and column.is_mask:
             split = match[1].lower()
             found.setdefault(_SPLIT_NAMES.get(split, split), name)
-        elif column.is_text and column.values and all(_SPLIT.fullmatch(value) for value in column.values):
+        elif column.sort == TEXT and column.values and all(_SPLIT.fullmatch(value) for value in column.values):
             return name
     return found
 
@@ -205,13 +206,13 @@ def _label(look: FileLook, names: Sequence[str]) -> str | None:
 
 def _rule(name: str, column: ColumnLook) -> Any:
     """What the schema says of a column that is a table of its own; None: it is to be ignored."""
-    if column.sort in ("lists", "others") or (column.is_text and not column.is_category):
+    if column.sort in ("lists", "others") or (column.sort == TEXT and not column.is_category):
         return None if column.sort != "lists" or column.has_empty else name
     rule: dict[str, Any] = {"column": name, **(column.time_unit or {})}
-    if column.is_text:
+    if column.sort == TEXT:
         rule["classes"] = True
     if column.has_empty:
-        rule["fill"] = "none" if column.is_text else 0
+        rule["fill"] = "none" if column.sort == TEXT else 0
     return rule if len(rule) > 1 else name
 
 
@@ -239,17 +240,15 @@ def _add_references(guess: Guess, look: FileLook, key: str, reference: _Referenc
     others = [name for name in look.columns if name not in (key, column)]
     name = join_edge_type(look.name, _table_name(column, {}), reference.end)
     guess.lines.append(f"{look.pattern}: edges {name!r}, from {key!r} to {column!r}")
-    entry = {"files": look.pattern, "src": key, "dst": column, "ignore": others, **_dropping(guess, reference)}
-    guess.schema["edges"][name] = {**_kept(entry), **look.options}
+    guess.add("edges", name, look, src=key, dst=column, ignore=others, unknown=_dropping(guess, reference))
 
 
-def _dropping(guess: Guess, *ends: _Reference) -> dict[str, str]:
-    """The key that leaves out edges without both ends, where there are some."""
-    lacking = [one.column for one in ends if not one.is_whole]
-    if not lacking:
-        return {}
+def _dropping(guess: Guess, *ends: _Reference) -> str | None:
+    """What leaves out edges without both ends, where there are some."""
+    if not (lacking := [one.column for one in ends if not one.is_whole]):
+        return None
     guess.lines.append(f"  edges are left out where there is no vertex for {' or '.join(map(repr, lacking))}")
-    return {"unknown": "drop"}
+    return "drop"
 
 
 def _add_edges(guess: Guess, look: FileLook, source: _Reference, target: _Reference) -> None:
@@ -260,7 +259,7 @@ def _add_edges(guess: Guess, look: FileLook, source: _Reference, target: _Refere
         if name in (src, dst):
             continue
         low = name.lower()
-        if kind is None and low in _RELATIONS and column.is_text and column.has_type_names:
+        if kind is None and low in _RELATIONS and column.sort == TEXT and column.has_type_names:
             kind = name
         elif _INDEX.fullmatch(name) or (column.is_id and low.endswith("id")):
             ignore.append(name)
@@ -274,6 +273,5 @@ def _add_edges(guess: Guess, look: FileLook, source: _Reference, target: _Refere
     if kind:
         guess.lines.append(f"  relations: {kind!r}")
     _say_columns(guess, tables, ignore)
-    entry = {"files": look.pattern, "src": src, "dst": dst, "type": kind, "tables": tables, "ignore": ignore}
-    entry |= _dropping(guess, source, target)
-    guess.schema["edges"][edge_type] = {**_kept(entry), **look.options}
+    unknown = _dropping(guess, source, target)
+    guess.add("edges", edge_type, look, src=src, dst=dst, type=kind, tables=tables, ignore=ignore, unknown=unknown)

@@ -15,27 +15,17 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.source import ImportOptions, pa, parquet, pc
-from atta.partition.importers.table.files import (
+from atta.partition.importers.table.columns import NUMBERS, TEXT, TIMES, category, plain, unit_of
+from atta.partition.importers.table.files import TypeFiles, delimiter_of, heading, reading, usual_delimiter
+from atta.partition.importers.table.schema import (
     KINDS,
-    TypeFiles,
-    delimiter_of,
-    heading,
-    kind_of,
-    reading,
-    usual_delimiter,
-)
-from atta.partition.importers.table.rules import (
-    NUMBERS,
     SCHEMA,
-    TEXT,
-    TIMES,
     UNITS,
     ColumnRule,
     Refusals,
     TableRule,
     TypeEntry,
-    category,
-    plain,
+    kind_of,
 )
 from atta.partition.names import check_type_name
 
@@ -53,25 +43,15 @@ class ColumnLook:
     ...}`` if times are no whole seconds."""
 
     sort: str
-    is_whole: bool
     has_empty: bool
-    distinct: int
     count: int
+    distinct: int = 0
+    is_whole: bool = False
     values: tuple[str, ...] = ()
     keys: Any = None
     is_mask: bool = False
     fits_float32: bool = True
     time_unit: Mapping[str, str] | None = None
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it holds text."""
-        return self.sort == TEXT
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it holds numbers or truth values."""
-        return self.sort == NUMBERS
 
     @property
     def is_id(self) -> bool:
@@ -81,7 +61,7 @@ class ColumnLook:
     @property
     def is_category(self) -> bool:
         """Whether it holds whole numbers or text, and few different ones."""
-        return (self.is_whole or self.is_text) and self.distinct <= min(_SHOWN, self.count // 2)
+        return (self.is_whole or self.sort == TEXT) and self.distinct <= min(_SHOWN, self.count // 2)
 
     @property
     def has_type_names(self) -> bool:
@@ -117,8 +97,7 @@ def look_at(folder: Path) -> list[FileLook]:
     found: dict[tuple[str, tuple[str, ...]], list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if kind_of(path) is not None and path.name[0] not in "._":
-            pattern = re.sub(r"\d+", "*", path.name)
-            found.setdefault((pattern, _names(path)), []).append(path)
+            found.setdefault((re.sub(r"\d+", "*", path.name), _names(path)), []).append(path)
     looks: list[FileLook] = []
     for (pattern, names), paths in found.items():
         looks.append(_look(paths, pattern if len(paths) > 1 else paths[0].name, names, {one.name for one in looks}))
@@ -133,7 +112,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    first = _parts(path)[0] if _parts(path) else path
+    first = (_parts(path) or [path])[0]
     if kind_of(first) == "parquet":
         with reading(first):
             return tuple(parquet.read_schema(first).names)
@@ -142,14 +121,12 @@ def _names(path: Path) -> tuple[str, ...]:
 
 def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[str]) -> FileLook:
     files = [part for path in paths for part in _parts(path)]
-    is_csv = kind_of(files[0]) != "parquet"
-    mark = delimiter_of(files[0], len) if is_csv else None
+    mark = delimiter_of(files[0], len) if kind_of(files[0]) != "parquet" else None
     rule = TableRule(tuple(ColumnRule(name) for name in names), wide=True)
-    entry = TypeEntry("", tuple(files), (), {"all": rule}, {}, frozenset(), None, mark)
     refusals = Refusals(paths[0].parent / SCHEMA)
-    reader = TypeFiles(entry, (), ImportOptions(), refusals)
+    reader = TypeFiles(TypeEntry("", tuple(files), (), {"all": rule}, delimiter=mark), ImportOptions(), refusals)
     refusals.check()
-    reader.settle()
+    reader.settle(())
     batches, rows = [], 0
     for piece in reader.pieces():
         batches.append(piece.rows)
@@ -158,7 +135,9 @@ def _look(paths: list[Path], pattern: str, names: tuple[str, ...], taken: set[st
             break
     columns = {name: _column(name, pa.chunked_array([batch.column(name) for batch in batches])) for name in names}
     options = {"delimiter": mark} if mark is not None and mark != usual_delimiter(files[0]) else {}
-    return FileLook(_type_name(pattern, taken), pattern, columns, rows, rows >= _MOST_ROWS, options)
+    stem = next(pattern[: -len(end)] for end in sorted(KINDS, key=len, reverse=True) if pattern.lower().endswith(end))
+    name = free_name(plain_name(stem.replace("*", "")) or "table", taken)
+    return FileLook(name, pattern, columns, rows, rows >= _MOST_ROWS, options)
 
 
 def plain_name(name: str) -> str:
@@ -171,38 +150,28 @@ def free_name(name: str, taken: Container[str]) -> str:
     return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
-def _type_name(pattern: str, taken: set[str]) -> str:
-    """A name of a type for files: their own without the ending and numbers."""
-    stem = next(pattern[: -len(end)] for end in sorted(KINDS, key=len, reverse=True) if pattern.lower().endswith(end))
-    return free_name(plain_name(stem.replace("*", "")) or "table", taken)
-
-
 def _column(name: str, column: Any) -> ColumnLook:
     sort, whole = category(column.type), column.combine_chunks()
     if sort not in (NUMBERS, TEXT, TIMES):
-        return ColumnLook(sort, False, column.null_count > 0, 0, len(column))
-    times = whole if sort == TIMES else None
+        return ColumnLook(sort, column.null_count > 0, len(column))
     values = plain(name, whole)
     if sort == TEXT:
         values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
     known = values.drop_null()
     unique = pc.unique(known)
-    is_whole = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
     numbers = unique.to_numpy(zero_copy_only=False) if sort == NUMBERS and len(unique) else np.zeros(0)
-    look = {
-        "sort": sort,
-        "is_whole": is_whole,
-        "has_empty": len(known) < len(values),
-        "distinct": len(unique),
-        "count": len(values),
-        "fits_float32": not inexact(numbers, np.dtype(np.float32)).any(),
-    }
-    if sort == TEXT and len(unique) <= _SHOWN:
-        look["values"] = tuple(unique.to_pylist())
-    if sort == TIMES:
-        look["time_unit"] = _unit(times)
-    look["is_mask"] = sort == NUMBERS and len(unique) > 0 and bool(np.isin(numbers, (0, 1)).all())
-    return ColumnLook(**look, keys=_keys(unique, numbers))
+    return ColumnLook(
+        sort,
+        len(known) < len(values),
+        len(values),
+        len(unique),
+        pa.types.is_integer(values.type) or pa.types.is_boolean(values.type),
+        tuple(unique.to_pylist()) if sort == TEXT and len(unique) <= _SHOWN else (),
+        _keys(unique, numbers),
+        sort == NUMBERS and len(unique) > 0 and bool(np.isin(numbers, (0, 1)).all()),
+        not inexact(numbers, np.dtype(np.float32)).any(),
+        _unit(unit_of(whole.type), known.to_numpy(zero_copy_only=False)) if sort == TIMES else None,
+    )
 
 
 def _keys(unique: Any, numbers: Any) -> Any:
@@ -215,12 +184,10 @@ def _keys(unique: Any, numbers: Any) -> Any:
     return pa.array(numbers.astype(np.int64))
 
 
-def _unit(times: Any) -> dict[str, str]:
-    """The key of the schema without which times would be refused; nothing if they are whole seconds."""
-    kind = times.type
-    length = UNITS["d"] if pa.types.is_date32(kind) else UNITS["ms" if pa.types.is_date64(kind) else str(kind.unit)]
-    values = plain("", times).drop_null().to_numpy(zero_copy_only=False)
+def _unit(length: int, times: Any) -> dict[str, str]:
+    """The key of the schema without which times of ``length`` nanoseconds would be refused; nothing if they are whole
+    seconds."""
     for unit in ("s", "ms", "us"):
-        if length >= UNITS[unit] or not (values % (UNITS[unit] // length)).any():
+        if length >= UNITS[unit] or not (times % (UNITS[unit] // length)).any():
             return {} if unit == "s" else {"time_unit": unit}
     return {"time_unit": "ns"}
