@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.observe.progress import Progress
-from atta.partition.exporters.common import is_homogeneous, lost_edge_types, lost_tables, split_mask
-from atta.partition.exporters.pyg import tensor_of
+from atta.partition.exporters.common import lost_edge_types, lost_tables, split_mask, tensor_of
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.reading.dgl_tensors import require_dgl, table_names
 from atta.partition.schema import TableSpec, split_edge_type
@@ -49,7 +48,7 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     """Write the file ``dst``."""
     torch, dgl = _modules()
     schema = graph.schema
-    plain = is_homogeneous(schema)
+    plain = not schema.typed
     progress.stage("edges", sum(schema.edge_counts.values()))
     ends = {}
     for edge_type, count in schema.edge_counts.items():

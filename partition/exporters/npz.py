@@ -14,7 +14,6 @@ import numpy.typing as npt
 from atta.observe.progress import Progress
 from atta.partition.disk.files import NpyAppender, write_json
 from atta.partition.exporters.common import (
-    is_homogeneous,
     lost_edge_types,
     lost_tables,
     row_chunks,
@@ -88,7 +87,7 @@ def _write_edges(graph: Graph, dst: Path, progress: Progress) -> None:
         for edge_type in graph.schema.edge_types:
             edges = graph.edges(edge_type)
             progress.stage(f"edges {edge_type}", len(edges))
-            name = "edge_index" if is_homogeneous(graph.schema) else edge_array(edge_type)
+            name = "edge_index" if not graph.schema.typed else edge_array(edge_type)
             dtype = np.result_type(edges.src.dtype, edges.dst.dtype)
             ends = (rows[lo:hi] for rows in (edges.src, edges.dst) for lo, hi in row_chunks(len(edges)))
             _write_member(archive, name, (2, len(edges)), dtype, ends)

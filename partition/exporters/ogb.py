@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import chunks
-from atta.partition.exporters.common import is_homogeneous, lost_classes, lost_tables, row_chunks
+from atta.partition.exporters.common import lost_classes, lost_tables, row_chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.schema import TableSpec
 
@@ -27,7 +27,7 @@ _DIGITS = {2: "%.5g", 4: "%.9g"}  # enough digits to tell any two floats of that
 def lost(graph: Graph) -> list[str]:
     """Name what the layout lacks: types, edge tables, tables besides x, y and node_year, splits of other names."""
     schema = graph.schema
-    if not is_homogeneous(schema):
+    if schema.typed:
         types = ", ".join((*schema.node_types, *schema.edge_types))
         return [f"several or named types ({types}): it is homogeneous"]
     found = lost_tables(schema, lambda _, name, spec: _holds(name, spec), lambda *_: False)
