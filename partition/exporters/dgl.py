@@ -33,7 +33,6 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _returns(specs: Mapping[str, TableSpec], name: str) -> bool:
-    """Whether the importer would read the tensor of the table ``name`` as the same table."""
     keys = {_KEYS.get(table, table): np.dtype(spec.dtype) for table, spec in specs.items()}
     return len(keys) == len(specs) and table_names(keys).get(_KEYS.get(name, name)) == name
 

@@ -75,7 +75,6 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
 
 
 def _write(path: Path, pieces: Iterable[Array], progress: Progress | None = None, *, heading: str = "") -> None:
-    """Write rows [n] or [n, columns] as a gzipped csv file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt", compresslevel=_LEVEL, encoding="ascii", newline="\n") as out:
         out.write(heading)
@@ -88,7 +87,6 @@ def _write(path: Path, pieces: Iterable[Array], progress: Progress | None = None
 
 
 def _text(rows: Array) -> str:
-    """Format rows [n, columns] at once; ``np.savetxt`` does it line by line."""
     value = "%d" if rows.dtype.kind in "biu" else _DIGITS.get(rows.dtype.itemsize, "%.17g")
     line = ",".join([value] * rows.shape[1]) + "\n"
     return (line * len(rows)) % tuple(rows.ravel().tolist())

@@ -43,13 +43,10 @@ def lost(graph: Graph) -> list[str]:
 
 
 def _taken_for_edges(schema: Schema, name: str) -> bool:
-    """Whether PyG would take a vertex's attribute for an edge's: where ``Data`` has as many edges as vertices, those
-    with ``edge`` in their names are."""
     return not schema.typed and "edge" in name and schema.node_counts[NODE_TYPE] == schema.edge_counts[EDGE_TYPE]
 
 
 def _edge_key(table: str, shared: bool) -> str:
-    """The name of an edge table's tensor. If vertices and edges share a store, PyG recognises edges by ``edge_``."""
     if table in ("weight", "edge_attr"):
         return "edge_weight" if table == "weight" else table
     return f"edge_{table}" if shared else table

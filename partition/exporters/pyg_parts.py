@@ -92,7 +92,6 @@ def _nodes(dataset: Dataset, part: int, node_type: str) -> dict[str, Any]:
 
 
 def _edges(dataset: Dataset, part: int, edge_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The graph and the features of a part's edges, ordered by the number of their destination, as PyG needs them."""
     schema, shard = dataset.schema, dataset.part(part)
     source, target = schema.endpoints(edge_type)
     lo, hi = dataset.book.range(target, part)

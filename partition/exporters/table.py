@@ -57,7 +57,6 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
 
 
 def _write_nodes(graph: Graph, node_type: str, ids: _Ids, dst: Path, progress: Progress) -> dict[str, Any]:
-    """Write a node type and return its entry of the schema."""
     specs, count = graph.schema.node_tables[node_type], graph.schema.node_counts[node_type]
     tables = {name: graph.table(node_type, name) for name in specs if name != NAME or ids.names is None}
     id_name = "id" if "id" not in tables else "_id"  # no table begins with '_'
@@ -71,7 +70,6 @@ def _write_nodes(graph: Graph, node_type: str, ids: _Ids, dst: Path, progress: P
 
 
 def _write_edges(graph: Graph, edge_type: str, ids: dict[str, _Ids], dst: Path, progress: Progress) -> dict[str, Any]:
-    """Write an edge type and return its entry of the schema."""
     edges = graph.edges(edge_type)
     source, target = graph.schema.endpoints(edge_type)
     columns: _Columns = {
@@ -101,13 +99,11 @@ class _Ids:
             self.names = _strings(graph.table(node_type, NAME))
 
     def span(self, lo: int, hi: int) -> Any:
-        """The ids of the rows from ``lo`` to ``hi`` as an Arrow array."""
         if self.names is not None:
             return self.names.slice(lo, hi - lo)
         return pa.array(np.arange(lo, hi, dtype=np.int64) if self._user is None else self._user[lo:hi])
 
     def of(self, rows: Array) -> Any:
-        """The ids of ``rows`` as an Arrow array."""
         if self.names is not None:
             return self.names.take(pa.array(rows))
         return pa.array(rows.astype(np.int64) if self._user is None else self._user[rows])
@@ -140,7 +136,6 @@ def _strings(rows: Array) -> Any:
 
 
 def _rows(table: Array, lo: int, hi: int) -> Any:
-    """Numbers, or lists of a table [n, k]."""
     values = pa.array(np.ascontiguousarray(table[lo:hi]).reshape(-1))
     return values if table.ndim == 1 else pa.FixedSizeListArray.from_arrays(values, table.shape[1])
 

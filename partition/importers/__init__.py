@@ -124,7 +124,6 @@ def refuse_unimported(path: str | Path) -> None:
 
 
 def _source(path: str | Path) -> Path:
-    """``path`` as one that can be read; raises DataError."""
     source = path_here(path, "import")
     if not source.exists():
         raise DataError(source, "no such file or folder")

@@ -72,7 +72,6 @@ Array = npt.NDArray[Any]
 
 @contextmanager
 def _sent(source: Path) -> Iterator[IO[bytes]]:
-    """What the child process writes; raises DataError if the process dies before the end."""
     command, null = tethered(["-m", "atta.partition.importers.reading.dgl_tensors", str(source)]), subprocess.DEVNULL
     with subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null) as child:
         assert child.stdout is not None
@@ -87,7 +86,6 @@ def _sent(source: Path) -> Iterator[IO[bytes]]:
 
 
 def _read(source: Path, stream: IO[bytes], out: GraphWriter, options: ImportOptions) -> None:
-    """Write the graph that ``child.py`` sends; raises EOFError if it ends too early."""
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError

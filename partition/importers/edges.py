@@ -73,7 +73,6 @@ def recognises(path: Path, head: bytes) -> bool:
 
 
 def _opened(path: Path, options: ImportOptions) -> EdgeFile:
-    """Look at a file; refuse columns that have no meaning."""
     file = look_at_edges(path, options.columns)
     weights = file.konect[1] if file.konect else ""
     known = {*file.places.values(), *([2] if weights == UNWEIGHTED else [])}
@@ -143,7 +142,6 @@ class _Edges:
         return self._staged["src"].rows
 
     def stage(self) -> None:
-        """Read all files; raises DataError, or FractionError where whole numbers were expected."""
         for file in self._files:
             self._options.progress.stage(f"reading {file.path.name}", None)
             before = len(self)
@@ -181,7 +179,6 @@ class _Edges:
                 )
 
     def write(self, out: GraphWriter) -> None:
-        """Write the graph folder."""
         where, (source, target) = self._files[0].path, self._types
         src = self._src.add_nodes(out, where, source)
         rows = {"src": src, "dst": src if source == target else self._dst.add_nodes(out, where, target)}
@@ -195,7 +192,6 @@ class _Edges:
                     stream.append(piece["src"], piece["dst"], {table: piece[table] for table in specs})
 
     def _by_relation(self) -> Iterator[tuple[str, Array | None]]:
-        """Each relation, and the positions of its edges; None: all."""
         if "relation" not in self._staged:
             yield "to", None
             return
@@ -253,7 +249,6 @@ class _Vertices:
             raise DataError(where, str(error)) from None
 
     def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
-        """Declare the node type, and return the row of each number; None: the numbers are the rows."""
         ids = self._known.ids()
         order = np.argsort(ids)
         out.add_nodes(node_type, len(ids), ids=ids[order])
@@ -285,7 +280,6 @@ class _Names(_Vertices):
         return [np.ascontiguousarray(lines[:, side]) for side in range(width)]
 
     def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
-        """Raises DataError for a string that is too long."""
         out.add_nodes(node_type, len(self.known))
         out.add_table(NAME, name_bytes(where, self.known.to_pylist()), node_type)
         return None

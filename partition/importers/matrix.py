@@ -75,7 +75,6 @@ def quoted(text: bytes) -> str:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Pieces of whole lines; each ends in a newline, whether the file has one at its end or not."""
     rest: list[bytes] = []
     while piece := file.read(_BLOCK_BYTES):
         cut = piece.rfind(b"\n") + 1

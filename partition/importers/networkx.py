@@ -125,7 +125,6 @@ def _named(graph: nx.Graph[Any], attributes: Sequence[str], options: ImportOptio
 
 
 def _numbered(graph: nx.Graph[Any]) -> nx.Graph[Any]:
-    """``graph`` with integers for labels if all of them are decimal numbers."""
     import networkx as nx
 
     try:
@@ -203,7 +202,6 @@ def _keys_are_numbers(graph: Any) -> bool:
 
 
 def _labels(where: str | Path, labels: Sequence[Any]) -> tuple[Array | None, list[str] | None]:
-    """Return the user ids or the names of vertices."""
     if labels and all(isinstance(label, str) for label in labels):
         return None, list(labels)
     for place, label in enumerate(labels):

@@ -53,7 +53,6 @@ _DESCRIBING = {"node_names", "attr_names", "class_names", "idx_to_node", "idx_to
 
 
 def _holds_csr(path: Path) -> bool:
-    """Whether a file is an archive with the edges as a CSR matrix."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -96,7 +95,6 @@ def _read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """The arrays of an archive, and the names of those that are Python objects."""
     arrays, objects = {}, []
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
@@ -113,7 +111,6 @@ def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
 
 
 def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]) -> csr_array | None:
-    """Take the first CSR matrix of these names out of ``arrays``; None if there is none."""
     for prefix in prefixes:
         if all(prefix + part in arrays for part in _PARTS):
             taken = {part: arrays.pop(prefix + part) for part in (*_PARTS, *_OF_SCIPY) if prefix + part in arrays}
@@ -122,7 +119,6 @@ def _take_matrix(path: Path, arrays: dict[str, Array], prefixes: tuple[str, ...]
 
 
 def _one_each(path: Path, what: str, rows: Any, count: int) -> Any:
-    """``rows``, if there is one for each vertex; raises DataError."""
     if not rows.shape or rows.shape[0] != count:
         raise DataError(path, f"{what} has the shape {list(rows.shape)}, the graph has {count} vertices")
     return rows
@@ -207,7 +203,6 @@ def _read_meta(path: Path) -> dict[str, Any]:
 def _relations(
     path: Path, arrays: dict[str, Array], meta: dict[str, Any], options: ImportOptions
 ) -> dict[str, tuple[Array, dict[str, Array]]]:
-    """Return edge type -> (edge index [2, E], edge tables)."""
     declared = list(meta.get("relations", ()))
     names = {edge_array(e): e for e in declared}
     found = {
@@ -267,7 +262,6 @@ def edge_array(edge_type: str) -> str:
 
 
 def _files(folder: Path, node_type: str, stem: str, ending: str) -> list[Path]:
-    """The files of a node type that are there, of the names that they may have."""
     names = [f"{stem}{ending}"] if node_type == NODE_TYPE else []
     names.append(file_name(node_type, ending, prefix=f"{stem}__"))
     if "/" not in node_type:
@@ -281,7 +275,6 @@ def _ids(folder: Path, node_type: str, count: int) -> Array | None:
 
 
 def _features(folder: Path, node_type: str) -> Any:
-    """Return the dense or sparse features of a node type, None when there are none."""
     found = [*_files(folder, node_type, "x", ".npy"), *_files(folder, node_type, "x_sparse", ".npz")]
     if len(found) > 1:
         raise DataError(folder, f"features of {node_type!r} are in {' and in '.join(p.name for p in found)}: leave one")
@@ -318,7 +311,6 @@ def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], m
 
 
 def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
-    """Return the node type that labels and splits belong to."""
     target = str(meta.get("target_type", next(iter(counts))))
     if target not in counts:
         raise DataError(folder / "meta.json", f"target_type {target!r} is not one of {', '.join(counts)}")
@@ -365,5 +357,4 @@ def _columns(path: Path, name: str, values: Array) -> list[tuple[str, Array]]:
 
 
 def _rows(split: Array) -> Array:
-    """The vertices of a split, ascending."""
     return np.flatnonzero(split) if split.dtype == bool else np.unique(split)

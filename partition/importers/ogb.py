@@ -49,7 +49,6 @@ def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:
 
 
 def _doubled(rows: FileRows, *, swap: bool) -> FileRows:
-    """Each row twice. ``swap``: the second one with its two columns exchanged."""
 
     def pieces() -> Iterator[Array]:
         for piece in rows.pieces():
@@ -152,7 +151,6 @@ def _tables(
 
 
 def _features(path: Path) -> FileRows:
-    """Rows of float32; raises ConfigError for whole numbers that it rounds."""
     rows = csv_rows(path, np.float64)
     pieces = partial(map, partial(as_float32, str(path)))
     return replace(rows, dtype=np.dtype(np.float32), pieces=lambda: pieces(rows.pieces()))
@@ -164,7 +162,6 @@ def _labels(folder: Path) -> dict[str, FileRows]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """The cells of a short file; raises DataError."""
     try:
         with open_content(path) as file:
             content = file.read(_MOST + 1).decode()
@@ -228,7 +225,6 @@ def typed_archives(raw: Path, options: ImportOptions) -> OgbGraph:
 
 
 def _add_archived_labels(raw: Path, tables: Mapping[str, dict[str, FileRows]], options: ImportOptions) -> None:
-    """Add the labels to ``tables``, which are given by the names of the arrays of labels."""
     path = raw / _LABELS
     for name, rows in (npz_rows(path) if path.exists() else {}).items():
         if name in tables:
@@ -301,7 +297,6 @@ def _add_texts(folder: Path, out: GraphWriter, options: ImportOptions, node_type
 
 
 def _add_dictionary(path: Path, types: Collection[str], out: GraphWriter, options: ImportOptions) -> None:
-    """Add the splits of ``{"train": [n], ...}``, or by type of ``{"train": {TYPE: [n]}, ...}``."""
     said = load_inert(path)
     if not isinstance(said, Mapping):
         raise DataError(path, "holds no dictionary of splits")

@@ -105,7 +105,6 @@ def _classes(one_hot: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def _edges(path: Path, lists: dict[Any, Any], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Turn the adjacency lists into distinct edges without self-loops, both directions, sorted by source."""
     try:
         sizes, near, far = [len(v) for v in lists.values()], list(lists), [u for v in lists.values() for u in v]
         if any(type(vertex) is not int for vertex in (*near, *far)):  # numpy would cut fractions

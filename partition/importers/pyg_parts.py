@@ -78,7 +78,6 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: ImportOptions) -> None:
-    """Put the rows of the parts together in the order of the vertices' numbers."""
     node_type = NODE_TYPE if key is None else str(key)
     found, times = Scattered(out.count(node_type)), {}
     for part in range(parts):
@@ -99,7 +98,6 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
 def _edges(
     folder: Path, parts: int, key: _Key, offset: int, *, total: int, options: ImportOptions
 ) -> tuple[tuple[Array, Array], dict[str, Array]]:
-    """The (sources, destinations) and tables of an edge type, in the order of the edges' numbers."""
     found = Scattered(total)
     for part in range(parts):
         path, value = _value(folder, part, "graph.pt", key)
@@ -118,7 +116,6 @@ def _edges(
 
 
 def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping[str, Any]]:
-    """The content of a part's file for one type, and the file."""
     path = folder / f"part_{part}" / name
     value = load_torch(path)
     found = value if key is None else value.get(key, {}) if isinstance(value, Mapping) else None
@@ -128,7 +125,6 @@ def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping
 
 
 def _features(path: Path, value: Mapping[str, Any]) -> dict[str, Array]:
-    """The tables of a part."""
     feats = (value.get("feats") or {}).items()
     return {str(name): _array(path, tensor) for name, tensor in feats if tensor is not None}
 

@@ -73,7 +73,6 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 
 def _read_edge_list(source: Path, names: list[str], out: GraphWriter, options: ImportOptions) -> None:
-    """Import an edge list of TGB. The user's ``--columns`` come before TGB's names, and numbers become edge tables."""
     stem = source.name.split("_edgelist")[0]
     for path in sorted(source.parent.glob(f"{stem}_nodetype*.csv")):
         options.refuse(source.parent, path.name, "vertices of an edge list are of one type")
@@ -104,7 +103,6 @@ class _Interactions:
     of_vertices: tuple[Path, Array] | None = None
 
     def columns(self) -> Iterator[tuple[Array, list[Array]]]:
-        """Pieces of the file, each with its columns source, destination, time and state."""
         for piece in self.rows.pieces():
             yield piece, [piece[:, place] for place in self.places]
 
@@ -151,7 +149,6 @@ def _integers(path: Path, what: str, values: Array) -> npt.NDArray[np.int64]:
 
 
 def _add(found: _Interactions, out: GraphWriter, options: ImportOptions) -> None:
-    """Write the graph: its vertices after a first look at all edges."""
     path, ids = found.rows.path, [np.empty(0, np.int64), np.empty(0, np.int64)]
     whole = [True, True]  # times and states
     options.progress.stage(f"vertices in {path.name}", None)

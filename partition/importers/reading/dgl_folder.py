@@ -95,7 +95,6 @@ def _add_tables(  # noqa: PLR0917 - the tables, and where they go
     tables: Mapping[str, list[Array]],
     options: ImportOptions,
 ) -> None:
-    """Write the tables of a node type, which are given part by part."""
     whole = {}
     for name, pieces in tables.items():
         if name == PART:
@@ -121,7 +120,6 @@ class _Folder:
 
     @property
     def num_parts(self) -> int:
-        """How many parts the configuration states."""
         return int(self.config["num_parts"])
 
     def starts(self, key: str) -> Array:
@@ -141,7 +139,6 @@ class _Folder:
             raise DataError(self.path, f"part {part} is not readable: the configuration lacks its part_graph") from None
 
     def _graph(self, part: int) -> Any:
-        """A part's graph, HALO included."""
         distributed = require_dgl("importing DistDGL's partitions").distributed
         try:
             return distributed.load_partition(str(self.path), part, load_feats=False)[0]
@@ -194,7 +191,6 @@ class _Folder:
         return found[:, 3], numbers - found[:, 0] + found[:, 4], found[:, 2]
 
     def features(self, part: int) -> tuple[_Tensors, _Tensors]:
-        """A part's node and edge tensors."""
         from dgl.distributed.partition import load_partition_feats
 
         where = self._graph_file(part).parent
@@ -240,7 +236,6 @@ class _Folder:
         return found and places
 
     def _find(self, name: str, in_parts: str, known: Mapping[str, str]) -> tuple[Path, dict[str, Array] | None]:
-        """The place of the original numbers, and the numbers by DGL's types."""
         folder = self.path.parent
         beside = [path for suffix in _SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
         folders = [self._graph_file(part).parent for part in range(self.num_parts)]
@@ -257,7 +252,6 @@ class _Folder:
         return self.path, self._in_graphs(known, of_nodes="nid" in name)
 
     def _in_graphs(self, known: Mapping[str, str], *, of_nodes: bool) -> dict[str, Array] | None:
-        """The tensors ``orig_id`` of the parts' graphs, in the order of DistDGL's numbers."""
         found = {key: np.zeros(int(self.starts(key)[-1]), np.int64) for key in known}
         for part in range(self.num_parts):
             graph = self._graph(part)
@@ -273,7 +267,6 @@ class _Folder:
 
 
 def _of_graphbolt(config: dict[str, Any]) -> bool:
-    """Whether the parts' graphs are GraphBolt's alone."""
     part = config.get("part-0")
     return isinstance(part, dict) and _GRAPHBOLT in part and "part_graph" not in part
 
@@ -305,7 +298,6 @@ def _load(path: Path) -> Any:
 
 
 def _by_type(path: Path, value: Any, known: Iterable[str]) -> dict[str, Array]:
-    """Return the arrays of a file by the type names of the configuration."""
     types = list(known)
     if not isinstance(value, Mapping):
         value = {types[0]: value} if len(types) == 1 else {}

@@ -57,8 +57,6 @@ class CsvFile:
 
     @classmethod
     def open(cls, path: Path, separator: str = ",") -> CsvFile:
-        """Read the heading. Raises DataError: the file cannot be read, or two columns have the same name; ConfigError:
-        pyarrow is not installed."""
         load("importing CSV files", "pyarrow", "pyarrow.compute", "pyarrow.csv")
         whole = cls(path, separator, ())
         with whole._reader(()) as reader:
@@ -84,8 +82,6 @@ class CsvFile:
         return whole.cast(pa.int64()) if plain or not len(whole) else whole
 
     def rows(self, name: str) -> FileRows | None:
-        """The rows of a column of numbers or of lists of equal length; None: it holds text. Raises DataError for empty
-        cells, and for lists of different lengths."""
         forms = {"cells": dict(_FORMS), "lists": {kind: form for kind, form in _FORMS.items() if kind != "bool"}}
         widths, count = set(), 0
         for (cells,) in self.cells([name]):
@@ -111,7 +107,6 @@ class CsvFile:
 
     @contextlib.contextmanager
     def _reader(self, names: Sequence[str]) -> Iterator[Any]:
-        """Batches of columns, as strings; of all if there are no ``names``."""
         try:
             with open_content(self.path) as content:
                 yield arrow_csv.open_csv(
@@ -142,7 +137,6 @@ def _flat(items: Any) -> Any:
 
 
 def _numbers(cells: Any, dtype: np.dtype[Any]) -> Array:
-    """Texts as numbers; raises ValueError for integers that do not fit into 64 bits."""
     if dtype.kind == "b":
         cells = pc.equal(pc.utf8_lower(cells), "true")
     else:
@@ -205,7 +199,6 @@ class _Chunked:
         return cls(path, said, TypeNames(path, said["node_type"], said["edge_type"]))
 
     def counts(self, of: str) -> dict[str, int]:
-        """Number of vertices (``node``) or edges (``edge``) by type; raises DataError."""
         types, key = self.said[f"{of}_type"], f"num_{of}s_per_type"
         if key not in self.said:
             key = f"num_{of}s_per_chunk"
@@ -216,12 +209,10 @@ class _Chunked:
         return dict(zip(types, numbers, strict=True))
 
     def data(self, kind: str, of_type: str) -> dict[str, FileRows]:
-        """The tensors of a type in ``node_data`` or ``edge_data``."""
         found = (self.said.get(kind) or {}).get(of_type) or {}
         return {str(name): self.rows(f"{name!r} of {of_type!r}", spec) for name, spec in found.items()}
 
     def rows(self, what: str, spec: Any) -> FileRows:
-        """The rows of the files that an entry names; raises DataError."""
         try:
             reader, paths = _reader(spec["format"]), [str(name) for name in spec["data"]]
         except (KeyError, TypeError, ValueError):
@@ -234,7 +225,6 @@ class _Chunked:
 
 
 def _reader(said: Mapping[str, Any]) -> Callable[[Path], FileRows]:
-    """Who reads files of a format; raises ValueError."""
     if said["name"] == "csv":
         delimiter = str(said.get("delimiter", ","))
         return lambda path: csv_rows(path, delimiter=delimiter)
@@ -289,7 +279,6 @@ def read_csv_set(source: Path, out: GraphWriter, options: ImportOptions) -> None
 
 
 def _separator(path: Path, said: Mapping[str, Any], options: ImportOptions) -> str:
-    """What separates columns. Refuse entries that are not read."""
     for name in sorted(said.keys() - _CSV_KEYS):
         options.refuse(path, name, "a CSVDataset has no such entry")
     if said.get("graph_data"):
@@ -328,7 +317,6 @@ def _add_nodes(
 
 
 def _tables(file: CsvFile, ids: set[str], entry: Mapping[str, Any], options: ImportOptions) -> dict[str, FileRows]:
-    """The columns of a file that hold numbers."""
     graph, found = str(entry.get("graph_id_field") or _GRAPH), {}
     for name in file.names:
         if name in ids:

@@ -156,7 +156,6 @@ def send(path: str, out: BinaryIO) -> None:
 
 
 def _described(path: str, arrays: list[Array]) -> dict[str, Any]:
-    """Return what the line of JSON says, and append the ``arrays`` that follow it."""
     graphs, whole = require_dgl("importing DGL's graphs").load_graphs(path)
     if len(graphs) != 1:
         return {"error": f"holds {len(graphs)} graphs; only single graphs are imported"}

@@ -63,7 +63,6 @@ class EdgeFile:
 
     @property
     def tables(self) -> list[str]:
-        """The names of the edge tables."""
         return [name for name in self.places if name not in ("src", "dst", "relation")]
 
 
@@ -242,7 +241,6 @@ def _is_number(text: str) -> bool:
 
 
 def _heading_in(comments: Sequence[str], separator: str, width: int) -> list[str] | None:
-    """The names of columns if the last comment has them."""
     names = fields_of(comments[-1].lstrip("#% "), separator) if comments else []
     known = {"src", "dst"} <= {_ROLE_OF.get(name.lower()) for name in names}
     return names if known and len(names) == width else None

@@ -101,7 +101,6 @@ def _lines_before(path: Path, start: int) -> int:
 
 
 def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
-    """The columns of a block; raises _BadLineError or FractionError."""
     plain = _plain(block, layout.file)
     if not plain or plain.isspace():
         return {}
@@ -125,7 +124,6 @@ def _columns(block: bytes, layout: LineLayout) -> dict[str, Any]:
 
 
 def _plain(block: bytes, file: EdgeFile) -> bytes:
-    """The block with empty lines in place of comments, and one blank between columns."""
     block = block.removeprefix(codecs.BOM_UTF8)
     if b"#" in block or b"%" in block:
         block = _COMMENT.sub(b"", block)
@@ -163,7 +161,6 @@ def _read(block: bytes, layout: LineLayout, kinds: Mapping[str, str]) -> Any:
 
 
 def _check_padding(block: bytes, layout: LineLayout, ids: list[str]) -> None:
-    """Raise _BadLineError if an id is not written as its number is."""
     texts = _read(block, layout, dict.fromkeys(ids, "text"))
     for name in ids:
         plain = pc.utf8_trim_whitespace(texts.column(name))
@@ -194,7 +191,6 @@ def _check_line(position: int, fields: list[str], layout: LineLayout) -> None:
 
 
 def _fault(field: str, kind: str, name: str) -> str:
-    """Why a value is not of its kind; empty if it is."""
     if kind == "text":
         return "" if field else "is empty"
     if kind == "integer" and not INTEGER.fullmatch(field):

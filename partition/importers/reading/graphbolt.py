@@ -133,7 +133,6 @@ class _DataSet:
         raise DataError(source / _METADATA, "the file is missing")
 
     def raw_graph(self) -> _Graph:
-        """The graph of the files under ``graph``."""
         graph, edges = self.said["graph"], {}
         counts = {str(e.get("type") or _NODE): e.get("num") for e in entries(self.path, graph, "nodes")}
         for entry in entries(self.path, graph, "edges", "path", "format"):
@@ -150,7 +149,6 @@ class _DataSet:
         )
 
     def preprocessed_graph(self) -> _Graph:
-        """The graph under ``graph_topology``."""
         said = self.said.get("graph_topology")
         if not isinstance(said, Mapping) or not isinstance(said.get("path"), str):
             raise DataError(self.path, "has neither 'graph' nor a 'graph_topology' with a 'path'")
@@ -241,7 +239,6 @@ class _DataSet:
 
 
 def _with_labels(labels: Array | None, given: FileRows, rows: Array, count: int) -> Array:
-    """The ``labels`` of all vertices with those of a set in their places."""
     values = as_labels(given.whole())
     if len(values) != len(rows):
         raise DataError(given.path, f"{len(values)} labels for {len(rows)} seeds")
@@ -287,7 +284,6 @@ def _topology(path: Path, options: ImportOptions) -> _Graph:
         options.notes.append("edges are numbered as GraphBolt sorts them: their original ids are not stored")
 
     def of_type(key: str) -> Array:
-        """The edges [E, 2] of a type, numbered within their node types; raises DataError."""
         source, _, target = edge_ends(key, counts)
         mine = slice(None) if kinds is None else np.flatnonzero(kinds == relations[key])
         ends = [indices[mine].astype(np.int64), np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[mine]]
@@ -329,7 +325,6 @@ def part_edges(path: Path) -> tuple[Array, Array, Array]:
 
 
 def _parts(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """The pickled fields of the graph, by their kind."""
     load("reading GraphBolt's graphs", "torch")
     value = load_torch(path, names=("torch.ScriptObject", *_CLASSES), mapped=True)
     script = value.fields.get("_c_csc_graph") if isinstance(value, Foreign) and value.kind in _CLASSES else None

@@ -47,7 +47,6 @@ class Foreign:
 
     @property
     def fields(self) -> Mapping[Any, Any]:
-        """The pickled attributes of the object."""
         return self.state if isinstance(self.state, dict) else {}
 
 
@@ -197,7 +196,6 @@ def _pickle_of(path: Path) -> bytes:
 
 
 def _plain(value: Any, path: Path) -> Any:
-    """Put real arrays, matrices and numbers in the places of their stand-ins."""
     if isinstance(value, _Array | _Scalar):
         return value.real()
     if isinstance(value, _Matrix):
@@ -278,5 +276,4 @@ def _cause(error: Exception, held: Iterable[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """``text`` for a terminal. A damaged file names classes with any bytes."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -55,11 +55,9 @@ class FileRows:
 
     @property
     def block_rows(self) -> int:
-        """Number of rows in a block."""
         return max(1, BLOCK_BYTES // max(1, self.dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))))
 
     def whole(self) -> Array:
-        """Read all rows."""
         found = list(self.pieces())
         return np.concatenate(found) if found else np.empty((0, *self.row_shape), self.dtype)
 
@@ -184,7 +182,6 @@ def _has_fractions(path: Path, skip: int) -> bool:
 
 
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Raise DataError naming the file for what reading it raises."""
     try:
         yield from pieces()
     except (OSError, ValueError) as error:
@@ -308,7 +305,6 @@ class _ArchiveEntry:
             return cls(path, entry, dtype, shape, by_columns and len(shape) > 1, file.tell())
 
     def rows(self) -> Iterator[Array]:
-        """Read its rows."""
         if self.by_columns:
             values = np.concatenate(list(self._values(0, int(np.prod(self.shape, dtype=np.int64)))))
             yield np.ascontiguousarray(values.reshape(self.shape[::-1]).T)
@@ -319,7 +315,6 @@ class _ArchiveEntry:
             yield values.reshape(-1, *self.shape[1:])
 
     def pairs(self) -> Iterator[Array]:
-        """Read the columns of an array [2, E]."""
         edges = self.shape[1]
         if self.by_columns:
             yield from (values.reshape(-1, 2) for values in self._values(0, 2 * edges))
@@ -328,7 +323,6 @@ class _ArchiveEntry:
             yield from (np.stack(pair, axis=1) for pair in ends)
 
     def _values(self, lo: int, hi: int, size: int = 0) -> Iterator[Array]:
-        """Read the values from ``lo`` to ``hi`` as they are stored, ``size`` at a time."""
         step = size or max(2, BLOCK_BYTES // self.dtype.itemsize // 2 * 2)
         with _archive(self.path) as archive, archive.open(self.entry) as file:
             try:

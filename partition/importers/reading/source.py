@@ -96,13 +96,11 @@ class ImportOptions:
         self.dropped.add(str(name))
 
     def refuse_others(self, folder: Path, pattern: str, known: Collection[str], what: str = "file") -> None:
-        """Refuse the files of a folder that match ``pattern`` and are not ``known``."""
         for path in sorted(folder.glob(pattern)):
             if path.name not in known:
                 self.refuse(folder, path.name, f"the layout has no such {what}")
 
     def check_dropped(self) -> None:
-        """Raise ConfigError if a name in ``drop`` is not there, or is imported."""
         if unused := sorted(self.drop - self.dropped):
             raise ConfigError(f"--drop {shlex.quote(unused[0])}: the source holds nothing of this name that is refused")
 

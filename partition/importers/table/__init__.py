@@ -54,7 +54,6 @@ class _Import:
         self._known: dict[str, Any] = {}  # node type -> the ids of its vertices, as Arrow holds them
 
     def run(self) -> None:
-        """Write the graph; raises DataError that names all that is refused."""
         self._refuse_other_files()
         nodes, edges = (
             [TypeFiles(entry, self._options, self._refusals) for entry in entries]
@@ -72,7 +71,6 @@ class _Import:
         self._refusals.check()
 
     def _refuse_other_files(self) -> None:
-        """Refuse table files in the folder that the schema does not name."""
         folder, named = self._schema.path.parent, self._schema.named
         places = {folder, *(path.parent for path in named if path.is_relative_to(folder))}
         known = {path.resolve() for path in named}
@@ -89,7 +87,6 @@ class _Import:
         return {n: TableReader(n, rule, files, unit=unit, nodes=nodes) for n, rule in files.entry.tables.items()}
 
     def _add_nodes(self, files: TypeFiles) -> None:
-        """Write a node type if nothing of it is refused."""
         entry = files.entry
         self._options.progress.stage(f"nodes {entry.name}", None)
         files.settle(entry.ids)
@@ -224,7 +221,6 @@ class _Import:
             self._options.notes.append(note)
 
     def _stream(self, name: str, readers: Mapping[str, TableReader], tables: Mapping[str, Array]) -> EdgeStream:
-        """Begin an edge type with the tables of its first piece."""
         specs = {table: TableSpec(rows.dtype.str, rows.shape[1:]) for table, rows in tables.items()}
         stream = EdgeStream(self._out, name, self._options, specs)
         for table, reader in readers.items():

@@ -83,7 +83,6 @@ def plain(name: str, column: Any) -> Any:
 
 
 def _uuids(column: Any) -> Any:
-    """UUIDs of 16 bytes as text, such as ``123e4567-e89b-12d3-a456-426614174000``."""
     filled = column.fill_null(bytes(_UUID_BYTES))
     held = filled.buffers()[1].slice(filled.offset * _UUID_BYTES, len(filled) * _UUID_BYTES)
     digits = np.frombuffer(held.hex(), np.uint8).reshape(-1, 2 * _UUID_BYTES)
@@ -133,7 +132,6 @@ class ColumnReader:
         return np.dtype(np.float64 if isinstance(rule.fill, float) and rule.fill % 1 else np.int64)
 
     def _dtype(self, kind: Any) -> np.dtype[Any]:
-        """The dtype of values of an Arrow type; raises DataError (without its path) for one that is no number."""
         what, holds = category(kind), f"the column {self.rule.name!r} holds {kind}"
         if self.rule.classes and what != OTHERS:
             if what in (TEXT, NUMBERS) and not pa.types.is_floating(kind):
@@ -158,7 +156,6 @@ class ColumnReader:
         return np.dtype(np.float32 if pa.types.is_null(kind) else kind.to_pandas_dtype())
 
     def _words(self) -> str:
-        """The first cell of a column of text that is no number, for a message, if most cells are numbers."""
         cells, words, first = 0, 0, ""
         for piece in self._files.pieces([self.rule.name]):
             column = piece.rows.column(0)
@@ -195,7 +192,6 @@ class ColumnReader:
         return [str(name).lower() if isinstance(name, bool) else str(name) for name in names if name is not None]
 
     def _as_names(self, column: Any) -> Any:
-        """A column of classes without empty text."""
         values = plain(self.rule.name, column)
         if not pa.types.is_large_string(values.type):
             return values
@@ -259,7 +255,6 @@ class ColumnReader:
         return values, empty
 
     def _in_unit(self, piece: FilePiece, values: Array, length: int) -> Array:
-        """Times of ``length`` nanoseconds in the unit of the column; refuse those that are no whole number of it."""
         wanted = UNITS[self._unit]
         if length >= wanted:
             factor = length // wanted
@@ -274,7 +269,6 @@ class ColumnReader:
         return values // factor
 
     def _read_times(self, piece: FilePiece, column: Any) -> Any:
-        """Text as times: ISO 8601, with a zone or without (UTC)."""
         text = self._as_names(column)
         zone = "UTC" if pc.any(pc.match_substring_regex(text, "(?i)[:0-9]{5}" + _ZONE)).as_py() else None
         for unit in _ARROW_UNITS:
@@ -335,7 +329,6 @@ class ColumnReader:
 
 
 def _without_empty(column: Any) -> Array:
-    """Numbers as numpy, 0 in empty cells."""
     if column.null_count:
         zero = pa.scalar(False if pa.types.is_boolean(column.type) else 0).cast(column.type)
         column = pc.fill_null(column, zero)

@@ -159,7 +159,6 @@ class TypeFiles:
         )
 
     def _delimiter(self, path: Path, options: ImportOptions) -> str:
-        """What separates columns: under it, the heading has most of the wanted columns."""
         if self.entry.delimiter is not None:
             return self.entry.delimiter
         wanted = set(self.entry.columns)
@@ -169,7 +168,6 @@ class TypeFiles:
         return best
 
     def _look(self, path: Path, options: ImportOptions) -> None:
-        """Note the types of the wanted columns. Refuse columns that are missing, or that nobody wants."""
         found = arrow_files.dataset(str(path), format=self._formats[path]).schema
         names, wanted = found.names, self.entry.columns
         self.guessed[path] = {name: found.types[names.index(name)] for name in wanted if name in names}
@@ -199,7 +197,6 @@ class TypeFiles:
         return kinds | wider
 
     def _wider(self, path: Path, name: str, kind: Any) -> Any:
-        """The first type that fits all values of a column, of those that are wider than ``kind``."""
         if pa.types.is_int64(kind) and not self.has_fractions(path, name):
             # Text tells whether the column holds words, or a number that double would round.
             return pa.string() if self._any_matches(path, name, r"[^-+0-9\s]") else kind

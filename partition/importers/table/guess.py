@@ -89,7 +89,6 @@ def guess_schema(folder: Path) -> Guess:
 
 
 def _pair(known: Sequence[_Reference]) -> tuple[_Reference, _Reference]:
-    """The two ends of edges: columns that are called like ends, or refer to the same file, or the first two."""
     named = [one for one in known if _is_end(one.column)]
     alike = [one for one in known if sum(one.end == other.end for other in known) > 1]
     first, second = next(found for found in (named, alike, known) if len(found) > 1)[:2]
@@ -147,7 +146,6 @@ def _is_end(column: str) -> bool:
 
 
 def _mentions(column: str, file: str) -> bool:
-    """Whether the name of a column speaks of a file: ``user_id`` of ``users``."""
     words = [word for word in re.split(r"[^a-z0-9]+", column.lower()) if word not in ("", "id", "key", "code")]
     return any(len(word) > 2 and file.lower().startswith(word) for word in words)
 
@@ -185,7 +183,6 @@ def _add_nodes(guess: Guess, look: FileLook, key: str, references: Sequence[str]
 
 
 def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
-    """Columns of splits, or the one column that names them."""
     found: dict[str, str] = {}
     for name in names:
         column, match = look.columns[name], _SPLIT.fullmatch(name)
@@ -198,14 +195,12 @@ def _splits(look: FileLook, names: Sequence[str]) -> dict[str, str] | str:
 
 
 def _label(look: FileLook, names: Sequence[str]) -> str | None:
-    """The column of labels: by its name, or the only one with few different whole numbers or words."""
     few = [name for name in names if look.columns[name].is_category and look.columns[name].distinct > 1]
     named = [name for name in names if name.lower() in _LABELS and look.columns[name].sort in ("numbers", "text")]
     return named[0] if named else few[0] if len(few) == 1 else None
 
 
 def _rule(name: str, column: ColumnLook) -> Any:
-    """What the schema says of a column that is a table of its own; None: it is to be ignored."""
     if column.sort in ("lists", "others") or (column.sort == TEXT and not column.is_category):
         return None if column.sort != "lists" or column.has_empty else name
     rule: dict[str, Any] = {"column": name, **(column.time_unit or {})}
@@ -244,7 +239,6 @@ def _add_references(guess: Guess, look: FileLook, key: str, reference: _Referenc
 
 
 def _dropping(guess: Guess, *ends: _Reference) -> str | None:
-    """What leaves out edges without both ends, where there are some."""
     if not (lacking := [one.column for one in ends if not one.is_whole]):
         return None
     guess.lines.append(f"  edges are left out where there is no vertex for {' or '.join(map(repr, lacking))}")

@@ -55,7 +55,6 @@ class ColumnLook:
 
     @property
     def is_id(self) -> bool:
-        """Whether it differs in all rows and can be ids."""
         return self.keys is not None and not self.has_empty and self.distinct == self.count > 0
 
     @property
@@ -105,7 +104,6 @@ def look_at(folder: Path) -> list[FileLook]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """The files of a path, which may be a folder that Spark wrote."""
     if not path.is_dir():
         return [path]
     return sorted(one for one in path.iterdir() if kind_of(one) and one.name[0] not in "._" and one.stat().st_size)

@@ -180,7 +180,6 @@ class Refusals:
             self.add(where or self._schema, str(error))
 
     def check(self) -> None:
-        """Raise DataError if anything was refused."""
         found = [(where, refusal.text(what, accept)) for (where, what, accept), refusal in self._found.items()]
         if self._total == 1:
             raise DataError(*found[0])
@@ -344,7 +343,6 @@ def _is_fill(said: Any) -> bool:
 
 
 def _is_table(said: Any) -> bool:
-    """Whether ``said`` has the shape of a table; ``_table`` checks the rest."""
     if isinstance(said, dict):
         said = said.get("columns", said.get("column", ""))
     if isinstance(said, list):

@@ -73,7 +73,6 @@ class TableReader:
         return rows
 
     def _check_rounding(self, piece: FilePiece, name: str, values: Array) -> None:
-        """Check that Arrow has not made doubles of whole numbers in CSV that int64 does not hold; raises DataError."""
         large = self._files.is_csv and values.dtype == np.float64 and bool((np.abs(values) >= _BEYOND).any())
         if large and not self._files.has_fractions(piece.path, name):
             raise DataError(piece.path, f"the column {name!r} has whole numbers beyond int64, which float64 rounds")
@@ -224,7 +223,6 @@ def _from_text(files: TypeFiles, piece: FilePiece, name: str, ids: Any) -> Any:
 
 
 def _as_int64(where: Path, name: str, text: Any) -> Any:
-    """Text that is digits as int64; raises DataError for a number beyond it."""
     try:
         return text.cast(pa.int64())
     except pa.ArrowInvalid as error:
@@ -232,6 +230,5 @@ def _as_int64(where: Path, name: str, text: Any) -> Any:
 
 
 def _refuse_strangers(piece: FilePiece, name: str, ends: Any, strange: Any) -> None:
-    """Refuse the ``ends`` of edges that are ``strange``: no vertex has such an id."""
     what = f"the column {name!r} names the vertex {VALUE}, which is in no node file"
     piece.refuse(what, strange.to_numpy(zero_copy_only=False), values=ends, accept=_DROP)
