@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from atta.errors import AttaError, DataError
 from atta.partition import Dataset, Graph, GraphWriter
 from atta.partition.importers import import_graph
 
@@ -177,3 +180,14 @@ def content(graph: Graph) -> dict[Any, Any]:
         found[t] = list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
         found |= {(t, name): rows[:].tolist() for name, rows in edges.tables.items()}
     return found
+
+
+def refused(
+    fmt: str, source: Path, folder: Path, says: str, kind: type[AttaError] = DataError, **options: Any
+) -> AttaError:
+    """The error of an import, which says in one line why it is refused; nothing is left in ``folder``."""
+    with pytest.raises(kind, match=says) as error:
+        import_graph(fmt, source, folder / "refused", **options)
+    assert not re.search("\\n|\\x1b", str(error.value))
+    assert not list(folder.glob("refused*"))
+    return error.value

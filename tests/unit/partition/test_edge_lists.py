@@ -23,6 +23,7 @@ from atta.partition.importers import guess, import_graph
 from atta.partition.importers.reading import edge_lines as parsing
 from atta.partition.schema import split_edge_type
 from tests.unit.partition import carried as c
+from tests.unit.partition.oracles import refused
 
 pytest.importorskip("pyarrow")
 ONE = "node__to__node"
@@ -332,8 +333,7 @@ def test_doubts_are_told(text: str, note: str, tmp_path: Path) -> None:
 def test_only_edge_lists_have_columns(tmp_path: Path) -> None:
     path = written(tmp_path, "1 2\n")
     for options in ({"columns": {"src": "1"}}, {"string_ids": True}):
-        with pytest.raises(ConfigError, match="only the format edges"):
-            import_graph("npz", path, tmp_path / "g", **options)
+        refused("npz", path, tmp_path, "only the format edges", ConfigError, **options)
 
 
 @pytest.mark.parametrize("row", c.FORMATS)
