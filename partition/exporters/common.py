@@ -8,14 +8,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import Graph
+from atta.partition.importers.reading.source import Array, Mask
 from atta.partition.schema import Schema, TableSpec
 
-Array = npt.NDArray[Any]
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 18
 
@@ -58,7 +57,7 @@ def row_chunks(rows: int, *tables: Array) -> Iterator[tuple[int, int]]:
     return chunks(rows, min(_CHUNK_ROWS, max(1, _CHUNK_BYTES // max(1, row_bytes))))
 
 
-def split_mask(rows: Array, lo: int, hi: int) -> npt.NDArray[np.bool_]:
+def split_mask(rows: Array, lo: int, hi: int) -> Mask:
     """Turn the ascending ``rows`` of a split into a mask [hi - lo] of the rows ``lo`` to ``hi``."""
     mask = np.zeros(hi - lo, np.bool_)
     first, last = np.searchsorted(rows, (lo, hi))

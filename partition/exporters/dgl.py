@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.observe.progress import Progress
@@ -17,7 +16,6 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.importers.reading.dgl_tensors import require_dgl, table_names
 from atta.partition.schema import TableSpec, split_edge_type
 
-Array = npt.NDArray[Any]
 MARKER: str | None = None
 _KEYS = {"x": "feat", "y": "label"}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import NpyAppender, write_json
 from atta.partition.exporters.common import (
+    Array,
     lost_edge_types,
     lost_tables,
     row_chunks,
@@ -24,7 +24,6 @@ from atta.partition.importers.npz import edge_array
 from atta.partition.names import file_name, node_folder
 from atta.partition.schema import Schema
 
-Array = npt.NDArray[Any]
 MARKER: str | None = "graph.npz"
 _EDGE_NAMES = {"weight": "edge_weight", "time": "time", "edge_attr": "edge_attr"}
 _MASK_FILES = ("train", "val", "test")

@@ -5,18 +5,15 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import chunks
-from atta.partition.exporters.common import lost_classes, lost_tables, row_chunks
+from atta.partition.exporters.common import Array, lost_classes, lost_tables, row_chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 MARKER: str | None = "raw/num-node-list.csv.gz"
 _SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _VALUES = 1 << 18  # number of values formatted at a time

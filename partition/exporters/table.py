@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.observe.progress import Progress
@@ -17,11 +16,10 @@ from atta.partition.disk.files import chunks, write_json
 from atta.partition.exporters.common import lost_tables, row_chunks, split_mask
 from atta.partition.graph import Graph
 from atta.partition.graph.strings import NAME
-from atta.partition.importers.reading.source import pa, parquet, pc
+from atta.partition.importers.reading.source import Array, pa, parquet, pc
 from atta.partition.names import file_name
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 MARKER: str | None = "schema.json"
 _ROWS = 1 << 18
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import need
@@ -29,7 +28,7 @@ from atta.partition.importers.reading.dgl_sets import describes_chunks, describe
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_tensors, edge_tables
 from atta.partition.importers.reading.filling import add_edges
 from atta.partition.importers.reading.graphbolt import describes_graphbolt, read_graphbolt
-from atta.partition.importers.reading.source import ImportOptions, head_of, offered_ids, state_classes
+from atta.partition.importers.reading.source import Array, ImportOptions, head_of, offered_ids, state_classes
 
 _GRAPHS = 0xDD2E4FF046B4A13F.to_bytes(8, "little")
 """What files of ``dgl.save_graphs`` begin with."""
@@ -65,9 +64,6 @@ def recognises(path: Path, head: bytes) -> bool:
 def called(path: Path) -> str | None:
     """What ``path`` is, for people, where the sign of the format says less."""
     return None if (parts := described_parts(path)) is None else called_parts(parts)
-
-
-Array = npt.NDArray[Any]
 
 
 @contextmanager

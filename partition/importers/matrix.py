@@ -15,18 +15,16 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import EdgeStream
-from atta.partition.importers.reading.source import ImportOptions, open_content
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, open_content
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 _BLOCK_BYTES = 16 << 20
 _BLANK = np.isin(np.arange(256), list(b" \t\n\r\v\f"))  # what separates numbers, by byte
 _NEWLINE = 10
@@ -42,8 +40,8 @@ class NumberLines:
     holds, and ``places`` int64 [lines], the number of each line in the file, from 1."""
 
     values: Array
-    counts: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
+    counts: Ids
+    places: Ids
 
 
 def number_lines(file: BinaryIO, where: Path, kind: type, *, line: int) -> Iterator[NumberLines]:
@@ -86,7 +84,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         yield b"".join([*rest, b"\n"])
 
 
-def _parsed(text: bytes, places: npt.NDArray[np.int64], where: Path, kind: type) -> NumberLines:
+def _parsed(text: bytes, places: Ids, where: Path, kind: type) -> NumberLines:
     raw = np.frombuffer(text, np.uint8)
     filled = ~_BLANK[raw]
     begins = np.flatnonzero(filled & np.concatenate([[True], ~filled[:-1]])) if len(raw) else np.zeros(0, np.int64)
@@ -234,7 +232,7 @@ def _entries(  # noqa: PLR0917 - what the first lines state
         raise DataError(where, f"ends after {stated - left} of {stated} entries")
 
 
-def _rows(where: Path, numbers: Array, count: int, places: Array) -> npt.NDArray[np.int64]:
+def _rows(where: Path, numbers: Array, count: int, places: Array) -> Ids:
     """Numbers that count from 1 as row numbers; raises DataError. ``places``: the line of each."""
     rows = numbers.astype(np.int64) - 1
     wrong = (rows < 0) | (rows >= count) | (rows + 1 != numbers)

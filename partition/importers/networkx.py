@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.progress import Progress, Silent
@@ -24,13 +23,12 @@ from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.filling import add_edges, add_node_array, name_bytes
 from atta.partition.importers.reading.network_files import read_gml, read_graphml, read_pajek
-from atta.partition.importers.reading.source import ImportOptions, open_content, state_classes
+from atta.partition.importers.reading.source import Array, ImportOptions, open_content, state_classes
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-Array = npt.NDArray[Any]
 _MISSING = object()
 _KINDS = {".graphml": "graphml", ".xml": "graphml", ".gml": "gml", ".net": "pajek", ".json": "json"}
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
@@ -30,6 +29,7 @@ from atta.partition.graph.strings import NAME, as_strings
 from atta.partition.importers.reading.filling import add_edges, add_features, add_node_array, name_bytes
 from atta.partition.importers.reading.rows import as_csr, load_array, load_npz
 from atta.partition.importers.reading.source import (
+    Array,
     ImportOptions,
     as_ids,
     as_mask,
@@ -44,7 +44,6 @@ from atta.partition.importers.reading.source import (
 from atta.partition.names import file_name, name_of_file
 from atta.partition.schema import join_edge_type, split_edge_type
 
-Array = npt.NDArray[Any]
 _PARTS = ("data", "indices", "indptr", "shape")
 _OF_SCIPY = ("format", "_is_array")  # what its save_npz adds
 _EDGES = ("adj_", "adj_matrix.", "")

@@ -32,10 +32,15 @@ from atta.partition.graph.exact import as_float32
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, add_node_rows
 from atta.partition.importers.reading.pickles import load_inert
 from atta.partition.importers.reading.rows import FileRows, csv_rows, npz_edges, npz_rows
-from atta.partition.importers.reading.source import ImportOptions, distinct_ids, first_line, open_content, state_classes
+from atta.partition.importers.reading.source import (
+    Array,
+    ImportOptions,
+    distinct_ids,
+    first_line,
+    open_content,
+    state_classes,
+)
 from atta.partition.schema import join_edge_type, split_edge_type
-
-Array = npt.NDArray[Any]
 
 
 def _both_ways(edge_type: str, found: EdgeFiles) -> EdgeFiles:

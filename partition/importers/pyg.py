@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
@@ -24,12 +23,10 @@ from atta.partition.importers.reading.pyg_objects import (
     sparse_ends,
     whole_number,
 )
-from atta.partition.importers.reading.source import ImportOptions, check_edge_index, offered_ids, state_classes
+from atta.partition.importers.reading.source import Array, ImportOptions, check_edge_index, offered_ids, state_classes
 from atta.partition.schema import is_table_name, join_edge_type, split_edge_type
 
-Array = npt.NDArray[Any]
 _EDGE_TABLES = {"edge_weight": "weight", "time": "time", "edge_time": "time"}
-_SCALARS = {*_EDGE_TABLES, "weight"}
 _COUNTS = {"num_nodes", "num_edges", "num_classes"}
 _OF_NODES = {"x", "n_id", "batch", "ptr", *_COUNTS}
 _OF_EDGES = {"edge_index", "edge_weight", "edge_attr", "edge_type", "e_id"}

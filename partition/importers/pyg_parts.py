@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import PART, Scattered, add_edges, add_node_array
 from atta.partition.importers.reading.pickles import load_torch
-from atta.partition.importers.reading.source import ImportOptions, read_description
+from atta.partition.importers.reading.source import Array, ImportOptions, read_description
 from atta.partition.schema import join_edge_type
 
-Array = npt.NDArray[Any]
 _LONGEST = 255 - len(".pt")
 _Key = Any  # how PyG names a type: str, (source, relation, destination) or None in homogeneous graphs
 

@@ -14,10 +14,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
@@ -25,10 +23,9 @@ from atta.partition.importers import edges
 from atta.partition.importers.reading.edge_dialect import known_role, look_at_edges
 from atta.partition.importers.reading.filling import EdgeStream, add_features
 from atta.partition.importers.reading.rows import FileRows, csv_rows, load_array
-from atta.partition.importers.reading.source import ImportOptions, head_of
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, head_of
 from atta.partition.schema import TableSpec
 
-Array = npt.NDArray[Any]
 _JODIE = ("user_id", "item_id", "timestamp", "state_label")
 _PROCESSED = ("u", "i", "ts", "label", "idx")
 _ONE_TYPE = {"source", "src", "u"}
@@ -141,7 +138,7 @@ def _rows_at(path: Path, table: Array, numbers: Array) -> Array:
     return table[rows]
 
 
-def _integers(path: Path, what: str, values: Array) -> npt.NDArray[np.int64]:
+def _integers(path: Path, what: str, values: Array) -> Ids:
     bad = ~((np.abs(values) <= _LARGEST) & (values % 1 == 0))
     if bad.any():
         raise DataError(path, f"{what} are whole numbers up to 2**53, not {values[bad][0]}")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import ConfigError, DataError
 from atta.partition.graph import GraphWriter
@@ -20,6 +19,8 @@ from atta.partition.importers.reading.graphbolt import part_edges
 from atta.partition.importers.reading.pickles import load_torch
 from atta.partition.importers.reading.rows import load_array, load_npz
 from atta.partition.importers.reading.source import (
+    Array,
+    Ids,
     ImportOptions,
     as_ids,
     distinct_ids,
@@ -28,8 +29,6 @@ from atta.partition.importers.reading.source import (
     read_description,
 )
 
-Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int64]
 _Tensors = dict[tuple[str, str], Array]  # by type and name
 _GRAPHBOLT = "part_graph_graphbolt"
 _KEYS = (b'"part_method"', b'"part-0"')

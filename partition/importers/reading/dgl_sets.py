@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
@@ -24,6 +23,7 @@ from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tab
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, name_bytes
 from atta.partition.importers.reading.rows import FileRows, csv_rows, joined, npy_rows, parquet_rows
 from atta.partition.importers.reading.source import (
+    Array,
     ImportOptions,
     arrow_csv,
     distinct_ids,
@@ -36,7 +36,6 @@ from atta.partition.importers.reading.source import (
     read_description,
 )
 
-Array = npt.NDArray[Any]
 _BLOCK = 16 << 20
 """Most bytes of a line, and of what is read at a time."""
 _FORMS = {

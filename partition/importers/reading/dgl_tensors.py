@@ -22,17 +22,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import add_node_array, add_node_rows
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.importers.reading.source import ImportOptions, first_line
+from atta.partition.importers.reading.source import Array, ImportOptions, first_line
 from atta.partition.schema import join_edge_type
 
-Array = npt.NDArray[Any]
 _TABLES = {"feat": "x", "label": "y", "labels": "y"}
 _ONLY = ("_N", "_V")
 """DGL's names of the only node type: of graphs, and of its CSV files."""

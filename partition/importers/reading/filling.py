@@ -20,10 +20,9 @@ from atta.partition.graph import EdgeAppender, GraphWriter
 from atta.partition.graph.exact import as_float32
 from atta.partition.graph.strings import to_rows
 from atta.partition.importers.reading.rows import FileRows
-from atta.partition.importers.reading.source import ImportOptions, as_masks
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, Mask, as_masks
 from atta.partition.schema import TableSpec, split_edge_type
 
-Array = npt.NDArray[Any]
 _CHUNK_VALUES = 8 << 20
 _MAX_NAME_BYTES = 256
 _CHUNK = 4 << 20
@@ -194,9 +193,7 @@ def _specs(tables: Mapping[str, Array]) -> dict[str, TableSpec]:
     return {name: TableSpec(rows.dtype.newbyteorder("<").str, rows.shape[1:]) for name, rows in tables.items()}
 
 
-def missing_reverses(
-    src: Array, dst: Array, time: Array | None = None, *, bucket_edges: int = _BUCKET_EDGES
-) -> npt.NDArray[np.bool_]:
+def missing_reverses(src: Array, dst: Array, time: Array | None = None, *, bucket_edges: int = _BUCKET_EDGES) -> Mask:
     """Mark the edges without a stored reverse. Edges with the same missing reverse are marked once. An edge and its
     reverse have the same smaller end point, which says in which bucket both are looked for. This takes one pass over the
     edges (which may be memory-mapped) per ``bucket_edges`` edges, and memory for one bucket at a time."""
@@ -210,7 +207,7 @@ def missing_reverses(
     return marked
 
 
-def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> npt.NDArray[np.int64]:
+def reverses_to_add(src: Array, dst: Array, time: Array | None = None) -> Ids:
     """Return the ascending positions of edges without a stored reverse, each missing reverse once. With ``time``, an
     edge and its reverse must have the same time. Raises ConfigError if vertex numbers are too large to compare a pair
     of them as one number (about 3 billion)."""

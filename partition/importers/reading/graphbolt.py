@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.observe.extras import load
@@ -22,6 +21,7 @@ from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, a
 from atta.partition.importers.reading.pickles import Foreign, load_torch
 from atta.partition.importers.reading.rows import FileRows, array_rows, csv_rows, npy_edges, npy_rows, torch_rows
 from atta.partition.importers.reading.source import (
+    Array,
     ImportOptions,
     as_ids,
     entries,
@@ -31,7 +31,6 @@ from atta.partition.importers.reading.source import (
     state_classes,
 )
 
-Array = npt.NDArray[Any]
 _CLASSES = [
     f"dgl.graphbolt.impl.{place}.{name}"
     for place in ("fused_csc_sampling_graph", "csc_sampling_graph")

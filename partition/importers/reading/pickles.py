@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
 from atta.partition.importers.reading.rows import as_csr
-from atta.partition.importers.reading.source import first_line
+from atta.partition.importers.reading.source import Array, first_line
 
 _ARCHIVE = b"PK\x03\x04"
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -74,7 +73,7 @@ class _Dtype(Foreign):
 class _Array(Foreign):
     """Stands in for ``numpy.ndarray``."""
 
-    def real(self) -> npt.NDArray[Any]:
+    def real(self) -> Array:
         _, shape, dtype, fortran, data = self.state
         if not isinstance(dtype, _Dtype):
             raise ValueError("an array without a dtype")

@@ -25,6 +25,9 @@ from atta.partition.graph import GraphWriter
 from atta.partition.names import is_table_name
 
 _MESSAGE = 300
+Array = npt.NDArray[Any]
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class _Late:
@@ -200,7 +203,6 @@ def named_file(folder: Path, name: str) -> Path:
     raise DataError(folder / name, "the file is missing")
 
 
-Array = npt.NDArray[Any]
 _LARGEST = 2**63 - 1
 
 
@@ -230,13 +232,13 @@ def check_edge_index(where: str | Path, edge_type: str, index: Array) -> None:
         check_numbers(where, f"edge_index of {edge_type!r}, {side}", rows)
 
 
-def as_ids(where: str | Path, what: str, values: Array, *, negative: bool = False) -> npt.NDArray[np.int64]:
+def as_ids(where: str | Path, what: str, values: Array, *, negative: bool = False) -> Ids:
     """Return ``values`` [n] as int64; raises DataError as ``check_numbers`` does."""
     check_numbers(where, what, values, negative=negative)
     return values.astype(np.int64)
 
 
-def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt.NDArray[np.int64]:
+def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> Ids:
     """Return ``values`` as the user ids of ``count`` vertices; raises DataError naming what makes them unsuitable."""
     if values.shape != (count,):
         raise DataError(where, f"{what}: {list(values.shape)} numbers for {count} vertices")
@@ -247,9 +249,7 @@ def distinct_ids(where: str | Path, what: str, values: Array, count: int) -> npt
     return ids
 
 
-def offered_ids(
-    where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions
-) -> npt.NDArray[np.int64] | None:
+def offered_ids(where: str | Path, name: str, values: Array | None, count: int, options: ImportOptions) -> Ids | None:
     """Return the tensor ``name`` as user ids, None if there is no such tensor. Refuse it if it cannot be ids."""
     if values is None:
         return None
@@ -260,7 +260,7 @@ def offered_ids(
         return None
 
 
-def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_]:
+def as_mask(where: str | Path, what: str, values: Array) -> Mask:
     """Return ``values`` [n] or [n, k] as booleans; raises DataError if they are neither booleans nor zeros and ones."""
     if values.ndim not in (1, 2):
         raise DataError(where, f"{what}: {list(values.shape)} is neither one value for each vertex nor a row of them")
@@ -269,7 +269,7 @@ def as_mask(where: str | Path, what: str, values: Array) -> npt.NDArray[np.bool_
     return values.astype(bool)
 
 
-def as_masks(where: str | Path, what: str, split: str, values: Array) -> dict[str, npt.NDArray[np.bool_]]:
+def as_masks(where: str | Path, what: str, split: str, values: Array) -> dict[str, Mask]:
     """Return the mask [n] of each split in ``values``: ``split`` of [n]; ``split_0``, ``split_1``, ... of [n, k].
     Raises DataError as ``as_mask`` does."""
     mask = as_mask(where, what, values)

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.observe.extras import load
 from atta.partition.disk.files import chunks
 from atta.partition.graph import GraphWriter
 from atta.partition.graph.strings import NAME
 from atta.partition.importers.reading.filling import EdgeStream, add_features, name_bytes
-from atta.partition.importers.reading.source import ImportOptions, pa, state_classes
-from atta.partition.importers.table.columns import ColumnReader, Mask
+from atta.partition.importers.reading.source import Array, Ids, ImportOptions, Mask, pa, state_classes
+from atta.partition.importers.table.columns import ColumnReader
 from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.schema import ANY, KINDS, SCHEMA, ColumnRule, GraphSchema, Refusals, read_schema
 from atta.partition.importers.table.tables import TableReader, end_rows, node_ids, split_masks, split_readers
@@ -26,7 +25,6 @@ from atta.partition.schema import TableSpec, join_edge_type, split_edge_type
 
 __all__ = ["read", "recognises"]
 
-Array = npt.NDArray[Any]
 _SHOWN = 8
 """At most this many classes are named in a note."""
 _RELATIONS = 128
@@ -228,7 +226,7 @@ class _Import:
         return stream
 
 
-def _by_class(codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+def _by_class(codes: Ids) -> Iterator[tuple[int, Any]]:
     """Each number in ``codes`` [n] with an index of its rows, in their order."""
     if not codes.any():
         yield 0, slice(None)

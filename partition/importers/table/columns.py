@@ -6,16 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.source import pa, pc
+from atta.partition.importers.reading.source import Array, Mask, pa, pc
 from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.schema import UNITS, VALUE, ColumnRule
 
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 NUMBERS, TIMES, TEXT, LISTS, OTHERS = "numbers", "times", "text", "lists", "others"
 _MAX_CLASSES = 1 << 16
 """At most this many classes of a column."""

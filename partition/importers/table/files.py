@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.importers.reading.source import (
     ImportOptions,
+    Mask,
     arrow_csv,
     arrow_files,
     first_line,
@@ -74,7 +74,7 @@ class FilePiece:
     refusals: Refusals
     width: int = 1
 
-    def refuse(self, what: str, bad: npt.NDArray[np.bool_], *, accept: str = "", values: Any = None) -> None:
+    def refuse(self, what: str, bad: Mask, *, accept: str = "", values: Any = None) -> None:
         """Refuse the rows where ``bad`` [n] or [n, k] is set. ``values``: of the same shape, or an Arrow array."""
         if not bad.any():
             return

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from atta.errors import DataError
 from atta.partition.graph.exact import inexact
-from atta.partition.importers.reading.source import arrow_csv, as_masks, check_numbers, pa, pc
-from atta.partition.importers.table.columns import TIMES, ColumnReader, Mask, category, plain
+from atta.partition.importers.reading.source import Array, Ids, Mask, arrow_csv, as_masks, check_numbers, pa, pc
+from atta.partition.importers.table.columns import TIMES, ColumnReader, category, plain
 from atta.partition.importers.table.files import FilePiece, TypeFiles
 from atta.partition.importers.table.schema import VALUE, ColumnRule, TableRule
 
-Array = npt.NDArray[Any]
 _BEYOND = 2.0**63
 """The least whole number that int64 does not hold."""
 _WHOLE = r"^\s*\+?(-?[0-9]+)(?:\.0*)?\s*$"
@@ -185,7 +183,7 @@ def _of_one_sort(piece: FilePiece, name: str, column: Any, wanted: str) -> Any:
     return None if bad.any() else pa.array(numbers.astype(np.int64))
 
 
-def end_rows(files: TypeFiles, name: str, piece: FilePiece, ids: Any) -> npt.NDArray[np.int64]:
+def end_rows(files: TypeFiles, name: str, piece: FilePiece, ids: Any) -> Ids:
     """Rows of the vertices ``ids`` that a column of a piece names. -1 where it names none. That is refused, unless the
     schema says that such edges are dropped."""
     column = piece.rows.column(name)
