@@ -13,7 +13,6 @@ import numpy as np
 from atta.observe.progress import Progress
 from atta.partition.disk.files import NpyAppender, write_json
 from atta.partition.exporters.common import (
-    Array,
     lost_edge_types,
     lost_tables,
     row_chunks,
@@ -21,6 +20,7 @@ from atta.partition.exporters.common import (
 )
 from atta.partition.graph import NODE_TYPE, Graph
 from atta.partition.importers.npz import edge_array
+from atta.partition.importers.reading.source import Array
 from atta.partition.names import file_name, node_folder
 from atta.partition.schema import Schema
 

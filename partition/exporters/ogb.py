@@ -10,8 +10,9 @@ import numpy as np
 
 from atta.observe.progress import Progress
 from atta.partition.disk.files import chunks
-from atta.partition.exporters.common import Array, lost_classes, lost_tables, row_chunks
+from atta.partition.exporters.common import lost_classes, lost_tables, row_chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, Graph
+from atta.partition.importers.reading.source import Array
 from atta.partition.schema import TableSpec
 
 MARKER: str | None = "raw/num-node-list.csv.gz"

@@ -14,9 +14,10 @@ from atta.errors import ConfigError
 from atta.observe.extras import load
 from atta.observe.progress import Progress
 from atta.partition.dataset import Dataset
-from atta.partition.exporters.common import Array, lost_tables, torch_holds
+from atta.partition.exporters.common import lost_tables, torch_holds
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE
 from atta.partition.importers.pyg_parts import map_file
+from atta.partition.importers.reading.source import Array
 from atta.partition.schema import split_edge_type
 
 MARKER = "META.json"

@@ -191,7 +191,7 @@ def _read_market(source: Path, out: GraphWriter, options: ImportOptions) -> None
             for ends, rest in _entries(source, kind, line, shape, entries, 2 + len(tables)):
                 values = dict.fromkeys(tables, rest * factor)
                 if not place:
-                    stream.append(*ends, values)
+                    stream.append(ends[0], ends[1], values)
                     continue
                 others = ends[0] != ends[1]
                 stream.append(ends[1][others], ends[0][others], {name: rows[others] for name, rows in values.items()})

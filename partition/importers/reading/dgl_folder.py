@@ -73,8 +73,8 @@ def read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     options.progress.stage("parts", folder.num_parts)
     for part in range(folder.num_parts):
         of_nodes, of_edges = folder.features(part)
-        for key, rows in of_nodes.items():
-            tables.setdefault(key, []).append(rows)
+        for named, rows in of_nodes.items():
+            tables.setdefault(named, []).append(rows)
         folder.put_edges(part, of_edges, places, edges)
         options.progress.advance(1)
     for key, edge_type in folder.names.edges.items():
@@ -287,7 +287,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _load(path: Path) -> Any:
     if reader := {".npy": load_array, ".npz": load_npz, ".pt": load_torch}.get(path.suffix):
-        return reader(path)  # type: ignore[operator]
+        return reader(path)
     try:
         return require_dgl("importing DistDGL's partitions").data.utils.load_tensors(str(path))
     except ConfigError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -43,12 +43,9 @@ def add_features(
     step = max(1, _CHUNK_VALUES // max(1, prod(shape)))
     table = out.open_table(name, converted(np.empty((0, *shape), matrix.dtype)).dtype, shape, node_type)
     options.progress.stage(f"features {node_type}", out.count(node_type))
-    pieces = (
-        matrix.blocks(step)
-        if isinstance(matrix, FileRows)
-        else (matrix[lo:hi] for lo, hi in chunks(matrix.shape[0], step))
-    )
-    for rows in pieces:
+    spans: Iterable[Any] = matrix.blocks(step) if isinstance(matrix, FileRows) else chunks(matrix.shape[0], step)
+    for span in spans:
+        rows = span if isinstance(matrix, FileRows) else matrix[slice(*span)]
         values = converted(rows.toarray() if issparse(rows) else rows)
         if options.normalize_features and values.ndim == 2:
             total = np.abs(values).sum(axis=1, keepdims=True)

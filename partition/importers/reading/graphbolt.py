@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -286,17 +287,18 @@ def _topology(path: Path, options: ImportOptions) -> _Graph:
         source, _, target = edge_ends(key, counts)
         mine = slice(None) if kinds is None else np.flatnonzero(kinds == relations[key])
         ends = [indices[mine].astype(np.int64), np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[mine]]
-        found = np.stack(ends, axis=1) - [first[source], first[target]]
+        found: Array = np.stack(ends, axis=1) - [first[source], first[target]]
         if original is None:
             return found
         places = original[mine]
         if not np.array_equal(np.sort(places), np.arange(len(places))):
             raise DataError(path, f"the original ids of the edges {key!r} are not 0 to {len(places) - 1}")
-        return found[np.argsort(places)]
+        ordered: Array = found[np.argsort(places)]
+        return ordered
 
     return _Graph(
         counts,
-        {key: FileRows(path, np.dtype(np.int64), (2,), lambda key=key: iter([of_type(key)])) for key in relations},
+        {key: FileRows(path, np.dtype(np.int64), (2,), partial(map, of_type, [key])) for key in relations},
         {
             t: {name: array_rows(path, rows[first[t] : first[t] + count]) for name, rows in of_nodes.items()}
             for t, count in counts.items()

@@ -94,7 +94,7 @@ def _made(root: ET.Element, graph: ET.Element) -> nx.Graph[Any]:
 
     reader = GraphMLReader()
     real = lambda text: float.fromhex(text) if "0x" in text.lower() else float(text)  # noqa: E731
-    scalars = {"short": int, "int": int, "long": int, "float": real, "double": real}
+    scalars: dict[str, Callable[[str], Any]] = {"short": int, "int": int, "long": int, "float": real, "double": real}
     items = scalars | {"boolean": lambda text: _TRUTHS[text.lower()], "string": str}
     rows = {f"vector_{name}": partial(_row_of, item) for name, item in items.items()}
     reader.python_type |= scalars | rows | {"python_object": str}

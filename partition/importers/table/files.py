@@ -84,7 +84,7 @@ class FilePiece:
         self.refusals.add(
             self.path,
             what,
-            rows=self.first + places // (bad.shape[1] if bad.ndim == 2 else self.width),
+            rows=(self.first + places // (bad.shape[1] if bad.ndim == 2 else self.width)).tolist(),
             values=[one.as_py() if hasattr(one, "as_py") else one.item() for one in shown],
             accept=accept,
         )

@@ -134,7 +134,7 @@ def test_dgl(tmp_path: Path, ids: list, says: str) -> None:
         ("edges", "a", np.array([*c.SRC[:-1], BIG], np.uint64), f"the column 'a': {BIG} at position 8 is too large"),
         ("edges", "b", [*map(str, c.DST)], "the column 'b' holds string, the ids of vertices are int64"),
         ("edges", "b", [*c.DST[:-1].tolist(), -1], "names the vertex -1, which is in no node file"),
-        ("nodes", "train", [0, 1, 2, 0, 0, 0], "the column 'train': a mask holds truth values"),
+        ("nodes", "train_mask", [0, 1, 2, 0, 0, 0], "the column 'train_mask': a mask holds truth values"),
         ("nodes", "wealth", [0.0] * 6, "'wealth' is not imported: schema.json does not name the column"),
     ],
 )
