@@ -12,6 +12,7 @@ import pytest
 
 from atta.errors import AttaError, DataError
 from atta.partition import Dataset, Graph, GraphWriter
+from atta.partition.graph.strings import to_strings
 from atta.partition.importers import import_graph
 
 
@@ -152,6 +153,13 @@ class Runs:
 
     def __reduce__(self):
         return self.call
+
+
+def labels(graph: Graph, node_type: str = "node") -> list[Any]:
+    """What the user calls the vertices, by row."""
+    if "name" in graph.schema.node_tables[node_type]:
+        return to_strings(graph.table(node_type, "name")).tolist()
+    return user_ids(graph, node_type)
 
 
 def edge_pairs(graph: Graph, edge_type: str = "node__to__node") -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ import pytest
 from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
-from tests.unit.partition.oracles import refused
+from tests.unit.partition.oracles import labels, refused
 
 EDGES = "node__to__node"
 Pairs = Counter[tuple[Any, Any, float]]
@@ -26,14 +26,6 @@ def imported(path: Path, **options: Any) -> Graph:
     assert guess(path) == "networkx"
     import_graph("networkx", path, path.parent / "g", overwrite=True, **options)
     return Graph.open(path.parent / "g")
-
-
-def labels(graph: Graph) -> list[Any]:
-    """The name or the user id of each vertex."""
-    if "name" in graph.schema.node_tables["node"]:
-        return [bytes(row).rstrip(b"\0").decode() for row in graph.table("node", "name")]
-    ids = graph.user_ids("node")
-    return list(range(graph.schema.node_counts["node"])) if ids is None else ids.tolist()
 
 
 def pairs(graph: Graph, table: str = "weight") -> Pairs:

@@ -145,7 +145,7 @@ def metis_text(graph: nx.Graph, flags: str, weights: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), flags=st.sampled_from(["000", "001", "010", "011", "100", "111"]), weights=st.integers(1, 3))
 def test_metis_is_the_graph_that_was_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, flags: str, weights: int
