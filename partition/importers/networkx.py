@@ -51,12 +51,7 @@ def from_networkx(
         graph: integer labels become user ids, strings become the table ``name``; attributes become tables.
         dst: graph folder to write, complete or not at all; or a URL of object storage to write to, the manifest last.
         undirected: add the missing reverses to a directed graph; an undirected one is stored in both directions anyway.
-        reverse: add the reverses of all edges as an edge type of their own.
-        normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        drop: names of attributes to leave out instead of refusing them.
-        rename: new names of types, relations and tables by old ones, as for ``import_graph``.
-        overwrite: replace an existing graph folder.
-        progress: receives the stages.
+        reverse, normalize_features, drop, rename, overwrite, progress: as for ``import_graph``.
 
     Raises:
         ConfigError: ``dst`` may not be written, a name in ``drop`` is not refused, or one in ``rename`` is not there.

@@ -49,20 +49,10 @@ parquet: Any = _Late("pyarrow.parquet")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import, and its notes for the user.
+    """The options of ``import_graph`` that importers look at, and what they say.
 
     Attributes:
-        undirected: add the missing reverse edges, once each.
-        reverse: add an edge type ``rev_<relation>`` with the reverses of every edge type.
-        normalize_features: divide each row of ``x`` by the sum of its absolute values.
-        progress: receives the stages.
-        drop: names of data to leave out if a graph folder cannot hold it.
-        rename: new names of types, relations and tables by old ones, see ``Renaming``.
         more: further files that are read after the source.
-        columns: what is which column of an edge list: ``src``, ``dst``, ``relation`` or the name of an edge table ->
-            the column's name, or its number from 1.
-        string_ids: ids of an edge list are strings although they look like numbers.
-        bipartite: sources and destinations of an edge list are two node types.
         dropped: names in ``drop`` that were left out.
         notes: sentences that the user should read.
     """
