@@ -162,10 +162,15 @@ def labels(graph: Graph, node_type: str = "node") -> list[Any]:
     return user_ids(graph, node_type)
 
 
+def ends_of(graph: Graph, edge_type: str = "node__to__node") -> np.ndarray:
+    """The rows of the stored edges' sources and destinations [2, E]."""
+    edges = graph.edges(edge_type)
+    return np.stack([edges.src, edges.dst])
+
+
 def edge_pairs(graph: Graph, edge_type: str = "node__to__node") -> list[tuple[int, int]]:
     """The stored edges as (source row, destination row), in order."""
-    edges = graph.edges(edge_type)
-    return list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
+    return list(map(tuple, ends_of(graph, edge_type).T.tolist()))
 
 
 def came_in(value: Any, folder: Path, **options: Any) -> Graph:

@@ -12,6 +12,7 @@ from atta.errors import DataError
 from atta.partition import Graph
 from atta.partition.importers import IMPORTERS, import_graph
 from tests.unit.partition import carried as c
+from tests.unit.partition.oracles import ends_of
 
 ETYPE = "node__to__node"
 PAGE = Path(__file__).parents[3] / "docs/guide/importing.md"
@@ -94,15 +95,13 @@ def assert_carried(graph: Graph, thing: str, row: str) -> None:
             assert np.array_equal(edges.tables["time"], c.TIME)
         case "types":
             assert graph.schema.node_counts == {"node": c.N, "item": 4}
-            buys = graph.edges("node__buys__item")
-            assert np.array_equal(np.stack([buys.src, buys.dst]), c.BUYS)
+            assert np.array_equal(ends_of(graph, "node__buys__item"), c.BUYS)
 
 
 @pytest.mark.parametrize("row", [row for row, thing, cell in CELLS if (thing, cell) == ("types", "yes")])
 def test_types_come_along(row: str, tmp_path: Path) -> None:
     graph = imported(row, {"types", "features"}, tmp_path)
-    edges = graph.edges(ETYPE)
-    assert np.array_equal(np.stack([edges.src, edges.dst]), np.stack([c.SRC, c.DST]))
+    assert np.array_equal(ends_of(graph, ETYPE), np.stack([c.SRC, c.DST]))
     for thing in ("types", "features"):
         assert_carried(graph, thing, row)
 

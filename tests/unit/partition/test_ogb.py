@@ -15,7 +15,7 @@ from atta.errors import AttaError
 from atta.partition import Graph
 from atta.partition.importers import guess, import_graph
 from tests.unit.partition.carried import _csv as csv
-from tests.unit.partition.oracles import refused
+from tests.unit.partition.oracles import ends_of, refused
 
 RNG = np.random.default_rng(2)
 COUNTS = {"author": 7, "paper": 20}
@@ -102,8 +102,7 @@ def test_typed(tmp_path: Path, layout: Any) -> None:
     graph = Graph.open(tmp_path / "g")
     check(graph, "paper", "paper__cites__paper")
     assert graph.schema.node_counts == COUNTS
-    writes = graph.edges("author__writes__paper")
-    assert np.array_equal(np.stack([writes.src, writes.dst]), EDGES[WRITES])
+    assert np.array_equal(ends_of(graph, "author__writes__paper"), EDGES[WRITES])
     for key in EDGES:
         assert np.array_equal(graph.edges("__".join(key)).tables["edge_reltype"], TYPES[key][:, 0])
 

@@ -13,7 +13,7 @@ from atta.partition import Dataset, Graph
 from atta.partition.cutting.run import partition_graph
 from atta.partition.exporters import export_graph
 from atta.partition.importers import import_graph
-from tests.unit.partition.oracles import refused
+from tests.unit.partition.oracles import ends_of, refused
 
 pyg = pytest.importorskip("torch_geometric")
 
@@ -82,8 +82,7 @@ def test_pyg_heterogeneous_partitions_are_opened(tmp_path):
     import_graph("pyg-parts", tmp_path / "parts" / "META.json", tmp_path / "g")
     graph = Graph.open(tmp_path / "g")
     for key, index in ends.items():
-        edges = graph.edges("__".join(key))
-        assert np.array_equal(np.stack([edges.src, edges.dst]), index)
+        assert np.array_equal(ends_of(graph, "__".join(key)), index)
     for name in ("user", "item"):
         assert np.array_equal(graph.table(name, "x"), data[name].x.numpy())
 
@@ -115,8 +114,7 @@ def test_dorylus(dorylus, tmp_path):
     folder, index, x = dorylus
     import_graph("dorylus", folder, tmp_path / "g")
     graph = Graph.open(tmp_path / "g")
-    edges = graph.edges("node__to__node")
-    assert np.array_equal(np.stack([edges.src, edges.dst]), index)
+    assert np.array_equal(ends_of(graph, "node__to__node"), index)
     assert np.array_equal(graph.table("node", "x"), x)
     assert np.array_equal(graph.table("node", "y"), np.arange(60) % 5)
     assert np.array_equal(graph.table("node", "part"), np.arange(60) % 2)
