@@ -16,7 +16,7 @@ from atta.errors import ConfigError, DataError
 from atta.observe.extras import load
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import PART, Scattered, add_edges, add_node_array
-from atta.partition.importers.reading.pickles import load_torch
+from atta.partition.importers.reading.pickles import as_array, load_tensor, load_torch
 from atta.partition.importers.reading.source import Array, ImportOptions, read_description
 from atta.partition.schema import join_edge_type
 
@@ -34,8 +34,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     edges: dict[_Key, str] = {tuple(e): join_edge_type(*e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
     counts = {}
     for key, node_type in nodes.items():
-        path = folder / map_file("node_map", key)
-        parts = _array(path, load_torch(path))
+        parts = load_tensor(folder / map_file("node_map", key))
         counts[node_type] = len(parts)
         out.add_nodes(node_type, len(parts))
         out.add_table(PART, parts.astype(np.int32), node_type)
@@ -43,8 +42,7 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
         _add_tables(folder, meta["num_parts"], key, out, options)
     offset = 0  # PyG numbers the edges of all types together
     for key, edge_type in edges.items():
-        path = folder / map_file("edge_map", key)
-        total = len(_array(path, load_torch(path)))
+        total = len(load_tensor(folder / map_file("edge_map", key)))
         ends, tables = _edges(folder, meta["num_parts"], key, offset, total=total, options=options)
         add_edges(out, edge_type, ends, options, tables)
         offset += total
@@ -80,9 +78,9 @@ def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: 
     found, times = Scattered(out.count(node_type)), {}
     for part in range(parts):
         path, value = _value(folder, part, "node_feats.pt", key)
-        found.put(path, "its tensors", _array(path, value.get("id", value.get("global_id"))), _features(path, value))
+        found.put(path, "its tensors", as_array(path, value.get("id", value.get("global_id"))), _features(path, value))
         if "time" in value:  # every part has the times of all vertices
-            times["time"] = _array(path, value["time"])
+            times["time"] = as_array(path, value["time"])
         _refuse_unknown(path, value, {"id", "global_id", "feats", "time"}, options)
     if found.tables:
         found.check(folder, f"vertices of {node_type!r}")
@@ -99,13 +97,13 @@ def _edges(
     found = Scattered(total)
     for part in range(parts):
         path, value = _value(folder, part, "graph.pt", key)
-        ends = {name: _array(path, value.get(name)) for name in ("row", "col")}
-        rows = _array(path, value.get("edge_id")) - offset
+        ends = {name: as_array(path, value.get(name)) for name in ("row", "col")}
+        rows = as_array(path, value.get("edge_id")) - offset
         _refuse_unknown(path, value, {"edge_id", "row", "col", "size"}, options)
         path, value = _value(folder, part, "edge_feats.pt", key)
         tables = _features(path, value)
         if "edge_time" in value:
-            tables["time"] = _array(path, value["edge_time"])
+            tables["time"] = as_array(path, value["edge_time"])
         found.put(path, "its tensors", rows, {**{f"end {name}": each for name, each in ends.items()}, **tables})
         _refuse_unknown(path, value, {"global_id", "feats", "edge_time"}, options)
     found.check(folder, f"edges of {key or 'the graph'}")
@@ -124,15 +122,9 @@ def _value(folder: Path, part: int, name: str, key: _Key) -> tuple[Path, Mapping
 
 def _features(path: Path, value: Mapping[str, Any]) -> dict[str, Array]:
     feats = (value.get("feats") or {}).items()
-    return {str(name): _array(path, tensor) for name, tensor in feats if tensor is not None}
+    return {str(name): as_array(path, tensor) for name, tensor in feats if tensor is not None}
 
 
 def _refuse_unknown(path: Path, value: Mapping[str, Any], known: set[str], options: ImportOptions) -> None:
     for name in sorted(str(key) for key in value.keys() - known if value[key] is not None):
         options.refuse(path, name, "PyG's partitions have nothing of this name")
-
-
-def _array(path: Path, value: Any) -> Array:
-    if value is None or not hasattr(value, "numpy"):
-        raise DataError(path, "a tensor is missing")
-    return np.asarray(value.detach().numpy())

@@ -19,8 +19,8 @@ from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_ends, edge_tables
 from atta.partition.importers.reading.filling import EdgeFiles, add_edge_rows, as_labels
-from atta.partition.importers.reading.pickles import Foreign, load_torch
-from atta.partition.importers.reading.rows import FileRows, array_rows, csv_rows, npy_edges, npy_rows, torch_rows
+from atta.partition.importers.reading.pickles import Foreign, load_tensor, load_torch
+from atta.partition.importers.reading.rows import FileRows, array_rows, csv_rows, npy_edges, npy_rows
 from atta.partition.importers.reading.source import (
     Array,
     ImportOptions,
@@ -48,7 +48,10 @@ _LOOKED_AT = 64 << 10
 _SETS = {"train_set": "train", "validation_set": "val", "test_set": "test"}
 _SEEDS, _LABELS = {"seeds", "seed_nodes"}, {"labels", "label"}
 _OF_EDGES = {"node_pairs", "negative_srcs", "negative_dsts"}
-_READERS = {"numpy": npy_rows, "torch": torch_rows}
+_READERS: dict[str, Callable[[Path], FileRows]] = {
+    "numpy": npy_rows,
+    "torch": lambda path: array_rows(path, load_tensor(path, mapped=True)),
+}
 _EDGES: dict[str, Callable[[Path], FileRows]] = {"csv": lambda path: csv_rows(path, np.int64), "numpy": npy_edges}
 """Who reads the edges [E, 2] of a format."""
 _WRONG = (KeyError, AttributeError, TypeError, IndexError, ValueError)

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from atta.errors import DataError
+from atta.observe.extras import load
 from atta.partition.importers.reading.rows import as_csr
 from atta.partition.importers.reading.source import Array, first_line
 
@@ -216,7 +217,7 @@ def load_torch(
     functions that some names of the file stand for. ``names``: classes that files from before torch 1.6 may name.
     ``mapped``: map tensors of newer files. Raises DataError: the file is missing, damaged, or holds an object that
     needs more than its fields."""
-    import torch
+    torch = load("reading tensors", "torch")
 
     held: list[str] = []
     try:
@@ -231,6 +232,19 @@ def load_torch(
         raise DataError(path, "the file is missing") from None
     except Exception as error:  # torch raises half a dozen types for damaged or refused files
         raise DataError(path, f"refused by torch.load(weights_only=True): {_cause(error, held)}") from None
+
+
+def load_tensor(path: Path, *, mapped: bool = False) -> Array:
+    """Return the only tensor that ``torch.save`` wrote; raises DataError as ``load_torch`` does."""
+    return as_array(path, load_torch(path, mapped=mapped))
+
+
+def as_array(path: Path, value: Any) -> Array:
+    """A tensor in a file as an array; raises DataError if it is none, or numpy lacks its dtype."""
+    try:
+        return np.asarray(value.detach().numpy())
+    except (AttributeError, TypeError, RuntimeError):
+        raise DataError(path, f"holds {type(value).__name__} where a tensor is wanted") from None
 
 
 @contextmanager

@@ -106,18 +106,6 @@ def array_rows(path: Path, array: Array) -> FileRows:
     return FileRows(path, array.dtype, array.shape[1:], pieces, len(array))
 
 
-def torch_rows(path: Path) -> FileRows:
-    """The rows of a tensor that ``torch.save`` wrote; raises DataError."""
-    torch = load("reading tensors", "torch")
-    try:
-        tensor = torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
-        return array_rows(path, tensor.detach().numpy())
-    except DataError:
-        raise
-    except Exception as error:  # torch raises half a dozen types for damaged or refused files
-        raise DataError(path, f"not a readable tensor: {first_line(error)}") from None
-
-
 def check_index(path: Path, shape: tuple[int, ...]) -> None:
     """Check that an edge index has the shape [2, E]; raises DataError."""
     if len(shape) != 2 or shape[0] != 2:
