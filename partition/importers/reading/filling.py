@@ -158,12 +158,12 @@ class Scattered:
 
     def __init__(self, count: int) -> None:
         self.tables: dict[str, Array] = {}
-        self._times = np.zeros(count, np.uint8)
+        self._seen, self._rows = np.zeros(count, np.bool_), 0
 
     def put(self, where: Path, what: str, places: Array, parts: Mapping[str, Array]) -> None:
         """Put the rows [n, ...] of a part at their ``places`` [n]. ``what``: the part's tables, for messages. Raises
         DataError naming ``where``."""
-        count = len(self._times)
+        count = len(self._seen)
         for name, rows in parts.items():
             if rows.shape[:1] != places.shape:
                 raise DataError(where, f"{what}: {name!r} has {rows.shape[0]} rows for {len(places)} numbers")
@@ -171,19 +171,21 @@ class Scattered:
             return
         if places.min() < 0 or places.max() >= count:
             raise DataError(where, f"{what}: numbers a row {places.max()} where there are only {count}")
-        if not self._times.any():
+        if not self._rows:
             self.tables = {name: np.zeros((count, *rows.shape[1:]), rows.dtype) for name, rows in parts.items()}
         if _specs(self.tables) != _specs(parts):
             raise DataError(where, f"{what} differ from other parts'")
         for name, rows in parts.items():
             self.tables[name][places] = rows
-        self._times += np.bincount(places, minlength=count).clip(max=2).astype(np.uint8)
+        self._seen[places] = True
+        self._rows += len(places)
 
     def check(self, where: Path, what: str) -> None:
         """Check that every row came from one part; otherwise rows of zeros would pass for features. Raises DataError."""
-        none, several = int((self._times == 0).sum()), int((self._times > 1).sum())
-        if none or several:
-            raise DataError(where, f"{none} {what} are in no part, and {several} in several")
+        seen = int(self._seen.sum())
+        if seen < len(self._seen) or seen < self._rows:
+            twice = self._rows - seen
+            raise DataError(where, f"{len(self._seen) - seen} {what} are in no part, and {twice} are there twice")
 
 
 def _specs(tables: Mapping[str, Array]) -> dict[str, TableSpec]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from atta.errors import DataError
-from atta.observe.extras import load
 from atta.partition.disk.files import open_regular
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_tensors import TypeNames, add_node_tables, edge_ends, edge_tables
@@ -329,7 +328,6 @@ def part_edges(path: Path) -> tuple[Array, Array, Array]:
 
 
 def _parts(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    load("reading GraphBolt's graphs", "torch")
     value = load_torch(path, names=("torch.ScriptObject", *_CLASSES), mapped=True)
     script = value.fields.get("_c_csc_graph") if isinstance(value, Foreign) and value.kind in _CLASSES else None
     state = getattr(script, "state", None)

@@ -151,9 +151,9 @@ def read_description(path: Path, what: str, *needed: str) -> dict[str, Any]:
         raise DataError(path, f"not {what}: {error.cause}") from None
     if len(content) > _MOST:
         raise DataError(path, f"longer than {_MOST >> 20} MiB: {what} is short")
-    language, parse = ("YAML", _read_yaml) if path.suffix in (".yaml", ".yml") else ("JSON", json.loads)
+    language = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
     try:
-        said = parse(content)
+        said = json.loads(content) if language == "JSON" else load("reading YAML", "yaml").safe_load(content)
     except ConfigError:
         raise
     except Exception as error:  # parsers raise many types, among them RecursionError
@@ -163,10 +163,6 @@ def read_description(path: Path, what: str, *needed: str) -> dict[str, Any]:
         wanted = f"wanted are {', '.join(needed)}" if needed else "it holds no object"
         raise DataError(path, f"not {what}: {wanted}")
     return said
-
-
-def _read_yaml(content: bytes) -> Any:
-    return load("reading YAML", "yaml").safe_load(content)
 
 
 def entries(path: Path, said: Any, key: str, *needed: str) -> list[dict[str, Any]]:
