@@ -80,7 +80,7 @@ class ColumnLook:
 
     @property
     def words(self) -> list[str]:
-        return self.unique.to_pylist() if self.sort == TEXT and self.distinct <= _SHOWN else []  # type: ignore[no-any-return]
+        return self.unique.to_pylist() if self.sort == TEXT and self.distinct <= _SHOWN else []
 
     @property
     def has_type_names(self) -> bool:
