@@ -122,9 +122,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
 
     def fit(self) -> list[EpochReport]:
         """Train all epochs; returns them with those of a resumed checkpoint. Raises NonFiniteError if training diverges."""
-        config, patience = self.config, patience_of(self.config)
-        self.done = epochs = self._resumed(config.checkpoint) if config.checkpoint and config.resume else []
-        self._best_is_own = bool(epochs) or self.begun is not None
+        epochs, patience = self._restore(), patience_of(self.config)
+        self.done = epochs
         stops = self._stops(epochs)  # a run that has stopped stays stopped when it is resumed
         with self._run_log() as log, self._exporting() as show:
             while len(epochs) < self.config.epochs and not stops:
@@ -198,6 +197,13 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         """Figures of validation and test by name: ``val_accuracy``."""
         found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
         return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
+
+    def _restore(self) -> list[EpochReport]:
+        """The epochs of the checkpoint that the run goes on from."""
+        folder = self.config.checkpoint
+        epochs = self._resumed(folder) if folder is not None and self.config.resume else []
+        self._best_is_own = bool(epochs) or self.begun is not None
+        return epochs
 
     def _resumed(self, folder: str) -> list[EpochReport]:
         epochs, place = load_checkpoint(

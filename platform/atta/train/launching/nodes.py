@@ -138,7 +138,8 @@ class MeetingPlace:
         self._nodes, self._signs, self._next = nodes, 0, 0.0
         timeout = timedelta(seconds=wait_s)
         try:
-            self.address, more = nodes.endpoint or "", {}
+            self.address = nodes.endpoint or ""
+            more: dict[str, Any] = {}
             if nodes.endpoint is None:
                 with socket.socket() as listening:
                     listening.bind(("127.0.0.1", 0))

@@ -228,9 +228,10 @@ class PredictJob:
             if count is not None:
                 whole(name, count, 1)
         if self.num_neighbors is not None:
-            if not isinstance(self.num_neighbors, Sequence) or isinstance(self.num_neighbors, str):
-                raise ConfigError(f"num_neighbors {self.num_neighbors!r}: must be a list of fan-outs")
-            if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in self.num_neighbors):
+            fan_outs: Any = self.num_neighbors
+            if not isinstance(fan_outs, Sequence) or isinstance(fan_outs, str):
+                raise ConfigError(f"num_neighbors {fan_outs!r}: must be a list of fan-outs")
+            if any(whole("num_neighbors", fan_out, -1) == 0 for fan_out in fan_outs):
                 raise ConfigError("num_neighbors 0: a layer would read no neighbours")
         for what, value, known in (("kind of prediction", self.what, WHAT), ("format", self.format, FORMATS)):
             if value not in known:

@@ -28,9 +28,9 @@ def build_model(config: TrainSettings, in_channels: int, num_classes: int) -> Sa
 def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> torch.nn.Module:
     """The model of ``config`` as ``model(x, edge_index)``, for any graph."""
     if config.model in DEEP_MODELS:
-        deep = {"kind": config.model, "checkpointed": config.checkpoint_layers}
+        deep: dict[str, Any] = {"kind": config.model, "checkpointed": config.checkpoint_layers}
         return DeepGNN(in_channels, config.hidden, num_classes, config.depth, dropout=config.dropout, **deep)
-    more = {"heads": config.heads, "v2": False} if config.model == "gat" else {}
+    more: dict[str, Any] = {"heads": config.heads, "v2": False} if config.model == "gat" else {}
     kind = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}[config.model]
     model: torch.nn.Module = kind(in_channels, config.hidden, config.depth, num_classes, dropout=config.dropout, **more)
     return model
@@ -80,7 +80,7 @@ class SampledModel(torch.nn.Module):
             if deep:  # a row for each that is read: the outermost lack their neighbours, and the next layer reads none
                 x = gnn.layer(done, x[:read], edges)
                 continue
-            if weighed:
+            if weighed and edge_weight is not None:
                 summed = layer.propagate(edges, x=layer.lin(x[:read]), edge_weight=edge_weight[:count])[:computed]
                 x = summed if layer.bias is None else summed + layer.bias
             else:

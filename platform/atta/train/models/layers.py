@@ -67,7 +67,7 @@ def layers_of(gnn: torch.nn.Module, device: torch.device, *, hidden: bool = Fals
     convs = list(gnn.convs)  # type: ignore[arg-type]  # of PyG's BasicGNN
     if hidden and len(convs) == 1:
         raise ConfigError("a model of one layer has no embeddings: its only layer gives scores")
-    acts = [gnn.act] * (len(convs) - 1) + [None]
+    acts: list[Any] = [gnn.act] * (len(convs) - 1) + [None]
     layers: list[Layer] = [_conv(conv, act, device) for conv, act in zip(convs, acts, strict=True)]
     return layers[:-1] if hidden else layers
 
