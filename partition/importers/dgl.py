@@ -98,7 +98,6 @@ def called(path: Path) -> str | None:
 
 
 def _read_parts(source: Path, out: GraphWriter, options: ImportOptions) -> None:
-    """Import the partition configuration ``source``, part after part."""
     if options.undirected or options.reverse:
         raise ConfigError("dgl: a partitioned graph is taken as it is, without reverse edges added")
     config = _config(source)

@@ -217,7 +217,6 @@ def _add_archived_labels(raw: Path, tables: Mapping[str, dict[str, FileRows]], o
 
 
 def _number(rows: FileRows, name: str) -> int:
-    """The only number of a list with one for each graph; raises DataError."""
     if rows.count != 1 or rows.dtype.kind not in "iu" or rows.row_shape:
         raise DataError(rows.path, f"{name!r} holds {rows.count} graphs; only single graphs are imported")
     return int(rows.whole()[0])
