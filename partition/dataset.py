@@ -121,7 +121,7 @@ class Dataset:
         self.provenance: dict[str, Any] = dict(manifest.get("provenance") or {})
         self.quality: dict[str, Any] = dict(manifest.get("quality") or {})
         self.files = read_records(path / MANIFEST, manifest.get("files"))
-        self._parts: dict[int, Part | JoinedPart] = {}
+        self._parts: dict[int, Part] = {}
         self._times: dict[str, VertexTimes] = {}
         self._later_times: Mapping[str, VertexTimes] = {}
         self._degrees: dict[str, GraphDegrees] = {}
@@ -210,7 +210,6 @@ class Dataset:
                 yield f"{folder}/{name}.npy", (spec.dtype, (*shape, *spec.row_shape))
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a vector. Only the manifest knows its length."""
         record = self.files.get(name)
         return (record.shape[0] if record and record.shape else 0,)
 
@@ -307,7 +306,7 @@ class Dataset:
         found._later_degrees = {**self._later_degrees, **degrees}
         return found
 
-    def part(self, index: int) -> Part | JoinedPart:
+    def part(self, index: int) -> Part:
         """Return a part; raises ConfigError if it does not exist."""
         if index not in self._parts:
             if not 0 <= index < self.num_parts:

@@ -171,7 +171,6 @@ class _Communities:
         return cls(np.linspace(0, n, count + 1).astype(np.int64), weights)
 
     def labels(self, options: GenerateOptions) -> Ints:
-        """Return the class of each hidden vertex."""
         return np.repeat(np.arange(len(self.bounds) - 1) % options.classes, np.diff(self.bounds))
 
     def jobs(self, options: GenerateOptions, row_of: Ints) -> Iterator[Callable[[], Edges]]:
@@ -198,7 +197,6 @@ class _Communities:
 
 
 def _write_rmat(out: GraphWriter, options: GenerateOptions, row_of: Ints, progress: Progress) -> tuple[Ints, Ints]:
-    """Write R-MAT edges; return the topics and labels by row."""
     n, classes = options.nodes, options.classes
     topics = _rng(options, _STREAM_TOPIC).integers(0, classes, n)
     votes = np.zeros(n * classes, np.int32)
@@ -247,7 +245,6 @@ def _distinct(draw: Callable[[int], Edges], want: int, n: int) -> Edges:
 
 
 def _write_targets(out: GraphWriter, classes: Ints, options: GenerateOptions) -> None:
-    """Write ``y``, what a model shall learn, given the class of each row [n]."""
     if options.targets == "classes":
         out.add_labels(classes)
         out.num_classes = options.classes

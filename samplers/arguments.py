@@ -12,8 +12,6 @@ import numpy as np
 
 from atta.errors import ConfigError
 
-__all__ = ["check_fan_out", "did_you_mean", "fan_outs_of", "flag", "integers", "names", "number", "whole"]
-
 _INT64 = np.iinfo(np.int64)
 
 

@@ -8,8 +8,6 @@ import xxhash
 
 from atta import _native
 
-__all__ = ["ascending", "hash_string", "mix64", "permutation", "stream_key"]
-
 _MASK = (1 << 64) - 1
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from atta.errors import ConfigError
 from atta.samplers.seed_plan import home_of, local_counts
 
-__all__ = ["MOST_TRAINERS", "ServerPlace", "TrainerPlace", "placement"]
-
 MOST_TRAINERS = 1024
 """At most this many trainers per server. A higher number is treated as a typing error."""
 

@@ -19,22 +19,6 @@ from atta.errors import ConfigError
 from atta.samplers import kernels
 from atta.samplers.local.graph import LocalGraph, blaming
 
-__all__ = [
-    "Access",
-    "Contains",
-    "DegreeSums",
-    "Degrees",
-    "Expand",
-    "LocalAccess",
-    "Neighbors",
-    "Program",
-    "Request",
-    "Step",
-    "degree_sums",
-    "only_within",
-    "run",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
@@ -47,6 +31,12 @@ class Neighbors:
     counts: np.ndarray
     sources: np.ndarray
     edge_ids: np.ndarray
+
+    def only(self, kept: np.ndarray) -> Neighbors:
+        """The edges that ``kept`` (bool [edges]) marks."""
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)
+        counts = np.bincount(rows[kept], minlength=len(self.counts)).astype(np.int32)
+        return Neighbors(counts, self.sources[kept], self.edge_ids[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +136,9 @@ class LocalAccess:
                     return self._expand(request)
                 case Step():
                     begin, degree = self._rows(request.vertices)
-                    positions = kernels.scaled(request.bits, degree)
-                    if not len(self._graph.indices):
-                        return np.full(len(begin), -1)
-                    found = self._graph.indices[np.where(degree > 0, begin + positions, 0)].astype(np.int64)
-                    return np.where(degree > 0, found, -1)
+                    at = np.where(degree > 0, begin + kernels.scaled(request.bits, degree), 0)
+                    found = self._graph.indices[at] if len(self._graph.indices) else at
+                    return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
                 case Contains():
                     graph = self._graph
                     keys = graph.keys if graph.source_keys is None else graph.source_keys
@@ -189,7 +177,6 @@ class LocalAccess:
         return only_within(Neighbors(counts, sources.astype(np.int64), edge_ids.astype(np.int64)), request.within)
 
     def _rows(self, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """First edge and in-degree of each vertex."""
         if len(vertices) and not (vertices.min() >= 0 and vertices.max() < self._graph.num_nodes):
             raise ValueError(f"vertices: outside 0..{self._graph.num_nodes - 1}")
         begin = self._graph.indptr[vertices]
@@ -210,6 +197,4 @@ def only_within(found: Neighbors, within: np.ndarray | None) -> Neighbors:
     kept = np.zeros(len(found.sources), dtype=bool)
     inside = at < len(within)
     kept[inside] = within[at[inside]] == found.sources[inside]
-    rows = np.repeat(np.arange(len(found.counts)), found.counts)
-    counts = np.bincount(rows[kept], minlength=len(found.counts)).astype(np.int32)
-    return Neighbors(counts, found.sources[kept], found.edge_ids[kept])
+    return found.only(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from atta.partition.dataset import CSC, Dataset, JoinedPart, Part, VertexTimes
+    from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
     from atta.partition.schema import Schema
 
-__all__ = ["TIMELY", "Answer", "PartEdges", "Shard", "only", "places", "spec_of_drawn", "without_edges"]
 
 DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"
@@ -58,14 +58,12 @@ class PartEdges:
         drawn: the same, as drawing reads them: source and edge id lie side by side if they are in memory.
     """
 
-    part: Part | JoinedPart
+    part: Part
     csc: CSC
     drawn: CSC
 
     @classmethod
-    def of(
-        cls, part: Part | JoinedPart, schema: Schema, edge_type: str, *, path: Path, resident: bool = False
-    ) -> PartEdges:
+    def of(cls, part: Part, schema: Schema, edge_type: str, *, path: Path, resident: bool = False) -> PartEdges:
         """Map the edges and check their structure; ``resident``: load them into memory instead.
 
         Raises:
@@ -159,7 +157,7 @@ class Shard:
             UnknownNameError: no such edge type, or no such edge table.
         """
         csc, drawn = self.csc(edge_type), self.drawn(edge_type)
-        try:
+        with self._blaming(edge_type):
             counts, neighbors, found = kernels.sample_neighbors(
                 drawn.indptr,
                 csc.indices if tables else drawn.indices,
@@ -175,8 +173,6 @@ class Shard:
                 positions=bool(tables),
                 threads=threads or self.threads,
             )
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
         assert found is not None
         if not tables:
             return Answer(counts, neighbors, found)
@@ -187,7 +183,6 @@ class Shard:
         return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
-        """The method's tables. They are made when they are first needed."""
         if method is Method.UNIFORM:
             return None
         with self._lock:
@@ -210,7 +205,6 @@ class Shard:
             return self._tables[key]
 
     def _timely(self, edge_type: str, rows: np.ndarray, method: Method, times: np.ndarray | None) -> np.ndarray:
-        """int64 [rows]: how many edges the method draws among."""
         prepared = self._method(edge_type, self.csc(edge_type), method, "")
         if not method.temporal or times is None or not isinstance(prepared, _native.Method):
             return self.degrees(edge_type, rows)
@@ -237,10 +231,8 @@ class Shard:
         for ``degrees``."""
         csc = self.csc(edge_type)
         keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
-        try:
+        with self._blaming(edge_type):
             return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none
@@ -252,7 +244,7 @@ class Shard:
         """
         csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
-        try:
+        with self._blaming(edge_type):
             return kernels.sample_pairs(
                 csc.indptr,
                 csc.indices,
@@ -264,8 +256,6 @@ class Shard:
                 ids=self.dataset.ids(source),
                 sorted_internal=self.dataset.sorted_internal(source),
             )
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
         """Estimate the total in-degree of core ``rows`` over ``edge_types``: the cost of expanding them (ByteGNN's NSC
@@ -295,10 +285,15 @@ class Shard:
         csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
         keys, sources = self._keys[target], self.dataset.schema.node_counts[source]
-        try:
+        with self._blaming(edge_type):
             return kernels.edge_digests(
                 csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=sources, rows=rows
             )
+
+    @contextlib.contextmanager
+    def _blaming(self, edge_type: str) -> Iterator[None]:
+        try:
+            yield
         except ValueError as error:
             raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
 

@@ -39,19 +39,6 @@ class TaskPool(Protocol):
         """Return ``function(*a)`` for each of the ``arguments``, in their order. ``advance(1)`` after each."""
 
 
-class InTurn:
-    """Runs tasks in this process, one after another."""
-
-    def run(
-        self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], advance: Callable[[int], None]
-    ) -> list[Result]:
-        results = []
-        for given in arguments:
-            results.append(function(*given))
-            advance(1)
-        return results
-
-
 @dataclass(frozen=True)
 class TaskSizes:
     """How the work is divided; the result does not depend on it.

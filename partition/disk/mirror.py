@@ -170,7 +170,6 @@ class _Fetching:
         partial.rename(self.folder / name)
 
     def _complete(self, name: str, record: FileRecord, partial: Path) -> None:
-        """Append what the partial file lacks, then verify it; it is removed if it differs."""
         failures = 0
         while (have := _size(partial)) < record.size:
             try:

@@ -115,7 +115,6 @@ def check_replaceable(dst: str | Path, marker: str, *, overwrite: bool) -> None:
 
 
 def _no_room(dst: Path, error: BaseException | None) -> DiskFullError | None:
-    """As ``disk_full``, for any error that occurred while ``dst`` was written."""
     if isinstance(error, Exception) and not isinstance(error, AttaError | OSError):
         try:  # libraries in C++ do not name the cause: try a write and see its error
             with tempfile.TemporaryFile(dir=dst.parent) as file:
@@ -360,7 +359,6 @@ def _take(path: Path, make: Callable[[Path], int]) -> int:
 
 
 def _same(path: Path, fd: int) -> bool:
-    """Whether ``path`` still leads to the open file or folder."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except FileNotFoundError:

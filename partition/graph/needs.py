@@ -81,7 +81,6 @@ def _bytes_in(dataset: Dataset, folder: str) -> int:
 
 
 def _edges_elsewhere(dataset: Dataset, parts: range) -> int:
-    """Bytes of the sources and ids of edges of other partitions."""
     own = tuple(f"{part_folder(part)}/" for part in parts)
     names = [name for name in dataset.files if "/edges/" in name and not name.startswith(own)]
     return sum(dataset.files[name].size for name in names if name.endswith(("/indices.npy", "/edge_ids.npy")))
@@ -224,7 +223,6 @@ def _comfort(daemons: int, wish: MemoryWish, most: int) -> int:
 
 
 def _caches(needs: Sequence[Needs], cache: int, wish: MemoryWish) -> int:
-    """Bytes of all caches of at most ``cache`` bytes."""
     return wish.replicas * sum(need.cached(cache) for need in needs)
 
 

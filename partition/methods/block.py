@@ -62,17 +62,14 @@ class Block:
             )
 
     def check_balance(self, balance: Sequence[str]) -> None:
-        """See ``PartitionMethod``."""
         raise ConfigError(f"--balance {','.join(balance)}: the method block balances train, val and test vertices")
 
     def bounds(self, names: Sequence[str]) -> dict[str, float]:
-        """The paper's form has none."""
         return {"nodes": self.slack, **dict.fromkeys(_LABELS, _LABEL_SLACK)} if self.passes else {}
 
     def assign(
         self, graph: Graph, parts: int, *, seed: int, balance: Sequence[str] | None = None, progress: Progress
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """The method itself balances train, val and test vertices."""
         progress.stage("union graph", None)
         union = Union.of(graph)
         labels = label_columns(graph)

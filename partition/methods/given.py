@@ -30,7 +30,6 @@ class Given:
             raise ConfigError("the method given needs the option path or the option table")
 
     def check_balance(self, balance: Sequence[str]) -> None:
-        """See ``PartitionMethod``."""
         raise ConfigError(f"--balance {','.join(balance)}: an assignment that is given is taken as it is")
 
     def assign(

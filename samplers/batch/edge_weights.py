@@ -79,7 +79,6 @@ class WeighedEdges:
         return replace(answer, tables={**answer.tables, FACTOR: factor.astype(np.float32)})
 
     def _share(self, op: PlanOp, degree: np.ndarray) -> np.ndarray:
-        """What each drawn edge of vertices with ``degree`` edges stands for."""
         weigh = op.method.rules.weigh_vertices
         fan_out = dict(op.fan_outs).get(self.what.edge_type, -1)
         return np.ones_like(degree) if weigh is None else weigh(degree, fan_out, op.replace)

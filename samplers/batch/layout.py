@@ -156,7 +156,6 @@ def check_draws_alone(plan: Plan, schema: Schema) -> None:
 
 
 def _of_links(plan: Plan, batch_size: int) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
-    """The arrays for the local ids of the ends of seed edges and of their negatives."""
     if not plan.links:
         return []
     ends: list[tuple[str, np.dtype, tuple[int, ...], int]] = []

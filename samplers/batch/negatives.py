@@ -178,7 +178,6 @@ def _exact(
 
 
 def _taken(sources: np.ndarray, targets: np.ndarray, given: Positives) -> Program[np.ndarray]:
-    """Mark the pairs that cannot be negatives."""
     edges = yield Contains(targets, sources)
     return np.asarray(edges | (sources == targets) if given.same_type else edges, dtype=bool)
 
@@ -201,11 +200,9 @@ class _Draws:
         self._base = mix64(mix64(np.arange(count)) ^ np.uint64(key))
 
     def bits(self, index: int) -> np.ndarray:
-        """uint64 [count]: draw ``index`` of each pair."""
         return mix64(self._base + np.array([index], dtype=np.uint64) * _GOLDEN)
 
     def vertices(self, index: int, ends: _Candidates) -> np.ndarray:
-        """int64 [count]: uniform vertices."""
         if not len(ends.order):
             raise ConfigError("negative samples: there are no vertices to draw from")
         return np.asarray(ends.order[kernels.scaled(self.bits(index), ends.counts)], dtype=np.int64)

@@ -40,8 +40,7 @@ from atta.samplers.batch.vertices import CompactorPool, Degree, KeptEdges, KeptR
 from atta.samplers.dag.instance import Kind, Task
 from atta.samplers.dag.plan import EdgeUse
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.parts.check import checked
+from atta.samplers.operators.base import Batch, Bounds, Sampled, checked
 from atta.samplers.shard import Answer, places, without_edges
 
 if TYPE_CHECKING:
@@ -112,7 +111,6 @@ class BatchState:
         return self._grown(self.plan.seed.id, {})
 
     def _seed_links(self) -> None:
-        """Number the sources of the seed edges, then their targets."""
         assert self._seeds.sources is not None
         count = len(self._seeds.ids)
         self.out.append("input_id", count)[:] = self._seeds.input_id
@@ -220,7 +218,7 @@ class BatchState:
     def sample_items(self, task: Task) -> list[SampleItem]:
         """What a NEIGHBORHOOD task asks: one item per edge type with vertices to expand."""
         op = self.plan.op(task.op)
-        frontier, items = self._growths.frontier(op.id), []
+        frontier, items = self._growths.frontiers[op.id], []
         for edge_type, fan_out in op.fan_outs:
             source, target = self.dataset.schema.endpoints(edge_type)
             if target not in frontier:
@@ -297,7 +295,6 @@ class BatchState:
                 self._join_voted(op, pending)
 
     def _of_edges(self, edge_type: str) -> set[str]:
-        """Names of the arrays with an entry for each edge of a type."""
         named = {f"{part}/{edge_type}" for part in ("row", "col", "e_id", "edge_weight")}
         return named | {f"edge/{edge_type}/{name}" for name in self.plan.tables_of(edge_type)}
 
@@ -317,7 +314,7 @@ class BatchState:
             groups = [(p, self._fit(op, edge_type, p, a)) for p, a in pending.groups.get(edge_type, [])]
             count = sum(len(answer.neighbors) for _, answer in groups)
             target = self.dataset.schema.endpoints(edge_type)[1]
-            frontier, weighed, loops = self._growths.frontier(op.id).get(target), self._weighed.get(edge_type), 0
+            frontier, weighed, loops = self._growths.frontiers[op.id].get(target), self._weighed.get(edge_type), 0
             weighing, of_loops = None, np.empty(0, np.float32)
             if weighed is not None and frontier is not None:
                 grown, out = self.out.filled(f"hops/{target}"), self.out.append(f"edge_weight/{edge_type}", count)
@@ -340,7 +337,6 @@ class BatchState:
         frontier: NewVertices,
         weighing: kernels.Weighing | None,
     ) -> None:
-        """Write the ``count`` edges of the answers, with their sources' local ids."""
         source, start, stop = self.dataset.schema.endpoints(edge_type)[0], frontier.start, frontier.stop
         row, col = self.out.append(f"row/{edge_type}", count), self.out.append(f"col/{edge_type}", count)
         with_ids = f"e_id/{edge_type}" in self.out.arrays
@@ -380,7 +376,7 @@ class BatchState:
             answer = weighed.factored(op, self._known, positions, answer)
         if op.use is EdgeUse.WITHIN:
             source, target = self.dataset.schema.endpoints(edge_type)
-            frontier = self._growths.frontier(op.id)[target]
+            frontier = self._growths.frontiers[op.id][target]
             trees = None if frontier.trees is None else frontier.trees[positions - frontier.start]
             answer = among(answer, self._known[source], trees)
         return self._without_seeds(edge_type, positions, answer)
@@ -409,7 +405,7 @@ class BatchState:
         """What a FEATURE task moves: rows of the vertices that the operator's input added."""
         op = self.plan.op(task.op)
         items = []
-        for node_type, fetched in self._growths.fetched(op.inputs[0]).items():
+        for node_type, fetched in self._growths.fetched[op.inputs[0]].items():
             tables = tuple(name for owner, name in op.tables if owner == node_type)
             for asked in self._of_task(node_type, fetched, task) if tables else ():
                 what = asked.rows, asked.positions, asked.starts, asked.keep, asked.kept
@@ -440,7 +436,7 @@ class BatchState:
         self.stats["edges"] = float(sum(self.out.used[f"row/{e}"] for e in self.plan.edge_types))
         self._pool.give(self._known)
         self._known = {}
-        self._growths.drop_fetched()
+        self._growths.fetched = {}  # all rows have been copied: let go of those that are kept at home
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -462,6 +458,6 @@ class BatchState:
             ids, trees = known.internal(start, stop)
             if trees is not None:
                 self.out.append(f"tree/{node_type}", stop - start)[:] = trees
-            kernels.gather_ids(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
+            kernels.gather_rows(self.dataset.ids(node_type), ids, self.out.append(f"n_id/{node_type}", stop - start))
             grown[node_type] = self._growths.grouped(node_type, ids, trees, start)
         return self._growths.add(op_id, grown, self._known)

@@ -177,7 +177,6 @@ class DagInstance:
         self._try_join(ready)
 
     def _begin(self, op: PlanOp, ready: list[Task]) -> None:
-        """Hand out the work of an operator whose inputs are all joined."""
         shares = self._expand[op.inputs[0]]
         if len(op.inputs) > 1:
             shares = _merged(share for source in op.inputs for share in self._expand[source])
@@ -195,7 +194,6 @@ class DagInstance:
         ready += tasks
 
     def _try_join(self, ready: list[Task]) -> None:
-        """Hand out the next JOIN of the plan order once its operator has no task left."""
         if self._joining or self._to_join == 0:
             return
         name = self._order[self._next_join]
@@ -219,7 +217,6 @@ class DagInstance:
         return tasks
 
     def _split(self, kind: Kind, op: str, shares: Sequence[OwnedVertices], costs: Sequence[float]) -> list[Task]:
-        """Tasks for each owner by itself."""
         tasks: list[Task] = []
         for share, cost in zip(shares, costs, strict=True):
             lane = Lane.CPU if share.owner == self._home else Lane.NET
@@ -236,7 +233,6 @@ class DagInstance:
 
 
 def _merged(shares: Iterable[OwnedVertices]) -> tuple[OwnedVertices, ...]:
-    """One share per owner that has rows, in ascending order of owners."""
     total: dict[int, OwnedVertices] = {}
     for share in shares:
         if share.rows < 0 or share.owner < 0 or not share.degree >= 0 or not share.feature_bytes >= 0:

@@ -21,10 +21,7 @@ import numpy as np
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method
-from atta.samplers.operators.local import sample_locally
-from atta.samplers.operators.registry import available, make_operator
-
-__all__ = ["code_alone", "golden_graph", "operator_fingerprint", "sampling_contract"]
+from atta.samplers.operators import available, make_operator, sample_locally
 
 VERTICES, EDGES, SEEDS = 97, 960, 16
 HOPS = (4, 3)

@@ -17,8 +17,6 @@ from atta.samplers.arguments import integers, whole
 if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
 
-__all__ = ["LocalGraph", "blaming"]
-
 
 @contextlib.contextmanager
 def blaming() -> Iterator[None]:
@@ -202,6 +200,5 @@ class LocalGraph:
 
 
 def _times(*of_vertices: Any) -> list[np.ndarray | None]:
-    """``node_time`` and ``source_time`` as int64."""
     named = zip(("node_time", "source_time"), of_vertices, strict=True)
     return [None if times is None else integers(what, times) for what, times in named]

@@ -16,8 +16,6 @@ from atta.samplers.local.graph import LocalGraph
 from atta.samplers.methods import Method, tables_for
 from atta.samplers.methods.base import Tables
 
-__all__ = ["EdgeType", "Growth", "HeteroBatch", "Keys", "LocalBatch", "keys_by_type", "times_by_type"]
-
 _ROOM = 1 << 20
 """Number of edges for which room is made at once if fan-outs do not bound them."""
 _MOST_ROOM = 1 << 28
@@ -175,7 +173,6 @@ class Growth:
         return room.used - before
 
     def _largest(self, name: str, first: int, last: int, fan_out: int) -> int:
-        """Number of edges of the next rows: enough for one block of rows."""
         edge = self._edges[name]
         ids = self._known[edge.target].ids(first, min(last, first + _BLOCK_ROWS))
         return max(_BLOCK_ROWS * fan_out, kernels.degree_sum(edge.graph.indptr, ids % edge.graph.num_nodes))
@@ -204,7 +201,6 @@ class _Room:
         self._arrays = [np.empty(0, dtype) for dtype in (np.int32, np.int32, edge_dtype)]
 
     def reserve(self, edges: int) -> None:
-        """Make room for ``edges`` edges in all."""
         if edges <= len(self._arrays[0]):
             return
         for i, old in enumerate(self._arrays):
@@ -212,11 +208,9 @@ class _Room:
             self._arrays[i][: self.used] = old[: self.used]
 
     def rest(self) -> list[np.ndarray]:
-        """The unused part of the arrays."""
         return [array[self.used :] for array in self._arrays]
 
     def filled(self) -> list[np.ndarray]:
-        """The used part of the arrays."""
         return [array[: self.used] for array in self._arrays]
 
 

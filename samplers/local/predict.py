@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from atta.partition.dataset import Dataset
     from atta.partition.schema import Schema
 
-__all__ = ["Prediction", "predict"]
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -169,7 +167,6 @@ def _all_ids(schema: Schema, known: Mapping[str, kernels.Compactor]) -> np.ndarr
 
 
 def _asked(batches: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Each vertex that some batch asks for, and the number of batches that ask for it."""
     return np.unique(np.concatenate(batches), return_counts=True)
 
 

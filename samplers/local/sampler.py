@@ -21,10 +21,8 @@ from atta.samplers.arguments import check_fan_out, fan_outs_of, flag, integers, 
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import stream_key
 from atta.samplers.local.graph import LocalGraph, blaming
-from atta.samplers.local.growth import EdgeType, Growth, HeteroBatch, LocalBatch, keys_by_type, times_by_type
+from atta.samplers.local.growth import EdgeType, Growth, keys_by_type, times_by_type
 from atta.samplers.methods import Method
-
-__all__ = ["HeteroBatch", "LocalBatch", "LocalSampler"]
 
 _FRONTIERS = ("new", "all")
 _TOGETHER = 2
@@ -187,7 +185,6 @@ class LocalSampler:
                     future.cancel()
 
     def _fan_outs(self, num_neighbors: Sequence[int] | Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-        """Fan-outs per hop and edge type, without zeros."""
         if isinstance(num_neighbors, Mapping):
             given = {name: fan_outs_of(counts) for name, counts in num_neighbors.items()}
         else:

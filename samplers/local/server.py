@@ -19,8 +19,6 @@ from atta.samplers.operators.base import Batch, Sampled
 from atta.samplers.operators.server import Closure, ExpansionAware
 from atta.samplers.requests import LocalAccess, run
 
-__all__ = ["DEFAULT_RULE", "Rule", "ServerGraph", "server_subgraph"]
-
 Rule = Closure | ExpansionAware
 """The rule that says which vertices join a server's own vertices."""
 DEFAULT_RULE = ExpansionAware()

@@ -14,8 +14,6 @@ from atta.errors import ConfigError
 from atta.samplers.arguments import integers
 from atta.samplers.local.graph import LocalGraph, blaming
 
-__all__ = ["pagerank", "pinsage_neighbors", "random_walks"]
-
 
 def random_walks(
     graph: LocalGraph,

@@ -15,12 +15,10 @@ import numpy as np
 from atta.errors import ConfigError
 from atta.samplers.methods.base import InEdges, NeighborMethod, Tables
 
-__all__ = ["BY_NUMBER", "Method", "tables_for"]
-
 
 class Method(enum.Enum):
-    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the
-    method."""
+    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the method, and the
+    attributes are those of its ``NeighborMethod``."""
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"
@@ -31,35 +29,8 @@ class Method(enum.Enum):
     def __init__(self, name: str) -> None:
         self.rules: NeighborMethod = import_module(f"{__name__}.{name}").METHOD
 
-    @property
-    def number(self) -> int:
-        """The method's number in messages."""
-        return self.rules.number
-
-    @property
-    def table(self) -> str | None:
-        """The edge table that the method reads."""
-        return self.rules.table
-
-    @property
-    def needs_table(self) -> bool:
-        """Whether the method refuses an edge type without this table."""
-        return self.rules.needs_table
-
-    @property
-    def temporal(self) -> bool:
-        """Whether every vertex that is expanded has a time."""
-        return self.rules.temporal
-
-    @property
-    def bounded(self) -> bool:
-        """Whether a vertex gets at most ``fan_out`` edges."""
-        return self.rules.bounded
-
-    @property
-    def may_replace(self) -> bool:
-        """Whether the method can draw with replacement."""
-        return self.rules.may_replace
+        self.number, self.table, self.needs_table = self.rules.number, self.rules.table, self.rules.needs_table
+        self.temporal, self.bounded, self.may_replace = self.rules.temporal, self.rules.bounded, self.rules.may_replace
 
 
 BY_NUMBER = {method.number: method for method in Method}

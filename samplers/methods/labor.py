@@ -9,8 +9,6 @@ from __future__ import annotations
 from atta import _native
 from atta.samplers.methods.base import InEdges, NeighborMethod, degree_by_draws
 
-__all__ = ["METHOD"]
-
 
 def _prepare(edges: InEdges) -> _native.Method:
     return _native.Method.labor(edges.indices, edges.source_keys, edges.threads)

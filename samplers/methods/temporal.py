@@ -12,8 +12,6 @@ from atta import _native
 from atta.samplers.arguments import integers
 from atta.samplers.methods.base import InEdges, NeighborMethod, degree_by_draws
 
-__all__ = ["METHOD", "sorted_by_time"]
-
 
 def sorted_by_time(edges: InEdges, *, last: bool) -> _native.Method | None:
     """The native tables of both temporal methods. None means that neither edges nor their sources have times.

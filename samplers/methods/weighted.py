@@ -12,8 +12,6 @@ from atta import _native
 from atta.errors import ConfigError
 from atta.samplers.methods.base import DrawnEdges, InEdges, NeighborMethod
 
-__all__ = ["METHOD"]
-
 _ROUNDING = 1e-6
 """Sums of weights that differ by less, relatively, are the same."""
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from atta.samplers import kernels
-from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.parts.draws import draw, draw_edges, streams, unit
-from atta.samplers.operators.parts.options import MAX_EDGES, check_layers
+from atta.samplers.operators.base import MAX_EDGES, Batch, Bounds, Sampled, check_layers
+from atta.samplers.operators.draws import draw, draw_edges, streams, unit
 from atta.samplers.requests import Expand, Neighbors, Program
 
 __all__ = ["FastGcn", "Ladies"]
@@ -38,7 +37,6 @@ class Ladies:
         object.__setattr__(self, "layers", check_layers(self.layers))
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         drawn = _Drawn(batch.seeds)
         for layer, size in enumerate(self.layers):
             found = yield from drawn.in_edges()
@@ -48,11 +46,10 @@ class Ladies:
             chosen = _race(importance, batch.keys[candidates], size, batch.key("ladies", layer))
             kept = chosen[at]
             # The factor 1 / D_v is left out: all edges of a row share it, so normalising the row removes it.
-            drawn.add(candidates[chosen], _only(found, kept), 1.0 / importance[at[kept]])
+            drawn.add(candidates[chosen], found.only(kept), 1.0 / importance[at[kept]])
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         if not seeds:  # without seeds there are no in-neighbours to draw from
             nodes = 0
         return _bounds(self.layers, seeds, nodes, edges)
@@ -74,7 +71,6 @@ class FastGcn:
         object.__setattr__(self, "layers", check_layers(self.layers))
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         drawn = _Drawn(batch.seeds)
         for layer, size in enumerate(self.layers):
             sources, _ = yield from draw_edges(batch, size, batch.key("fastgcn", layer), power=2)
@@ -84,20 +80,16 @@ class FastGcn:
         return drawn.sampled()
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         return _bounds(self.layers, seeds, nodes, edges)
 
 
 class _Drawn:
-    """The layers so far."""
-
     def __init__(self, seeds: np.ndarray) -> None:
         self._known = kernels.Compactor()
         self._known.insert(seeds)
         self._edges: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []  # row, col, edge_ids, weight
 
     def in_edges(self, within: np.ndarray | None = None) -> Program[Neighbors]:
-        """Ask for the in-edges of all vertices so far, in their order."""
         targets = self._known.ids(0, self._known.size)
         if not len(targets):
             return Neighbors(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -114,7 +106,6 @@ class _Drawn:
         self._edges.append((row, col, edges.edge_ids, (weight / sums[col]).astype(np.float32)))
 
     def sampled(self) -> Sampled:
-        """All layers together."""
         row, col, edge_ids, weight = (np.concatenate(parts) for parts in zip(*self._edges, strict=True))
         extra = {"weight": weight, "layer_edges": np.array([len(layer[0]) for layer in self._edges])}
         return Sampled(self._known.ids(0, self._known.size), row, col, edge_ids, extra=extra)
@@ -145,10 +136,3 @@ def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int)
     chosen = np.zeros(len(times), dtype=bool)
     chosen[np.argsort(times, kind="stable")[:count]] = True
     return chosen
-
-
-def _only(found: Neighbors, kept: np.ndarray) -> Neighbors:
-    """The edges of ``found`` that ``kept`` (bool [edges]) marks."""
-    rows = np.repeat(np.arange(len(found.counts)), found.counts)
-    counts = np.bincount(rows[kept], minlength=len(found.counts)).astype(np.int32)
-    return Neighbors(counts, found.sources[kept], found.edge_ids[kept])

@@ -20,10 +20,9 @@ import numpy as np
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.samplers import kernels
+from atta.samplers.arguments import whole
 from atta.samplers.hashing import hash_string, stream_key
-from atta.samplers.operators.base import Batch, Bounds, Sampled
-from atta.samplers.operators.parts.options import MAX_EDGES, MAX_VERTICES, check_whole
-from atta.samplers.operators.parts.subgraph import first_seen
+from atta.samplers.operators.base import MAX_EDGES, MAX_VERTICES, Batch, Bounds, Sampled, first_seen
 from atta.samplers.requests import Degrees, Expand, Neighbors, Program
 
 __all__ = ["Closure", "ExpansionAware"]
@@ -52,16 +51,14 @@ class Closure:
     rim: bool = True
 
     def __post_init__(self) -> None:
-        check_whole("hops", self.hops, 0, _MAX_HOPS)
+        whole("hops", self.hops, 0, _MAX_HOPS)
         if not isinstance(self.rim, bool):
             raise ConfigError(f"rim {self.rim!r}: must be true or false")
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         return _grow(batch, self.hops, _everybody, rim=self.rim)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         return _bounds(min(nodes, seeds) if self.hops == 0 or not seeds else nodes, edges)
 
 
@@ -97,18 +94,16 @@ class ExpansionAware:
     resample: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("max_hop", self.max_hop, 0, _MAX_HOPS)
-        check_whole("fanout", self.fanout, -1, MAX_VERTICES)
-        check_whole("resample", self.resample, 0, (1 << 63) - 1)
+        whole("max_hop", self.max_hop, 0, _MAX_HOPS)
+        whole("fanout", self.fanout, -1, MAX_VERTICES)
+        whole("resample", self.resample, 0, (1 << 63) - 1)
         if self.select not in _SELECTIONS:
             raise UnknownNameError.of("selection (select)", self.select, _SELECTIONS)
 
     def run(self, batch: Batch) -> Program[Sampled]:
-        """See ``Operator``."""
         return _grow(batch, 0 if self.fanout == 0 else self.max_hop, _everybody if self.fanout < 0 else self._choose)
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """See ``Operator``."""
         reached = fresh = min(nodes, seeds)
         for _ in range(self.max_hop):
             if not fresh or reached >= nodes:
@@ -148,7 +143,6 @@ class _Grown:
         self.ends.append(self.members.size)
 
     def strangers(self, sources: np.ndarray) -> np.ndarray:
-        """Which of ``sources`` (int64 [E]) are not members: bool [E]."""
         return np.asarray(self.members.find(sources) < 0)
 
     def expand(self) -> Program[np.ndarray]:
@@ -160,7 +154,6 @@ class _Grown:
         return frontier
 
     def count(self) -> Program[None]:
-        """Ask for the in-degrees of the last hop's vertices, and for no edges."""
         self.rim = yield Degrees(self.members.ids(self.ends[-2], self.ends[-1]))
 
     def sampled(self) -> Sampled:
@@ -214,7 +207,6 @@ def _grow(
 
 
 def _everybody(grown: _Grown, frontier: np.ndarray, found: Neighbors) -> Program[np.ndarray]:
-    """All in-neighbours that are not members."""
     yield from ()  # nothing to ask
     return np.asarray(found.sources[grown.strangers(found.sources)])
 

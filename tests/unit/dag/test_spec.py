@@ -223,7 +223,7 @@ def broken(change: str) -> dag_pb2.DagSpec:
         ("edge type twice", ConfigError, "'nbr1': two fan-outs"),
         ("fan-out", ConfigError, "'nbr1': fan-out -5"),
         ("frontier", ConfigError, "'nbr1': unknown frontier 7"),
-        ("negatives", ConfigError, "'negative': count is 0"),
+        ("negatives", ConfigError, "'negative': count 0"),
         ("pair type", ConfigError, "'negative': edge type 'paper__has__topic' ends at 'topic'"),
         ("table", UnknownNameError, "'feature1'.*'z'"),
         ("table type", UnknownNameError, "'feature1'.*'planet'"),

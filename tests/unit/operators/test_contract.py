@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError
-from atta.samplers.operators import BUILT_IN, Shadow
-from atta.samplers.operators.registry import make_operator
+from atta.samplers.operators import BUILT_IN, Shadow, make_operator
 from atta.samplers.requests import run
 from tests.unit.operators.oracles import Graph, PlainAccess, graphs, in_user_ids, random_graph
 

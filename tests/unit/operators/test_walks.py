@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.samplers.local.walks import pagerank, pinsage_neighbors, random_walks
-from atta.samplers.operators import PageRank, PinSage, Walks
-from atta.samplers.operators.parts import walking
-from atta.samplers.operators.parts.draws import draw, streams, unit
-from atta.samplers.operators.parts.walking import walk
+from atta.samplers.operators import PageRank, PinSage, Walks, draws
+from atta.samplers.operators.draws import draw, streams, unit, walk
 from atta.samplers.requests import Degrees, Expand, LocalAccess, run
 from tests.unit.operators.oracles import Graph, PlainAccess, graphs, random_graph
 
@@ -52,7 +50,7 @@ def test_walks_equal_the_native_ones_anywhere(graph: Graph, key: int, options: d
 def test_neighbours_are_weighed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, starts = random_graph(1, 60, 900), np.arange(60).repeat(4)
     native = random_walks(graph.local, starts, 4, stream_key=5, p=1e-9, q=1e8)
-    monkeypatch.setattr(walking, "_TOGETHER", 100)
+    monkeypatch.setattr(draws, "_TOGETHER", 100)
     access = PlainAccess(graph)
     mine = run(walk(starts, graph.keys[starts], 4, stream_key=5, p=1e-9, q=1e8), access)
     assert np.array_equal(mine, native)

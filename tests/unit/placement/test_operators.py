@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.dag.spec import batch_spec, check_spec
 from atta.samplers.local.graph import LocalGraph
-from atta.samplers.operators import BUILT_IN
-from atta.samplers.operators.local import sample_locally
+from atta.samplers.operators import BUILT_IN, sample_locally
 from tests.unit.placement.strategies import ONE, assigned, graphs
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
