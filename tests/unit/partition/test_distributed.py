@@ -34,8 +34,8 @@ class InTurn:
 
     def run(self, function: Any, arguments: Any, advance: Any) -> list[Any]:
         results = []
-        for given in arguments:
-            results.append(function(*given))
+        for each in arguments:
+            results.append(function(*each))
             advance(1)
         return results
 
