@@ -36,11 +36,12 @@ def random_walks(
     Raises:
         ConfigError: a start outside the graph, or an argument out of range.
     """
-    _check(length >= 0, f"length {length}: must not be negative")
+    if length < 0:
+        raise ConfigError(f"length {length}: must not be negative")
     with blaming():
-        paths: np.ndarray = _native.random_walks(
-            graph.indptr, graph.indices, graph.keys, _ids(starts), length, p, q, restart, stream_key, threads
-        )
+        at = integers("starts", starts)
+        rows = graph.indptr, graph.indices, graph.keys
+        paths = _native.random_walks(*rows, at, length, p, q, restart, stream_key, threads)
     return paths.reshape(-1, length + 1)
 
 
@@ -63,8 +64,9 @@ def pinsage_neighbors(
     Raises:
         ConfigError: a seed outside the graph, or an argument out of range.
     """
-    _check(count >= 0 and walks >= 1, f"{count} neighbours of {walks} walks: at least 0 and 1")
-    starts = _ids(seeds)
+    if count < 0 or walks < 1:
+        raise ConfigError(f"{count} neighbours of {walks} walks: at least 0 and 1")
+    starts = integers("starts", seeds)
     paths = random_walks(
         graph, np.repeat(starts, walks), length, restart=restart, stream_key=stream_key, threads=threads
     )
@@ -86,15 +88,8 @@ def pagerank(
     Raises:
         ConfigError: a seed outside the graph, or an argument out of range.
     """
-    _check(count >= 0, f"count {count}: must not be negative")
+    if count < 0:
+        raise ConfigError(f"count {count}: must not be negative")
+    starts = integers("starts", seeds)
     with blaming():
-        return _native.pagerank(graph.indptr, graph.indices, graph.keys, _ids(seeds), alpha, epsilon, count, threads)
-
-
-def _ids(ids: np.ndarray) -> np.ndarray:
-    return integers("starts", ids)
-
-
-def _check(good: bool, words: str) -> None:
-    if not good:
-        raise ConfigError(words)
+        return _native.pagerank(graph.indptr, graph.indices, graph.keys, starts, alpha, epsilon, count, threads)
