@@ -317,8 +317,8 @@ class Dataset:
         return Part(self.path, index, self.place.map, self.schema, core)
 
     def _id_maps(self, node_type: str) -> dict[str, Array]:
-        """User ids of a node type: by internal id, and in ascending order with their internal ids; the ascending ones are
-        absent if they are 0 ... n - 1."""
+        """User ids of a node type: by internal id, and in ascending order with their internal ids; the ascending ones
+        are absent if they are 0 ... n - 1."""
         if self.schema.check_node_type(node_type) not in self._ids:
             names = {
                 name: f"{shared_folder(node_type)}/{name}.npy" for name in ("ids", "sorted_ids", "sorted_internal")

@@ -1,6 +1,5 @@
-"""Brings datasets and graph folders to where they are needed: copies what a daemon needs, fetches it from object storage into a
-cache on this machine, and sends folders there.
-"""
+"""Brings datasets and graph folders to where they are needed: copies what a daemon needs, fetches it from object
+storage into a cache on this machine, and sends folders there."""
 
 from __future__ import annotations
 
@@ -186,8 +185,8 @@ def _fetched(
     described: Callable[[Path, bytes], tuple[str, dict[str, FileRecord]]],
     progress: Progress | None,
 ) -> Path:
-    """The folder in ``cache`` with what is wanted of ``url``. ``described``: its name and the files, from a folder that has only
-    the ``marker``, with this content."""
+    """The folder in ``cache`` with what is wanted of ``url``. ``described``: its name and the files, from a folder that
+    has only the ``marker``, with this content."""
     store, base = RemoteFolder(url), _made(cache)
     content = store.read(marker)
     with tempfile.TemporaryDirectory(prefix="manifest-", dir=base) as manifest:

@@ -1,9 +1,7 @@
-"""Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files.
-
-``sbm`` and ``powerlaw`` plant communities (a degree-corrected stochastic block model), each of one class. Features show the
-class so weakly that a model needs a vertex's neighbours to find it. ``rmat`` draws the recursive matrix graph (Chakrabarti et
-al., 2004): the label of a vertex is the commonest hidden topic among its in-neighbours, and features show the topics. Every
-edge is stored in both directions. Vertex numbers are shuffled.
+"""Synthetic graphs that a GNN can learn, written in a stream: the same arguments always give the same files. ``sbm``
+and ``powerlaw`` plant communities (a degree-corrected stochastic block model), each of one class, which the features of
+a vertex show only weakly. ``rmat`` draws the recursive matrix graph (Chakrabarti et al., 2004): a label is the
+commonest hidden topic among the in-neighbours, and features show the topics. Every edge is stored in both directions.
 """
 
 from __future__ import annotations
@@ -109,8 +107,7 @@ def generate(
 ) -> None:
     """Write the graph ``kind`` (one of KINDS) to ``dst``, a folder or a URL of object storage; raises ConfigError.
 
-    ``threads`` that draw edges and features (default: one per core) have no influence on the graph.
-    """
+    ``threads`` that draw edges and features (default: one per core) have no influence on the graph."""
     if kind not in KINDS:
         raise ConfigError(f"unknown kind {kind!r}; there are: {', '.join(KINDS)}")
     progress = progress or Silent()

@@ -1,10 +1,7 @@
-"""The questions that a sampler may ask about the in-edges of a graph. Each question is about many vertices at once.
-
-A sampler of walks, subgraphs or layers, or a user's own, is a generator. It yields a question, is sent the answer, and
-returns the sample at the end. It knows no sockets, threads or partitions. So the same code runs over a whole graph in
-this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices. Both give the same
-result, because the randomness is a function of stream keys and user ids only.
-"""
+"""The questions that a sampler may ask about the in-edges of a graph, each about many vertices at once. A sampler is a
+generator: it yields a question, is sent the answer, and returns the sample at the end. The same code runs over a whole
+graph in this process (``LocalAccess``) and in a daemon, where questions go to the owners of the vertices, with the same
+result."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ class Neighbors:
     """In-edges of the vertices of a request, in the order of the request: ``counts`` int32 [m]; ``sources`` and
     ``edge_ids`` int64 [sum(counts)].
 
-    Sources are internal ids. The sources of one vertex are in the order of user ids, or in the order of the draws.
-    """
+    Sources are internal ids. The sources of one vertex are in the order of user ids, or in the order of the draws."""
 
     counts: np.ndarray
     sources: np.ndarray
@@ -64,8 +60,7 @@ class Step:
     """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
 
     Answered by int64 [m]: a vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1
-    for a vertex without in-edges.
-    """
+    for a vertex without in-edges."""
 
     vertices: np.ndarray
     bits: np.ndarray

@@ -1,26 +1,15 @@
-"""Plan which seeds each rank gets in which batch. The plan is the same on every daemon (DistDGL §4.1, two-level split).
+"""Plan which seeds each rank gets in which batch (DistDGL §4.1, two-level split), the same on every daemon, and where
+trainers are placed.
 
-GLOBAL: one permutation of all seeds per epoch; batch g is its g-th slice of ``batch_size`` and belongs to rank g mod W.
-It depends on the users' ids alone, so any partitioning gives the same batches.
+- GLOBAL: one permutation of all seeds per epoch, by the users' ids alone; batch g is its g-th slice and belongs to rank g
+  mod W.
+- LOCAL: the seeds in internal order are cut into W even ranges, so a trainer's seeds lie with the daemon that serves it.
+  Trainers of one machine split the union of their ranges at random, once for all epochs. Each epoch permutes a rank's seeds.
 
-LOCAL: the seeds in internal order are cut into W ranges whose sizes differ by at most one, so a trainer's seeds lie
-with the daemon that serves it. The trainers of one machine split the union of their ranges evenly and at random. This
-split stays the same for all epochs. Each epoch permutes the seeds of each trainer.
-
-Padding gives all ranks the same number of batches. It repeats as few seeds as possible and makes no batch without
-seeds:
-
-- GLOBAL: the seeds that are left for the last round of W batches are spread evenly over the ranks (sizes differ by at
-  most one). If fewer than W seeds are left, the permutation starts again from its front.
-- LOCAL: a rank with one batch less than others repeats its first seed in one more batch. A rank without seeds (fewer
-  seeds than ranks) borrows one.
-- Batches cut by the user: a rank with one batch less repeats its own first batch. A rank without batches borrows one of
-  another rank.
-
-With ``drop_last`` all batches are full. With ``drop_last`` and padding each rank gets the number of batches that every
-rank can fill. How many batches a rank gets is a function of the number of seeds alone, so a client can compute it
-(``count_batches``).
-"""
+Padding gives all ranks the same number of batches, none without seeds, and repeats as few seeds as possible. GLOBAL
+spreads what is left for the last round evenly over the ranks; fewer than W seeds start again at the front. LOCAL, and
+batches that the user has cut: a rank with one batch less repeats its first seed (or batch), one with nothing borrows. With
+``drop_last`` all batches are full. How many batches a rank gets is a function of the number of seeds alone."""
 
 from __future__ import annotations
 
@@ -165,8 +154,7 @@ def plan_seeds(
     ids. Without ``shuffle`` a rank's seeds come in that order. ``parts`` is the number of partitions.
 
     Raises ConfigError if there are no seeds, if ``drop_last`` leaves no rank a batch, and for arguments out of range.
-    Without padding a rank that has no seeds has no batch.
-    """
+    Without padding a rank that has no seeds has no batch."""
     n = len(internal)
     if len(user_ids) != n or (position is not None and len(position) != n):
         raise ConfigError("internal ids, user ids and positions of the seeds differ in number")
@@ -199,8 +187,7 @@ def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> S
     """Plan ``batches`` without seeds, for operators that need no seeds. The plan takes no memory per batch.
 
     Rank r of W gets batches r, r + W, r + 2W, ... With ``pad`` an incomplete last round is filled up, so that all ranks
-    have equally many. Raises ConfigError if there is no batch, and for a rank that does not exist.
-    """
+    have equally many. Raises ConfigError if there is no batch, and for a rank that does not exist."""
     if batches < 1:
         raise ConfigError(f"{batches} batches: must be at least 1")
     _check_rank(rank, world)
@@ -216,8 +203,7 @@ def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool 
     batch, or, if it has none, takes batch r mod B. Sizes of 0 are allowed: such batches are for operators that need no
     seeds.
 
-    Raises ConfigError if the sizes do not add up to n, and if there is no batch.
-    """
+    Raises ConfigError if the sizes do not add up to n, and if there is no batch."""
     count = len(sizes)
     outside = (sizes < 0) | (sizes > len(internal))  # negative or huge sizes can have the right sum
     if count == 0 or outside.any() or int(sizes.sum()) != len(internal):
@@ -301,11 +287,8 @@ def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) 
 
     parts: counts of each partition, as in ``quality["parts"]`` of ``atta.partition.describe.describe``; node and edge
     types are added up. A trainer's training vertices are counted before padding. They come from near its server, but
-    all trainers get equally many. So with uneven partitions some of them belong to another server.
-
-    Raises:
-        ConfigError: fewer than one trainer per server, or more than 1024.
-    """
+    all trainers get equally many. So with uneven partitions some of them belong to another server. Raises ConfigError:
+    fewer than one trainer per server, or more than 1024."""
     if not 1 <= trainers_per_server <= MOST_TRAINERS:
         raise ConfigError(f"--trainers-per-server {trainers_per_server}: must be 1 to {MOST_TRAINERS}")
     world = len(parts) * trainers_per_server

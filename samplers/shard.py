@@ -39,8 +39,7 @@ class Answer:
     """Sampled in-neighbours of some rows.
 
     ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids. ``edge_ids`` int32|int64 and
-    ``tables`` (rows of edge tables) have the length of ``neighbors``.
-    """
+    ``tables`` (rows of edge tables) have the length of ``neighbors``."""
 
     counts: np.ndarray
     neighbors: np.ndarray
@@ -64,11 +63,8 @@ class PartEdges:
 
     @classmethod
     def of(cls, part: Part, schema: Schema, edge_type: str, *, path: Path, resident: bool = False) -> PartEdges:
-        """Map the edges and check their structure; ``resident``: load them into memory instead.
-
-        Raises:
-            DataError: their arrays contradict each other. It names ``path``, the folder that they come from.
-        """
+        """Map the edges and check their structure; ``resident``: load them into memory instead. Raises DataError: their
+        arrays contradict each other. It names ``path``, the folder that they come from."""
         csc = part.csc(edge_type)
         source, target = schema.endpoints(edge_type)
         try:
@@ -94,11 +90,7 @@ class Shard:
 
     def __init__(self, dataset: Dataset, part: int, *, threads: int = 1, resident: bool = False) -> None:
         """Map partition ``part`` of ``dataset`` and check its structure once. ``resident``: load it into memory
-        instead.
-
-        Raises:
-            DataError: an edge type's arrays contradict each other.
-        """
+        instead. Raises DataError: an edge type's arrays contradict each other."""
         self.part = part
         self.threads = threads
         self.dataset = dataset
@@ -149,13 +141,10 @@ class Shard:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
 
         The result for a row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times``
-        int64 [m], and the row's user id (docs/internals/architecture.md, determinism contract). ``tables`` names the edge tables
-        whose rows are wanted too. ``by``: the edge table that a weighted method draws by; empty: ``weight``.
-
-        Raises:
-            ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times.
-            UnknownNameError: no such edge type, or no such edge table.
-        """
+        int64 [m], and the row's user id (docs/internals/architecture.md, determinism contract). ``tables`` names the
+        edge tables whose rows are wanted too. ``by``: the edge table that a weighted method draws by; empty:
+        ``weight``. Raises ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times;
+        UnknownNameError: no such edge type, or no such edge table."""
         csc, drawn = self.csc(edge_type), self.drawn(edge_type)
         with self._blaming(edge_type):
             counts, neighbors, found = kernels.sample_neighbors(
@@ -218,8 +207,7 @@ class Shard:
         none.
 
         A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
-        ``degrees``.
-        """
+        ``degrees``."""
         csc = self.csc(edge_type)
         degree = self.degrees(edge_type, rows)
         at = np.where(degree > 0, csc.indptr[rows] + kernels.scaled(bits, degree), 0)
@@ -236,12 +224,7 @@ class Shard:
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none
-        exists.
-
-        Raises:
-            ConfigError: a row outside the partition.
-            UnknownNameError: no such edge type.
-        """
+        exists. Raises ConfigError: a row outside the partition; UnknownNameError: no such edge type."""
         csc = self.csc(edge_type)
         source, target = self.dataset.schema.endpoints(edge_type)
         with self._blaming(edge_type):
@@ -262,19 +245,15 @@ class Shard:
         cost).
 
         Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs an
-        estimate only.
-        """
+        estimate only."""
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
         found = sum(kernels.degree_sum(self.csc(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
         return found * len(rows) // max(1, len(sample))
 
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
-        """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages.
-
-        Raises:
-            ConfigError: a row outside the partition.
-        """
+        """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages. Raises
+        ConfigError: a row outside the partition."""
         indptr = self.csc(edge_type).indptr
         if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
             raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
@@ -332,8 +311,8 @@ def without_edges(
 ) -> Answer:
     """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them.
 
-    ``near`` int64: which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are read.
-    """
+    ``near`` int64: which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are
+    read."""
     ends, number = np.unique(targets, return_inverse=True)
     if not len(ends) or not len(answer.neighbors):
         return answer

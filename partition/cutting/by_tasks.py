@@ -1,7 +1,6 @@
-"""Partitioning by tasks on several machines, for graphs that outgrow one; the result is that of one machine, bit for bit.
-Tasks read slices of the graph folder and write files into a work folder, which all machines share with the destination. One
-process places the vertices by LDG (``methods.streaming``), block by block of the union graph.
-"""
+"""Partitioning by tasks on several machines, for graphs that outgrow one; the result is that of one machine, bit for
+bit. Tasks read slices of the graph folder and write files into a work folder, which all machines share with the
+destination. One process places the vertices by LDG (``methods.streaming``), block by block of the union graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What tasks do that cut a graph, and who runs them. They build the union graph in blocks of rows from slices of the edges,
-move edges to the owners of their destinations, and write the partitions."""
+"""What tasks do that cut a graph, and who runs them. They build the union graph in blocks of rows from slices of the
+edges, move edges to the owners of their destinations, and write the partitions."""
 
 from __future__ import annotations
 

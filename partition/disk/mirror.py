@@ -1,6 +1,5 @@
-"""Object storage and this machine: a folder here that stands for one there, and files that are sent and fetched, several at a
-time. What was fetched in part is ``NAME.partial`` until it has the checksum of its record.
-"""
+"""Object storage and this machine: a folder here that stands for one there, and files that are sent and fetched,
+several at a time. What was fetched in part is ``NAME.partial`` until it has the checksum of its record."""
 
 from __future__ import annotations
 

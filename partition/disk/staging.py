@@ -1,9 +1,7 @@
-"""Folders and files that appear complete or not at all: written as ``DST.partial``, forced to disk, then renamed.
-
-A replaced folder changes places with the new one in a single step. If the file system cannot do that, the old folder is first
-renamed to ``.DST.replaced``. A writer holds a lock on the folders that it works on, which the kernel frees when it dies. So a
-leftover has a free lock, and the next writer or reader (``recover``) removes it or puts the old folder back.
-"""
+"""Folders and files that appear complete or not at all: written as ``DST.partial``, forced to disk, then renamed. A
+replaced folder changes places with the new one in a single step, or is first renamed to ``.DST.replaced``. A writer
+holds a lock, which the kernel frees when it dies, so the next writer or reader (``recover``) knows a leftover and
+removes it, or puts it back."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What daemons need of a machine, as a dataset's manifest tells it, and how its memory is divided among them and those who
-read their batches: first what every process needs at least, then batches, partitions, caches. A partition that is mapped
-takes none of its own, but is slow where its files do not stay in the page cache. Pure."""
+"""What daemons need of a machine, as a dataset's manifest tells it, and how its memory is divided among them and those
+who read their batches: first what every process needs at least, then batches, partitions, caches. A partition that is
+mapped takes none of its own, but is slow where its files do not stay in the page cache. Pure."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ BESIDE = 2
 
 @dataclass(frozen=True)
 class MachineRoom:
-    """Bytes of the machine, or of the tightest control group: ``limit`` in all, ``free`` not taken or promised. Files in
-    the page cache count as free."""
+    """Bytes of the machine, or of the tightest control group: ``limit`` in all, ``free`` not taken or promised. Files
+    in the page cache count as free."""
 
     limit: int
     free: int

@@ -1,6 +1,5 @@
-"""Partitions: which one owns which vertex, what one holds on disk, several that are read as one, times of vertices, and how many
-edges of a type there are at each vertex of the whole graph, of which a batch sees a part only.
-"""
+"""Partitions: which one owns which vertex, what one holds on disk, several that are read as one, times of vertices, and
+how many edges of a type there are at each vertex of the whole graph, of which a batch sees a part only."""
 
 from __future__ import annotations
 
@@ -360,11 +359,8 @@ class GraphDegrees:
 
     @cached_property
     def summed_gcn_roots(self) -> Array:
-        """float32 [targets]: the same of sums of weights. The edge to itself is the last that it has, else one of weight 1.
-
-        Raises:
-            ConfigError: sums of weights are not kept.
-        """
+        """float32 [targets]: the same of sums of weights. The edge to itself is the last that it has, else one of
+        weight 1. Raises ConfigError: sums of weights are not kept."""
         if self.weights is None or (self.loops is not None and self.loop_weights is None):
             raise ConfigError(
                 "norm_attr: sums of weights are not kept: partition the graph again, with a table 'weight'"

@@ -1,5 +1,5 @@
-"""Which vertices each operator has added to a batch, where their rows are fetched, and which a hop expands; and what becomes of
-drawn edges that do not just join."""
+"""Which vertices each operator has added to a batch, where their rows are fetched, and which a hop expands; and what
+becomes of drawn edges that do not just join."""
 
 from __future__ import annotations
 
@@ -112,9 +112,8 @@ class Growths:
     ) -> list[OwnedVertices]:
         """Each owner's share of ``grown``. ``op``: the hop that expands it; ``row_bytes``: to fetch for each vertex.
 
-        Degrees are exact for vertices of home. For others they are the mean of the graph, because only an owner knows the
-        degrees of its vertices.
-        """
+        Degrees are exact for vertices of home. For others they are the mean of the graph, because only an owner knows
+        the degrees of its vertices."""
         schema, parts, home = self._dataset.schema, self._dataset.num_parts, self._home
         rows, degrees, nbytes = [0] * parts, [0.0] * parts, [0.0] * parts  # plain lists: arrays this short are slower
         at_home = 0.0
@@ -139,18 +138,15 @@ _WHOLE = 1 << 30
 
 
 def among(answer: Answer, sources: Vertices, trees: np.ndarray | None) -> Answer:
-    """``answer`` without edges whose source is not in the batch. ``trees`` int32 [rows]: the trees that the rows are in;
-    None: there are none. A source must be in the tree of its row."""
+    """``answer`` without edges whose source is not in the batch. ``trees`` int32 [rows]: the trees that the rows are
+    in; None: there are none. A source must be in the tree of its row."""
     of_edges = None if trees is None else np.repeat(trees, answer.counts)
     return only(answer, sources.find(answer.neighbors, of_edges) >= 0)
 
 
 def rows_of_edges(edge_ids: np.ndarray, answers: Sequence[Answer], name: str, out: np.ndarray) -> None:
-    """Write the rows of an edge table for ``edge_ids`` [E] to ``out`` [E, *row shape].
-
-    Raises:
-        ConfigError: an edge is not among the answers, so it is none of the graph's.
-    """
+    """Write the rows of an edge table for ``edge_ids`` [E] to ``out`` [E, *row shape]. Raises ConfigError: an edge is
+    not among the answers, so it is none of the graph's."""
     if not len(edge_ids):
         return
     given = np.concatenate([answer.edge_ids for answer in answers])
@@ -163,8 +159,8 @@ def rows_of_edges(edge_ids: np.ndarray, answers: Sequence[Answer], name: str, ou
 
 
 class Votes:
-    """HGT's budget of one node type: vertices that are not in the batch, with the votes of those that are (Hu et al., WWW
-    2020, algorithm 2)."""
+    """HGT's budget of one node type: vertices that are not in the batch, with the votes of those that are (Hu et al.,
+    WWW 2020, algorithm 2)."""
 
     def __init__(self) -> None:
         self._ids, self._votes = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -182,9 +178,8 @@ class Votes:
     def draw(self, count: int, keys: np.ndarray, key: int) -> np.ndarray:
         """Take out ``count`` vertices (int64 internal ids), one after another by the squares of their votes.
 
-        A vertex arrives after an exponential time of this rate; the first ones win. ``keys``: user ids by internal id, on
-        which the times depend.
-        """
+        A vertex arrives after an exponential time of this rate; the first ones win. ``keys``: user ids by internal id,
+        on which the times depend."""
         users = np.asarray(keys[self._ids])
         times = -np.log1p(-unit(draw(streams(key, users), 0))) / (self._votes / _WHOLE) ** 2
         order = np.lexsort((users, times))

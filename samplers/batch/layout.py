@@ -1,10 +1,6 @@
-"""The layout of a batch's arrays in its buffer.
-
-A buffer is a shared-memory slot or plain memory. It is mapped once, with room for the largest batch that the DAG can
-produce. A batch touches only the part that it fills. Buffers are reused because a fresh page costs about eight times a
-copy, and the pages of a reused buffer exist already. Every array has its own page-aligned region, so hops can append to
-all arrays in any order.
-"""
+"""The layout of a batch's arrays in its buffer, a shared-memory slot or plain memory with room for the largest batch
+that the DAG can produce. Buffers are reused because a fresh page costs about eight times a copy. Every array has its
+own page-aligned region, so hops can append to all arrays in any order."""
 
 from __future__ import annotations
 
@@ -104,8 +100,7 @@ def layout_of(plan: Plan, schema: Schema, batch_size: int, *, edge_ids: bool, wi
 
     The bounds follow from the fan-outs. They never exceed the number of vertices (edges) in the graph: the vertices of
     a batch are unique, and without replacement one hop cannot deliver an edge twice. ``wide_ids``: ids of edges and of
-    their ends take 8 bytes, as PyTorch wants them, even if 4 bytes would be enough.
-    """
+    their ends take 8 bytes, as PyTorch wants them, even if 4 bytes would be enough."""
     vertices, edges = _bounds(plan, schema, batch_size)
     seeds = _seed_bounds(plan, schema, batch_size, dict.fromkeys(schema.node_counts, _NO_BOUND))
     regions: dict[str, Region] = {}

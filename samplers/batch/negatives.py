@@ -1,5 +1,4 @@
-"""Negative samples for edges: for the positive edges of a batch, pairs of vertices are drawn that are probably, or
-certainly, not edges."""
+"""Negative samples: for the positive edges of a batch, pairs of vertices that are probably, or certainly, not edges."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class NegativeLinks:
     """How many negatives a positive edge gets: ``amount`` pairs (binary), or ``amount`` other targets for its source
     (triplet).
 
-    Raises ConfigError if the amount is not above 0, or if it is not whole with triplets.
-    """
+    Raises ConfigError if the amount is not above 0, or if it is not whole with triplets."""
 
     triplet: bool = False
     amount: float = 1.0
@@ -90,8 +88,8 @@ class Positives:
 
 
 class _Candidates(NamedTuple):
-    """For each pair the first ``counts`` (int64) of the internal ids ``order``. They are all vertices, or those that exist
-    at the time of the pair. If none does, it is the earliest one."""
+    """For each pair the first ``counts`` (int64) of the internal ids ``order``. They are all vertices, or those that
+    exist at the time of the pair. If none does, it is the earliest one."""
 
     order: np.ndarray
     counts: np.ndarray
@@ -101,12 +99,9 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
     """Draw negatives: int64 [count] sources and targets (internal ids). The negatives of one triplet stand next to each
     other.
 
-    The draws are a function of ``key`` and of the positives' order. An end that is drawn is never later than the positive,
-    unless every vertex is: then it is the earliest.
-
-    Raises:
-        ConfigError: there is no vertex to draw, or (``EXACT``) a source has edges to all vertices.
-    """
+    The draws are a function of ``key`` and of the positives' order. An end that is drawn is never later than the
+    positive, unless every vertex is: then it is the earliest. Raises ConfigError: there is no vertex to draw, or
+    (``EXACT``) a source has edges to all vertices."""
     count, positives = spec.count(len(given.sources)), len(given.sources)
     if positives == 0:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -138,8 +133,7 @@ def draw_negatives(spec: NegativeLinks, given: Positives, key: int) -> Program[t
 def _others(given: Positives, of_positive: np.ndarray, draws: _Draws) -> np.ndarray:
     """int64: for each pair another positive, whose target it gets. If there is no other, it is the pair's own.
 
-    With times, it is one of the positives whose targets exist at the time of the pair's.
-    """
+    With times, it is one of the positives whose targets exist at the time of the pair's."""
     count, since, mine, order = len(given.targets), given.since[1], of_positive, None
     those = np.full(len(of_positive), count)
     if since is not None and given.times is not None:
@@ -158,8 +152,8 @@ def _others(given: Positives, of_positive: np.ndarray, draws: _Draws) -> np.ndar
 def _exact(
     sources: np.ndarray, given: Positives, draws: _Draws, ends: _Candidates, free: _Candidates | None
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """Reject pairs that are edges. If this takes too long, try the targets of a source one after another. ``free``: what
-    sources may be drawn from; None: they stay."""
+    """Reject pairs that are edges. If this takes too long, try the targets of a source one after another. ``free``:
+    what sources may be drawn from; None: they stay."""
     sources, targets = sources.copy(), draws.vertices(1, ends)
     open_pairs = np.arange(len(sources))
     for attempt in range(1, _ATTEMPTS):

@@ -4,14 +4,9 @@
                        └──► feature_items(task) … table_rows(…)                    └──► the same for the hop's vertices
     … ──► finish()
 
-Nothing here waits or communicates: the code that runs the DAG (a daemon, a test) moves the answers. Steps of different
-tasks may run on different threads at the same time. Each step touches only the state of its own operator, and the DAG
-runs one join of a batch at a time.
-
-Local ids number the vertices of a batch per node type, in the order in which they are first reached. So the new
-vertices of a hop are a contiguous range, and this range follows the range of the hop before (as in PyG's
-NeighborLoader).
-"""
+Nothing here waits or communicates. Steps of different tasks may run on different threads at the same time: each touches
+only the state of its own operator, and the DAG runs one join of a batch at a time. Local ids number the vertices of a batch
+per node type as they are first reached. So the new vertices of a hop are a range after that of the hop before."""
 
 from __future__ import annotations
 
@@ -73,8 +68,8 @@ class BatchState:
     ) -> None:
         """``degree(edge_types, rows)`` gives the total in-degree of rows of the home partition: the exact cost of local
         tasks. ``kept`` and ``rows``: in-edges and table rows of other owners' vertices that are at home. ``sources``:
-        by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose edges
-        it draws; 0 or absent: the dataset's own."""
+        by node type and table, the version whose rows the batch gets, and by edge type and ``EDGES`` the one whose
+        edges it draws; 0 or absent: the dataset's own."""
         self.plan, self.dataset, self.home, self.at, self.out = plan, dataset, home, at, out
         self._seeds = seeds
         self._pool, self._known = compactors, compactors.take(trees=plan.disjoint)
@@ -123,8 +118,9 @@ class BatchState:
         self.out.append(f"{prefix}dst", len(targets))[:] = self._known[target].insert(targets, trees[len(sources) :])
 
     def _number_negatives(self, spec: NegativeLinks, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Number the ends of negative edges. The sources of triplets are those of the positives and have their trees. The
-        trees of the targets are those of the first negative of each positive, then of the second ones, as in PyG."""
+        """Number the ends of negative edges. The sources of triplets are those of the positives and have their trees.
+        The trees of the targets are those of the first negative of each positive, then of the second ones, as in PyG.
+        """
         positives = len(self._seeds.ids)
         if not spec.triplet:
             self._number_links("link/neg_", sources, targets, 2 * positives)
@@ -165,11 +161,7 @@ class BatchState:
         return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))
 
     def accept_sampled(self, op_id: str, sampled: Any) -> None:
-        """Take the result of the program.
-
-        Raises:
-            ConfigError: the result is not what the operator has announced.
-        """
+        """Take the result of the program. Raises ConfigError: the result is not what the operator has announced."""
         op, arrays, node_type = self.plan.op(op_id), self.out.arrays, self.plan.seed.node_type
         known = self._known[node_type]
         extra = {k.removeprefix("extra/"): a for k, a in arrays.items() if k.startswith("extra/")}
@@ -236,11 +228,8 @@ class BatchState:
         return items
 
     def accept(self, task: Task, item: SampleItem, answer: Answer, first_row: int = 0) -> None:
-        """Take the answer to rows of ``item``, those from ``first_row`` on. Each row must be answered once.
-
-        Raises:
-            ValueError: the answer does not fit the question.
-        """
+        """Take the answer to rows of ``item``, those from ``first_row`` on. Each row must be answered once. Raises
+        ValueError: the answer does not fit the question."""
         positions = item.positions[first_row : first_row + len(answer.counts)]
         by_peers = item.starts is not None  # nobody else could be wrong
         if by_peers and (len(answer.counts) != len(positions) or int(answer.counts.sum()) != len(answer.neighbors)):

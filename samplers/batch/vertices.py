@@ -94,8 +94,7 @@ class KeptEdges(Protocol):
         """Divide vertices (``ids`` int64 [n] internal, groups as in ``TaskRows``) into those that are here and the
         others. None: none is here.
 
-        Returns rows and ``positions`` of the first, then ids, positions and ``starts`` of the others.
-        """
+        Returns rows and ``positions`` of the first, then ids, positions and ``starts`` of the others."""
 
 
 class FoundRows(Protocol):
@@ -103,8 +102,7 @@ class FoundRows(Protocol):
 
     ``slots`` and ``positions`` [hits]: the rows that are here. They stay here while ``pins`` lives. ``missing_ids``,
     ``missing_positions`` and ``missing_slots`` [misses]: the others, and where to keep them when they have come.
-    ``missing_starts`` [parts + 1]: their bounds by owner.
-    """
+    ``missing_starts`` [parts + 1]: their bounds by owner."""
 
     @property
     def slots(self) -> np.ndarray: ...

@@ -1,7 +1,4 @@
-"""Check whether a ``DagSpec`` message describes a DAG that can run.
-
-The daemon trusts no message. For every fault ``check_spec`` names the operator and the cause.
-"""
+"""Check whether a ``DagSpec`` message, which the daemon does not trust, describes a DAG that can run."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAU
     """Check a specification that came over the wire against the dataset's schema and resolve it.
 
     Raises UnknownNameError for node types, edge types, tables and inputs that do not exist, and ConfigError for every
-    other fault. The message names the operator and the cause.
-    """
+    other fault. The message names the operator and the cause."""
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"DAG specification has version {spec.version}, this daemon understands {SPEC_VERSION}")
     if len(spec.operators) > limits.operators:
@@ -247,8 +243,7 @@ def _check_features(ops: Mapping[str, PlanOp], schema: Schema) -> None:
     """Either every operator that can add vertices of a table's type has its rows fetched, once, or only the seeds do.
     The seeds are the first rows of a table.
 
-    Otherwise a batch would hold rows that nothing has filled.
-    """
+    Otherwise a batch would hold rows that nothing has filled."""
     fetched = Counter(
         (op.inputs[0], node_type, table)
         for op in ops.values()

@@ -6,15 +6,9 @@
            └─> NEIGHBORHOOD x (home's chunks, others) ──> JOIN ──┬─> FEATURE ... ┼─> END
                                                                  └─> next hop ... ┘
 
-Neighbourhood construction and feature fetching are split by hop, and into work at home and work at other owners. Many
-rows at home are several chunks. All other owners together are one task, so the number of tasks does not grow with the
-number of partitions. The JOIN of a hop stitches the owners' answers together and gives local ids to new vertices. Their
-features are fetched at once, while the next hop is sampled.
-
-This module has no clock, no threads and no arrays. The caller says which task is done and how many vertices a join
-added. The instance answers with the tasks that are ready now. The JOINs of one instance run in plan order, even if
-branches (positive, negative) run at the same time. So the local ids of a batch never depend on timing.
-"""
+All other owners together are one task, so the number of tasks does not grow with the number of partitions. Features of new
+vertices are fetched while the next hop is sampled. JOINs of one instance run in plan order, even if branches (positive,
+negative) run at the same time: so local ids never depend on timing. No clock, no threads and no arrays."""
 
 from __future__ import annotations
 
@@ -49,8 +43,7 @@ class Task(NamedTuple):
     SEED, JOIN, END, whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task
     concerns vertices of the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task
     concerns the vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of
-    that owner's share.
-    """
+    that owner's share."""
 
     kind: Kind
     op: str  # operator id; a JOIN carries the id of the operator it joins, END the empty string
@@ -134,8 +127,7 @@ class DagInstance:
         the vertices that the next hop expands, if they differ from ``growth`` (frontier "all": every vertex known so
         far).
 
-        Raises DagError when the task was not handed out, or was done before.
-        """
+        Raises DagError when the task was not handed out, or was done before."""
         if task not in self._issued:
             raise DagError(f"{task} is not running in this DAG (done before, or never handed out)")
         kind = task.kind

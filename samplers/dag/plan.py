@@ -1,6 +1,5 @@
-"""A checked sampling DAG (ByteGNN §4.2), which ``check_spec`` makes from a ``DagSpec`` message, and how an operator of a message
-becomes one of the plan. ``atta.samplers.dag.instance`` makes one instance of a plan per batch.
-"""
+"""A checked sampling DAG (ByteGNN §4.2), which ``check_spec`` makes from a ``DagSpec`` message, and how an operator of
+a message becomes one of the plan. ``atta.samplers.dag.instance`` makes one instance of a plan per batch."""
 
 from __future__ import annotations
 
@@ -132,9 +131,8 @@ class Plan:
     """A checked specification. Its operators are in a topological order that depends on the message alone.
 
     ``ops[0]`` is the seed operator. ``hops`` is the number of operators that sample edges. ``disjoint``: every seed
-    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges. ``edge_weights``:
-    of the edge types whose edges are weighed.
-    """
+    grows a tree of its own. ``edge_tables``: each (edge type, table) whose rows come with the sampled edges.
+    ``edge_weights``: of the edge types whose edges are weighed."""
 
     ops: tuple[PlanOp, ...]
     hops: int

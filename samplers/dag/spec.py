@@ -1,8 +1,5 @@
-"""Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2).
-
-A client describes the operators once, with ``neighbor_spec`` or another function of this module. The daemon checks the
-message (``check_spec``) and works with the frozen ``Plan`` from then on.
-"""
+"""Build the logical sampling DAG of a mini-batch as a ``DagSpec`` message (ByteGNN §4.2). The daemon checks the message
+(``check_spec``) and works with the frozen ``Plan`` from then on."""
 
 from __future__ import annotations
 
@@ -74,8 +71,7 @@ def neighbor_spec(
     fetched for the seeds alone. other_types: further node types of seeds.
 
     Operators: ``seed``, ``feature0``, then ``nbr1``, ``feature1``, ... Feature operators without tables are left out.
-    Raises ConfigError and UnknownNameError.
-    """
+    Raises ConfigError and UnknownNameError."""
     spec = _new_spec(hops)
     seed = spec.operators.add(id="seed").seed
     seed.node_type = seed_type
@@ -98,12 +94,12 @@ def budget_spec(
     tables: Mapping[str, Sequence[str]] | None = None,
     edge_tables: Mapping[str, Sequence[str]] | None = None,
 ) -> dag_pb2.DagSpec:
-    """Build HGT's DAG (PyG's ``HGTSampler``): in each hop the vertices that joined last give their in-neighbours votes, of
-    each edge type one that at most ``VOTERS`` in-neighbours share, and ``num_samples`` vertices of each node type join,
-    drawn by the squares of their votes. Then come the edges among the vertices, at most ``VOTERS`` per vertex and type.
+    """Build HGT's DAG (PyG's ``HGTSampler``): in each hop the vertices that joined last give their in-neighbours votes,
+    of each edge type one that at most ``VOTERS`` in-neighbours share, and ``num_samples`` vertices of each node type
+    join, drawn by the squares of their votes. Then come the edges among the vertices, at most ``VOTERS`` per vertex and
+    type.
 
-    num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError.
-    """
+    num_samples: by hop for every node type, or by node type and hop. Raises ConfigError and UnknownNameError."""
     given = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(schema.node_types, num_samples)
     counts = {t: fan_outs_of(given.get(t, ())) for t in schema.node_types}
     for node_type in given:
@@ -143,10 +139,9 @@ def batch_spec(
 ) -> dag_pb2.DagSpec:
     """Build the DAG of a sampler of whole batches: the seeds, the operator ``name`` with its ``options``, features.
 
-    edge_type: the edges that the operator sees; may be left out if there is only one type. edge_tables: its tables whose
-    rows come with the edges. Operators of the DAG: ``seed``, ``feature0``, ``sample``, ``feature1``, and ``rows`` with
-    edge tables. Raises ConfigError and UnknownNameError. ``name`` is looked up where the DAG runs.
-    """
+    edge_type: the edges that the operator sees; may be left out if there is only one type. edge_tables: its tables
+    whose rows come with the edges. Operators of the DAG: ``seed``, ``feature0``, ``sample``, ``feature1``, and ``rows``
+    with edge tables. Raises ConfigError and UnknownNameError. ``name`` is looked up where the DAG runs."""
     if edge_type is None and len(schema.edge_types) != 1:
         raise ConfigError(f"edge_type: name one of {', '.join(schema.edge_types)}")
     edges = schema.edge_types[0] if edge_type is None else _known_edge_type(schema, edge_type)
@@ -195,11 +190,9 @@ def pair_spec(
     three.
 
     The seeds are destinations of ``edge_type``, their partners are sources. The three branches share one node space. A
-    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Without negatives there
-    are two branches. Other arguments and
-    errors are those of ``neighbor_spec``. Operators: ``seed``, ``positive``, ``negative``, ``nbr{h}`` and one
-    ``feature...`` for each.
-    """
+    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Without negatives
+    there are two branches. Other arguments and errors are those of ``neighbor_spec``. Operators: ``seed``,
+    ``positive``, ``negative``, ``nbr{h}`` and one ``feature...`` for each."""
     name = _known_edge_type(schema, edge_type)
     whole("negatives", negatives, 0, SpecLimits.negatives)
     source, target = schema.endpoints(name)
@@ -232,8 +225,7 @@ def link_spec(
     samples, and hops over all these vertices.
 
     Other arguments and errors are those of ``neighbor_spec``. Operators: ``seed``, ``negative``, ``nbr{h}`` and one
-    ``feature...`` for each.
-    """
+    ``feature...`` for each."""
     name = _known_edge_type(schema, edge_type)
     source, target = schema.endpoints(name)
     wanted, inputs = _wanted_tables(schema, tables), ["seed"]

@@ -1,9 +1,6 @@
-"""The native kernels, typed and documented. They take and return numpy arrays, and release the interpreter lock.
-
-Ids and rows may be int32 or int64 unless a docstring says otherwise; arrays of another type are copied. Bad input raises
-a ValueError that names the argument: a row outside its range, arrays that contradict each other, an impossible fan-out.
-It never causes a read out of bounds.
-"""
+"""The native kernels, typed and documented. They take and return numpy arrays, and release the interpreter lock. Ids
+and rows may be int32 or int64 unless a docstring says otherwise; arrays of another type are copied. Bad input raises a
+ValueError that names the argument, and never causes a read out of bounds."""
 
 from __future__ import annotations
 
@@ -64,11 +61,10 @@ def sample_neighbors(
     ``indptr`` int64 [n+1], ``indices`` and ``edge_ids`` [E] (perhaps side by side, see ``resident_beside``),
     ``vertex_keys`` int64 [n] (user ids of the rows), ``rows`` [m]. ``method`` says how to draw and has the tables of
     these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees`` (int32 [m]) draw independently.
-    ``times`` int64 [m] hides later edges from a temporal method.
-    Returns counts int32 [m], neighbours [sum(counts)] in the dtype of ``indices``, and edge ids in their own dtype.
-    With ``positions`` (only without ``edge_ids``) these are the edges' positions, int64. Without both they are None. A
-    row's result depends only on ``stream_key`` and on its tree, time, vertex key and edges.
-    """
+    ``times`` int64 [m] hides later edges from a temporal method. Returns counts int32 [m], neighbours [sum(counts)] in
+    the dtype of ``indices``, and edge ids in their own dtype. With ``positions`` (only without ``edge_ids``) these are
+    the edges' positions, int64. Without both they are None. A row's result depends only on ``stream_key`` and on its
+    tree, time, vertex key and edges."""
     if isinstance(method, InNumpy):
         found = method.picks(
             rows, vertex_keys, fan_out=fan_out, replace=replace, stream_key=stream_key, trees=trees, times=times
@@ -96,10 +92,9 @@ def edge_digests(
     num_sources: int,
     rows: np.ndarray,
 ) -> np.ndarray:
-    """A digest of each row's in-edges, int64 [rows]: of the vertex's user id (``vertex_keys`` int64 [n]), the internal ids
-    of the sources (below ``num_sources``), the edge ids and their order, and nothing else. So all daemons of a dataset
-    find the same one. It finds damage and mistakes, and is no protection against a daemon that means harm.
-    """
+    """A digest of each row's in-edges, int64 [rows]: of the vertex's user id (``vertex_keys`` int64 [n]), the internal
+    ids of the sources (below ``num_sources``), the edge ids and their order, and nothing else. So all daemons of a
+    dataset find the same one. It finds damage and mistakes, and is no protection against a daemon that means harm."""
     return _native.edge_digests(indptr, ids_of(indices), ids_of(edge_ids), vertex_keys, num_sources, ids_of(rows))
 
 
@@ -120,8 +115,7 @@ def sample_pairs(
 
     ``ids`` int64 [N] are user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id. Rows
     of ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, drawn uniformly with replacement; -1
-    if no such vertex exists.
-    """
+    if no such vertex exists."""
     given = indptr, ids_of(indices), vertex_keys, ids_of(rows)
     return _native.sample_pairs(*given, count, stream_key, negative, ids, ids_of(sorted_internal))
 
@@ -139,14 +133,13 @@ def group_by_owner(
     Returns rows int64 [m], positions int64 [m] and starts int64 [P+1]. Part p, except ``home``, has the entries
     ``starts[p]`` to ``starts[p + 1]`` of rows, which are ids. Home has none there. It has the entries from
     ``starts[P]`` on, which are positions in its range. The position of ``ids[i]`` is ``first + i``. The order of
-    ``ids`` is kept within a part.
-    """
+    ``ids`` is kept within a part."""
     return _native.group_by_owner(ids, offsets, home, first)
 
 
 def split_by_owner(ids: np.ndarray, offsets: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: rows in each part's range, positions in ``ids``,
-    both int64. The order of ``ids`` is kept within a part."""
+    """Internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]: rows in each part's range, positions in
+    ``ids``, both int64. The order of ``ids`` is kept within a part."""
     last = max(0, len(offsets) - 2)
     rows, positions, starts = group_by_owner(ids, offsets, last)
     rows[: starts[-1]] -= np.repeat(offsets[:last], np.diff(starts[:-1]))
@@ -164,8 +157,8 @@ def gather_rows(
 
 def gather_merged(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], out: np.ndarray) -> None:
     """``out[positions[i]] = table[rows[i]]`` for each of ``parts`` (table, rows, positions). It writes in the order of
-    the positions: rows that lie side by side in ``out`` share cache lines, wherever they come from. Raises ValueError: a
-    row or position does not exist, or a position repeats."""
+    the positions: rows that lie side by side in ``out`` share cache lines, wherever they come from. Raises ValueError:
+    a row or position does not exist, or a position repeats."""
     given = [(as_bytes(table), ids_of(rows), np.ascontiguousarray(at, np.int64)) for table, rows, at in parts]
     _native.gather_merged(given, as_bytes(out))
 

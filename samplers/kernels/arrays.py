@@ -1,6 +1,6 @@
-"""Arrays for native code: contiguous, and of a type that it knows; and copies of mapped files in this process's own memory, on
-huge pages if the system gives them. Random reads of a mapped file miss the TLB as well as the cache. In measurements they
-took up to 1.5 times as long."""
+"""Arrays for native code: contiguous, and of a type that it knows; and copies of mapped files in this process's own
+memory, on huge pages if the system gives them. Random reads of a mapped file miss the TLB as well as the cache. In
+measurements they took up to 1.5 times as long."""
 
 from __future__ import annotations
 

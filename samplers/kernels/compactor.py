@@ -19,9 +19,9 @@ class Compactor(_native.Compactor):
     """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe.
 
     ``Compactor(num_ids)``: all ids are below this number (0 = unknown). Up to 2**24 a direct table replaces hashing.
-    ``insert`` and ``find`` take ids [n] and give local ids, int32 [n]. ``insert`` appends new ids in order; ``find`` gives
-    -1 for ids that were never inserted. ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a copy.
-    ``size``: number of different ids so far. ``reset`` forgets all ids but keeps the memory for the next batch.
+    ``insert`` and ``find`` take ids [n] and give local ids, int32 [n]. ``insert`` appends new ids in order; ``find``
+    gives -1 for ids that were never inserted. ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a
+    copy. ``size``: number of different ids so far. ``reset`` forgets all ids but keeps the memory for the next batch.
     """
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
@@ -64,8 +64,7 @@ class Compactor(_native.Compactor):
         its own key. With ``trees`` ids are tree x number of vertices + vertex, and ``tree_times`` int64 has the time of
         each tree.
 
-        Returns the number of edges, and the first id that had no room (``last``: all ids are done).
-        """
+        Returns the number of edges, and the first id that had no room (``last``: all ids are done)."""
         if isinstance(method, InNumpy):
             nodes = len(indptr) - 1
             rows, of_tree = targets.in_trees(first, last, nodes) if trees else (targets.ids(first, last), None)
@@ -108,8 +107,7 @@ class Compactor(_native.Compactor):
         Every group is (positions int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local``
         int32 [frontier] are the targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or
         int64 like the outputs. Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x
-        ``sources`` + source. ``weights``: what to write of the edges, too.
-        """
+        ``sources`` + source. ``weights``: what to write of the edges, too."""
         flat = np.ascontiguousarray
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
@@ -149,8 +147,7 @@ def admit(
     of ``limit`` sources is equally likely.
 
     Targets choose independently, so two may admit the same vertex. Returns how many vertices each target admits, int32
-    [m], and these vertices, int64 [sum], the lowest first.
-    """
+    [m], and these vertices, int64 [sum], the lowest first."""
     return _native.admit(members, targets, counts, sources, keys, limit, stream_key, scores)
 
 
@@ -161,6 +158,5 @@ def split_cached(
     has all bits of ``need``.
 
     ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of the cached ids, then ids,
-    positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the order of ``ids``.
-    """
+    positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the order of ``ids``."""
     return _native.split_cached(index, present, need, ids, positions, starts)

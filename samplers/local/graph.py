@@ -79,11 +79,8 @@ class LocalGraph:
         node_time: Any = None,
         source_time: Any = None,
     ) -> LocalGraph:
-        """Wrap arrays or tensors of the right dtypes without a copy. node2vec needs rows ordered by key.
-
-        Raises:
-            ConfigError: the arrays contradict each other.
-        """
+        """Wrap arrays or tensors of the right dtypes without a copy. node2vec needs rows ordered by key. Raises
+        ConfigError: the arrays contradict each other."""
         ptr, sources = integers("indptr", indptr), np.ascontiguousarray(indices)
         key = np.arange(len(ptr) - 1, dtype=np.int64) if keys is None else integers("keys", keys)
         numbers = None if edge_ids is None else np.ascontiguousarray(edge_ids)
@@ -112,11 +109,8 @@ class LocalGraph:
         """Build from edges ``src[i]`` → ``dst[i]``: arrays or tensors of ids, targets below ``num_nodes``.
 
         Sources are vertices of the same type, or the vertices that ``source_keys`` (int64 [m]) names. ``weight`` and
-        ``time``: [E]. ``node_time`` and ``source_time``: integers, one per vertex.
-
-        Raises:
-            ConfigError: an id is out of range, or lengths differ.
-        """
+        ``time``: [E]. ``node_time`` and ``source_time``: integers, one per vertex. Raises ConfigError: an id is out of
+        range, or lengths differ."""
         source, target, num_nodes = integers("src", src), integers("dst", dst), whole("num_nodes", num_nodes, 0)
         if source.shape != target.shape or source.ndim != 1:
             raise ConfigError(f"edges: {source.shape} sources for {target.shape} targets, both must be [E]")
@@ -141,12 +135,9 @@ class LocalGraph:
 
     @classmethod
     def open(cls, path: str | Path, edge_type: str | None = None) -> LocalGraph:
-        """Load one edge type of a dataset of one partition. ``open_all`` loads all edge types.
-
-        Raises:
-            ConfigError: the dataset has several partitions, or several edge types and ``edge_type`` names none.
-            DataError: the dataset is damaged.
-        """
+        """Load one edge type of a dataset of one partition. ``open_all`` loads all edge types. Raises ConfigError: the
+        dataset has several partitions, or several edge types and ``edge_type`` names none; DataError: the dataset is
+        damaged."""
         graphs = cls.open_all(path)
         if edge_type is None and len(graphs) != 1:
             raise ConfigError(f"{path}: name one of the edge types {', '.join(graphs)}")

@@ -1,8 +1,5 @@
-"""Neighbour sampling over a whole graph in this process, without daemons.
-
-The draws are the same as the distributed loader's: the same seed, epoch, batch number and user ids give the same
-subgraph.
-"""
+"""Neighbour sampling over a whole graph in this process, without daemons. The same seed, epoch, batch number and user
+ids give the distributed loader's subgraph."""
 
 from __future__ import annotations
 
@@ -151,8 +148,7 @@ class LocalSampler:
         batches each.
 
         ``options``: as for ``sample`` (``batch`` is the number of the first batch, ``input_time`` belongs to all
-        seeds). Batches come in order with any number of threads.
-        """
+        seeds). Batches come in order with any number of threads."""
         batch_size, threads = whole("batch_size", batch_size, 1), whole("threads", threads, 1)
         ids, times = integers("seeds", seeds), options.pop("input_time", None)
         first = whole("batch", options.pop("batch", 0), 0, _MOST)

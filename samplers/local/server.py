@@ -1,8 +1,5 @@
-"""Extract the graph that a server computes on from a local graph (GraNNDis, Song et al., PACT 2024). A server is a
-machine with several trainers.
-
-``atta.server_subgraph`` extracts the same, bit for bit, from the daemons of a partitioned graph.
-"""
+"""Extract the graph that a server (a machine with several trainers) computes on from a local graph (GraNNDis, Song et
+al., PACT 2024). ``atta.server_subgraph`` extracts the same, bit for bit, from daemons."""
 
 from __future__ import annotations
 
@@ -76,11 +73,8 @@ class ServerGraph:
         (section 4.4).
 
         Its inner vertices are the targets. Its degrees are still the degrees in the whole graph. It has the rows of
-        tables and splits too.
-
-        Raises:
-            ConfigError: a target is not a vertex of this subgraph, or ``hops`` is out of range.
-        """
+        tables and splits too. Raises ConfigError: a target is not a vertex of this subgraph, or ``hops`` is out of
+        range."""
         found = _extract(self.graph(), targets, Closure(hops), seed=0, threads=1)
         at = found.vertices
         return replace(

@@ -1,9 +1,5 @@
-"""Random walks over a local graph, and neighbourhoods made from them. A walker steps from a vertex to one of its
-in-neighbours.
-
-What a walker does is a function of the stream key, its number and the user id of its start: results do not depend on
-    threads.
-"""
+"""Random walks over a local graph, from a vertex to one of its in-neighbours, and neighbourhoods made from them. What a
+walker does is a function of the stream key, its number and the user id of its start."""
 
 from __future__ import annotations
 
@@ -31,11 +27,8 @@ def random_walks(
 
     ``p`` and ``q`` bias the walk as node2vec does (Grover and Leskovec, KDD 2016): a step back has the weight 1/p, a
     step to a neighbour of the previous vertex 1, and a step further away 1/q. With probability ``restart`` a walker
-    returns to its start instead of stepping.
-
-    Raises:
-        ConfigError: a start outside the graph, or an argument out of range.
-    """
+    returns to its start instead of stepping. Raises ConfigError: a start outside the graph, or an argument out of
+    range."""
     if length < 0:
         raise ConfigError(f"length {length}: must not be negative")
     with blaming():
@@ -59,11 +52,8 @@ def pinsage_neighbors(
     """The ``count`` vertices that short walks from each seed visit most (PinSAGE, Ying et al., KDD 2018, section 3.1).
 
     Returns counts int32 [m], vertices int64 [sum(counts)] (most visited first, ties by user id) and their visits int64,
-    which are the importance weights. The seed itself does not count.
-
-    Raises:
-        ConfigError: a seed outside the graph, or an argument out of range.
-    """
+    which are the importance weights. The seed itself does not count. Raises ConfigError: a seed outside the graph, or
+    an argument out of range."""
     if count < 0 or walks < 1:
         raise ConfigError(f"{count} neighbours of {walks} walks: at least 0 and 1")
     starts = integers("starts", seeds)
@@ -83,11 +73,7 @@ def pagerank(
 
     ``alpha``: probability of returning to the seed; ``epsilon``: mass per degree that is not pushed on. It bounds the
     work by 1 / (alpha * epsilon). Returns counts int32 [m], vertices int64 and scores float64 [sum(counts)], best
-    first.
-
-    Raises:
-        ConfigError: a seed outside the graph, or an argument out of range.
-    """
+    first. Raises ConfigError: a seed outside the graph, or an argument out of range."""
     if count < 0:
         raise ConfigError(f"count {count}: must not be negative")
     starts = integers("starts", seeds)

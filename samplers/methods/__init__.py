@@ -1,9 +1,5 @@
-"""Neighbour methods: how the in-edges of a vertex are drawn.
-
-A method reads one vertex and its edges only, so the owner of a vertex can answer without other daemons. Each method has
-a file of its name. The file describes the method (``METHOD``, a ``NeighborMethod``), and all other code reads this
-description.
-"""
+"""Neighbour methods: how the in-edges of a vertex are drawn. A method reads one vertex and its edges only, so the owner
+of a vertex can answer alone. Each has a file of its name with ``METHOD``, a description that all other code reads."""
 
 from __future__ import annotations
 
@@ -17,8 +13,8 @@ from atta.samplers.methods.base import InEdges, NeighborMethod, Tables
 
 
 class Method(enum.Enum):
-    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the method, and the
-    attributes are those of its ``NeighborMethod``."""
+    """How ``fan_out`` of a vertex' d in-edges are drawn. The value is the name of the file that describes the method,
+    and the attributes are those of its ``NeighborMethod``."""
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"
@@ -50,13 +46,10 @@ def tables_for(
 ) -> Tables | None:
     """Prepare a method for the edges of a CSC. None means that edges are drawn uniformly, which needs no preparation.
 
-    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` and ``source_time`` int64 are user ids and
-    times of the sources; None: ids are user ids, sources have no times. The tables take 16 bytes per edge (weighted), 12
-    (temporal) or 4 (LABOR).
-
-    Raises:
-        ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers.
-    """
+    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` and ``source_time`` int64 are user ids
+    and times of the sources; None: ids are user ids, sources have no times. The tables take 16 bytes per edge
+    (weighted), 12 (temporal) or 4 (LABOR). Raises ConfigError: the weights are missing, a weight is NaN, infinite or
+    negative, or times are not integers."""
     try:
         return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, source_time, threads))
     except ValueError as error:

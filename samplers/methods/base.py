@@ -1,6 +1,6 @@
-"""The description of a neighbour method, the edges that a method is prepared for, and methods that are written in numpy: one
-Python file, no C++. These handle all vertices of a hop at once, in a few numpy passes over vertices and drawn edges. Native
-code makes one pass, which hides the latency of memory (docs/internals/adding.md)."""
+"""The description of a neighbour method, the edges that a method is prepared for, and methods that are written in
+numpy: one Python file, no C++. These handle all vertices of a hop at once, in a few numpy passes over vertices and
+drawn edges. Native code makes one pass, which hides the latency of memory (docs/internals/adding.md)."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class Hop:
     def bits(self, index: int) -> np.ndarray:
         """uint64 [m]: the random number ``index`` (0, 1, ...) of each vertex. Native methods draw the same numbers.
 
-        ``kernels.scaled(bits, degree)`` turns it into a position below ``degree``.
-        """
+        ``kernels.scaled(bits, degree)`` turns it into a position below ``degree``."""
         return mix64(self._streams + np.uint64(index * _GOLDEN & _BITS))
 
     @cached_property

@@ -1,9 +1,6 @@
-"""Samplers of whole batches, written as programs over ``atta.samplers.requests``. Each operator is a frozen dataclass
-of its options.
-
-A result is a function of the batch's seed, epoch and number and of user ids. So it is the same for any partitioning and
-in any process. Everything that an operator of your own needs can be imported from here (docs/guide/own-operator.md).
-"""
+"""Samplers of whole batches, written as programs over ``atta.samplers.requests``: frozen dataclasses of their options.
+A result is a function of the batch's seed, epoch and number and of user ids. Everything that an operator of your own
+needs can be imported from here (docs/guide/own-operator.md)."""
 
 from __future__ import annotations
 
@@ -84,13 +81,9 @@ def available() -> dict[str, Any]:
 
 
 def make_operator(name: str, options: str) -> Operator:
-    """The operator ``name`` with ``options``, a JSON object.
-
-    Raises:
-        UnknownNameError: no such operator is installed here, or it has no such option.
-        ConfigError: the options are not a JSON object, one is missing or out of range, or the operator's package does
-            not load.
-    """
+    """The operator ``name`` with ``options``, a JSON object. Raises UnknownNameError: no such operator is installed
+    here, or it has no such option; ConfigError: the options are not a JSON object, one is missing or out of range, or
+    the operator's package does not load."""
     found = available()
     if name not in found:
         raise UnknownNameError.of("operator", name, found)

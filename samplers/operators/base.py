@@ -90,8 +90,7 @@ class Operator(Protocol):
     lists).
 
     A daemon makes one operator per session from options that came over the wire: ``__post_init__`` must refuse bad
-    options with ConfigError. An operator whose results have ``trees`` sets a class variable ``makes_trees = True``.
-    """
+    options with ConfigError. An operator whose results have ``trees`` sets a class variable ``makes_trees = True``."""
 
     def run(self, batch: Batch) -> Program[Sampled]:
         """Sample one batch."""
@@ -99,8 +98,7 @@ class Operator(Protocol):
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
         """The largest batch of up to ``seeds`` seeds in a graph of ``nodes`` vertices and ``edges`` edges.
 
-        If it returns no vertices for 0 seeds, the operator needs seeds: a session without seeds is refused.
-        """
+        If it returns no vertices for 0 seeds, the operator needs seeds: a session without seeds is refused."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +117,8 @@ def sample_locally(
     graph: LocalGraph, operator: Operator, seeds: Any = (), *, seed: int = 0, epoch: int = 0, number: int = 0
 ) -> Subgraph:
     """The batch that ``atta.BatchLoader`` would deliver for the same ``seeds`` (positions in the graph), seed, epoch
-    and number. A repeated seed counts once, unless every seed grows a tree of its own.
-
-    Raises:
-        ConfigError: a seed outside the graph; seed, epoch or number is not a whole number from 0 to 2**64 - 1.
-    """
+    and number. A repeated seed counts once, unless every seed grows a tree of its own. Raises ConfigError: a seed
+    outside the graph; seed, epoch or number is not a whole number from 0 to 2**64 - 1."""
     at = [whole(what, n, 0, _MOST) for what, n in (("seed", seed), ("epoch", epoch), ("number", number))]
     ids, nodes = integers("seeds", seeds), graph.num_nodes
     if ids.ndim != 1 or (len(ids) and not (ids.min() >= 0 and ids.max() < nodes)):
@@ -160,8 +155,8 @@ def checked(found: Any, *, seeds: np.ndarray, nodes: int, bounds: Bounds, trees:
     """The result of an operator, which is a user's code, as a valid ``Sampled`` with arrays of the documented types.
 
     ``seeds``: int64 [S], of the batch; ``nodes``: number of vertices of the graph; ``bounds``: what the operator has
-    announced; ``trees``: whether its vertices stand in trees. Raises ConfigError: it is not valid; the message says why.
-    """
+    announced; ``trees``: whether its vertices stand in trees. Raises ConfigError: it is not valid; the message says
+    why."""
     if not isinstance(found, Sampled):
         raise ConfigError(f"it returns {type(found).__name__}, not Sampled")
     if trees != (found.trees is not None):

@@ -41,8 +41,7 @@ def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tup
     vertices have many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than asked for. A graph
     without edges gives none.
 
-    Returns u and v, int64 [at most count] each.
-    """
+    Returns u and v, int64 [at most count] each."""
     sources, targets = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     tried, most = 0, max(4 * count, min(_MOST, _FEWEST * len(batch.by_rank)))
     for _ in range(_ROUNDS if len(batch.by_rank) else 0):
@@ -117,8 +116,7 @@ def walk(
 
     Returns int64 [m, length + 1] internal ids, -1 after a vertex without in-edges. What a walker does is a function of
     the stream key, its position in ``starts`` and the user id of its start. Options as for
-    ``atta.samplers.local.walks.random_walks``.
-    """
+    ``atta.samplers.local.walks.random_walks``."""
     walkers = _Walkers(starts, start_keys, stream_key)
     bias = None if p == 1.0 and q == 1.0 else _Bias(1.0 / p, 1.0 / q)
     paths = np.full((len(starts), length + 1), -1)

@@ -1,11 +1,7 @@
-"""Layer-wise sampling: each layer is drawn for all known vertices at once (LADIES and FastGCN).
-
-A batch begins with the seeds. Every layer adds the vertices that it draws, and no vertex is dropped. A layer's edges
-run from its drawn vertices to all vertices known before. They stand after the edges of the earlier layers, and
-``extra["layer_edges"]``, int64 [layers], counts them. So the edges of the last layer feed the first layer of a network,
-as with the blocks of DGL. ``extra["weight"]``, float32 [E], holds the weights: over the edges of a layer into one
-vertex they sum to 1.
-"""
+"""Layer-wise sampling: each layer is drawn for all known vertices at once (LADIES and FastGCN). Every layer adds the
+vertices that it draws, with edges from them to all vertices known before. ``extra["layer_edges"]``, int64 [layers],
+counts the edges of each layer, which stand one after another: the last one feeds the first layer of a network, as with
+the blocks of DGL. ``extra["weight"]``, float32 [E]: over the edges of a layer into one vertex they sum to 1."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ class Ladies:
     Layer i draws ``layers[i]`` different vertices. D_v is the in-degree of v. The probability p_u of a vertex u is ∝
     the sum of 1 / D_v² over its edges to known vertices v. This is the squared norm of u's column of the row-normalised
     adjacency matrix (parallel edges add up). An edge u → v has the weight 1 / (D_v p_u), normalised per target, as in
-    the authors' code.
-    """
+    the authors' code."""
 
     layers: tuple[int, ...]
 
@@ -62,8 +57,7 @@ class FastGcn:
     Layer i makes ``layers[i]`` draws of vertices with replacement. The probability of a vertex u is ∝ q(u), the sum of
     1 / D_v² over all its edges u → v, whether v is in the batch or not. So many drawn vertices may have no edges into
     the batch. All edges of a target have the same weight: they average over its drawn neighbours. The paper's unbiased
-    estimator divides by q(u) instead, but q(u) needs a pass over the whole graph.
-    """
+    estimator divides by q(u) instead, but q(u) needs a pass over the whole graph."""
 
     layers: tuple[int, ...]
 
@@ -130,8 +124,7 @@ def _race(importance: np.ndarray, keys: np.ndarray, count: int, stream_key: int)
 
     Candidate i arrives after an exponential time of rate ``importance[i]``. Its random number is a function of its user
     id. The first ``count`` candidates win (Efraimidis and Spirakis, 2006). Ties go to the candidate with the lowest
-    user id, which stands first.
-    """
+    user id, which stands first."""
     times = -np.log1p(-unit(draw(streams(stream_key, keys), 0))) / importance
     chosen = np.zeros(len(times), dtype=bool)
     chosen[np.argsort(times, kind="stable")[:count]] = True

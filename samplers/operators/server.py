@@ -1,15 +1,10 @@
-"""The graph that a server computes on: GraNNDis' shared preloading and expansion-aware sampling. A server is a machine
-with several trainers.
-
-Both operators start from the batch's seeds, which are the server's *inner* vertices. They admit other vertices hop by
-hop along in-edges, and return the subgraph induced on all of them: it has every edge between two of its vertices
-(``Closure`` can leave out those that end at its rim). Its vertices are the seeds in their order, then hop by hop the
-admitted vertices, by ascending user id. Its edges are ordered by target and, for one target, by user id of the source.
+"""The graph that a server (a machine with several trainers) computes on: GraNNDis' shared preloading and
+expansion-aware sampling. Both operators start from the batch's seeds, the server's *inner* vertices, and admit others
+hop by hop along in-edges. They return the subgraph induced on all of them: the seeds in their order, then hop by hop
+the admitted vertices, by ascending user id; edges by target and, for one target, by user id of the source.
 
 ``extra["hop"]``, int32 [n], is the hop that admitted a vertex, 0 for the seeds. ``extra["degree"]``, int64 [n], is its
-in-degree in the whole graph (parallel edges count). A GCN normalises by it: degrees within the subgraph would be wrong
-at its rim.
-"""
+in-degree in the whole graph: degrees within the subgraph would be wrong at its rim."""
 
 from __future__ import annotations
 
@@ -44,8 +39,7 @@ class Closure:
     Edges into the vertices of the last hop are not needed for that. Without ``rim`` they are left out, and nobody reads
     them: with one hop, the result is a partition's own vertices with their HALO.
 
-    Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False.
-    """
+    Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False."""
 
     hops: int
     rim: bool = True
@@ -128,8 +122,7 @@ class ExpansionAware:
 class _Grown:
     """The vertices so far, hop by hop, and the in-edges of the vertices that have been expanded.
 
-    ``rim``: in-degrees of the last hop's vertices, int64, if these are not expanded.
-    """
+    ``rim``: in-degrees of the last hop's vertices, int64, if these are not expanded."""
 
     batch: Batch
     members: kernels.Compactor = field(default_factory=kernels.Compactor)
@@ -188,8 +181,7 @@ def _grow(
     vertices that are not members, repeats allowed.
 
     Every member's in-edges are asked for once. A vertex that is not admitted now may be admitted in a later hop. So all
-    in-edges are kept until the members are known. ``rim``: whether the last hop's vertices are expanded.
-    """
+    in-edges are kept until the members are known. ``rim``: whether the last hop's vertices are expanded."""
     grown = _Grown(batch)
     grown.admit(batch.seeds)
     for _ in range(hops):

@@ -1,8 +1,6 @@
-"""Subgraphs induced by vertices: Cluster-GCN's batches (Chiang et al., KDD 2019), GraphSAINT's three samplers (Zeng et al.,
-ICLR 2020, section 3.4) and ShaDow's subgraphs, one for each seed (Zeng et al., NeurIPS 2021).
-
-A batch's vertices are its seeds, if it has any, then the drawn vertices in the order in which they were drawn.
-"""
+"""Subgraphs induced by vertices: Cluster-GCN's batches (Chiang et al., KDD 2019), GraphSAINT's three samplers (Zeng et
+al., ICLR 2020, section 3.4) and ShaDow's, one for each seed (Zeng et al., NeurIPS 2021). Seeds come first, then the
+drawn vertices in the order of draws."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ def best_of_seeds(
     """Edges to each seed from the ``count`` vertices with the largest weights for it, heaviest first, ties by user id.
 
     ``of_seed`` [m] are positions of seeds, ``vertices`` int64 [m] (no repeats for one seed), ``weights`` [m]. The edges
-    are not edges of the graph, so their ids are -1. Returns the weights [E] too.
-    """
+    are not edges of the graph, so their ids are -1. Returns the weights [E] too."""
     order = np.lexsort((batch.keys[vertices], -weights, of_seed))
     per_seed = np.bincount(of_seed, minlength=len(batch.seeds))
     place = spans(np.zeros(len(per_seed), dtype=np.int64), per_seed)
@@ -78,8 +75,7 @@ class SaintNodes:
 
     The probability of a vertex is ∝ the sum of 1 / D_v² over its edges to vertices v, where D_v is the in-degree of v.
     This is the squared norm of its column in the row-normalised adjacency matrix. Graphs that make such draws hard may
-    give fewer draws (``draw_edges``).
-    """
+    give fewer draws (``draw_edges``)."""
 
     budget: int
 
@@ -100,8 +96,7 @@ class SaintEdges:
 
     An edge u → v is drawn with probability ∝ 1 / D_v. If every edge is stored in both directions, its two ends are
     therefore drawn with probability ∝ 1 / deg(u) + 1 / deg(v). This is GraphSAINT's choice. In other graphs the sampler
-    differs from GraphSAINT.
-    """
+    differs from GraphSAINT."""
 
     budget: int
 
@@ -144,8 +139,7 @@ class Shadow:
 
     A tree holds the vertices that its seed reaches in ``depth`` hops. From each vertex ``num_neighbors`` in-edges are
     followed (-1: all). Each tree draws its own. The seeds come first, then the other vertices, hop by hop. Tree i is
-    the tree of seed i.
-    """
+    the tree of seed i."""
 
     makes_trees: ClassVar[bool] = True
     depth: int = 2
@@ -184,8 +178,7 @@ class Shadow:
 def _induced_in_trees(members: np.ndarray, nodes: int) -> Program[Sampled]:
     """All edges within each tree of ``members`` (int64 [n], tree x nodes + vertex).
 
-    A vertex' in-edges are asked for once, even if it stands in many trees.
-    """
+    A vertex' in-edges are asked for once, even if it stands in many trees."""
     trees, vertices = np.divmod(members, nodes)
     different, place = np.unique(vertices, return_inverse=True)
     found = Neighbors(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))

@@ -26,8 +26,7 @@ class Walks:
 
     With probability ``restart`` a walker returns to its seed instead of stepping. The batch has no edges.
     ``extra["walks"]``, int64 [S, length + 1], has the vertices of each walk as positions in ``vertices``, -1 after a
-    vertex without in-edges.
-    """
+    vertex without in-edges."""
 
     length: int
     p: float = 1.0
@@ -68,8 +67,7 @@ class PinSage:
 
     ``walks`` walks of ``length`` steps start at each seed. An edge joins each of the ``count`` vertices to the seed,
     most visited first, ties by user id. The seed itself does not count. ``extra["weight"]``, int64 [E], has the visits.
-    The edges are not edges of the graph, so their ids are -1.
-    """
+    The edges are not edges of the graph, so their ids are -1."""
 
     count: int
     walks: int = 10
@@ -111,8 +109,7 @@ class PageRank:
     in-degree (at least 1). So a score is too low by at most the sum of these masses, and never too high. A seed costs
     at most 1 / (alpha * epsilon) edges. An edge joins each vertex found (even the seed itself) to the seed, the highest
     score first, ties by user id. ``extra["weight"]``, float64 [E], has the scores. The edges are not edges of the
-    graph, so their ids are -1.
-    """
+    graph, so their ids are -1."""
 
     count: int
     alpha: float = 0.15
@@ -129,8 +126,7 @@ class PageRank:
         return replace(sampled, extra={"weight": weight})
 
     def bounds(self, seeds: int, nodes: int, edges: int) -> Bounds:
-        """Each vertex with a score was pushed with a mass above epsilon, and all pushed mass is at
-        most 1 / alpha."""
+        """Each vertex with a score was pushed with a mass above epsilon, and all pushed mass is at most 1 / alpha."""
         found = seeds * min(self.count, nodes, int(1 / (self.alpha * self.epsilon)) + 1)
         return Bounds(min(nodes, seeds + found), found, {"weight": ("float64", (found,))})
 
@@ -141,8 +137,7 @@ def _push(batch: Batch, alpha: float, epsilon: float) -> Program[tuple[np.ndarra
 
     Returns seeds' positions, vertices (internal ids) and scores of all pairs with a score. Pairs are numbered in the
     order in which mass first reaches them, and mass is added up in the order in which it is sent. So rounding does not
-    depend on internal ids.
-    """
+    depend on internal ids."""
     pairs, rows = _Pairs(batch), _KnownInEdges()
     yield from pairs.insert(np.arange(len(batch.seeds)), batch.seeds, np.ones(len(batch.seeds)), epsilon)
     score = np.zeros(len(batch.seeds))
