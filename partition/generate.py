@@ -44,22 +44,18 @@ class GenerateOptions:
     """What to generate.
 
     Attributes:
-        nodes: number of vertices.
         edges: number of stored directed edges, about. A pair that is drawn twice inside a community or a chunk is
             dropped after a few further attempts.
         features: number of columns of ``x`` (float32); 0: no features.
         classes: number of classes of ``y``.
         targets: what ``y`` holds (one of TARGETS): the class; a row of ``classes`` labels, each 0 or 1 (int8); or a number
             (float32), of unit variance between classes and a tenth of their deviation within.
-        seed: seed of everything.
-        communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices
-            each for powerlaw). Ignored by rmat.
-        inter: share of edges drawn without regard to communities. Ignored by rmat.
+        communities: planted communities, at least ``classes`` (default: one per class for sbm, about 2,000 vertices each
+            for powerlaw). ``inter``: share of edges drawn without regard to them. rmat ignores both.
         exponent: exponent of the power law of degrees (powerlaw only).
         signal: strength of the class in one vertex's features, in standard deviations of their noise (times four for
             the topics of rmat).
-        train, val, test: shares of the vertices in the splits.
-    """
+        train, val, test: shares of the vertices in the splits."""
 
     nodes: int
     edges: int

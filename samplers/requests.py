@@ -41,11 +41,10 @@ class Expand:
 
     Attributes:
         fan_out: edges per vertex, uniformly; -1 takes all.
-        stream_key: key of the draws. A draw is a function of this key, the vertex' user id and its entry of ``trees``.
-        trees: int32 [m], or None: vertices of different trees draw independently of each other.
+        stream_key, trees: a draw is a function of this key, the vertex' user id and its tree (int32 [m]; None: all are in
+            one).
         within: ascending internal ids int64, or None: leave out edges from other vertices. This happens after drawing,
-            so use it with fan-out -1.
-    """
+            so use it with fan-out -1."""
 
     vertices: np.ndarray
     fan_out: int = -1

@@ -196,14 +196,10 @@ def plan_unseeded(batches: int, *, rank: int, world: int, pad: bool = True) -> S
 
 
 def plan_sized(internal: Ints, sizes: Ints, *, rank: int, world: int, pad: bool = True) -> SeedPlan:
-    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order. Rank r of W gets batches r, r + W, r +
-    2W, ...
-
+    """Plan batches of given ``sizes`` [B], which cut ``internal`` [n] in order. Rank r of W gets batches r, r + W, ...
     With ``pad`` all ranks have equally many batches: a rank that misses one in the last round repeats its own first
-    batch, or, if it has none, takes batch r mod B. Sizes of 0 are allowed: such batches are for operators that need no
-    seeds.
-
-    Raises ConfigError if the sizes do not add up to n, and if there is no batch."""
+    batch, or, if it has none, takes batch r mod B. Sizes of 0 are for operators that need no seeds. Raises ConfigError
+    if the sizes do not add up to n, and if there is no batch."""
     count = len(sizes)
     outside = (sizes < 0) | (sizes > len(internal))  # negative or huge sizes can have the right sum
     if count == 0 or outside.any() or int(sizes.sum()) != len(internal):
@@ -285,10 +281,9 @@ class ServerPlace:
 def placement(parts: Sequence[Mapping[str, Any]], trainers_per_server: int = 1) -> list[ServerPlace]:
     """The servers of a dataset, if every ``trainers_per_server`` consecutive ranks share a server.
 
-    parts: counts of each partition, as in ``quality["parts"]`` of ``atta.partition.describe.describe``; node and edge
-    types are added up. A trainer's training vertices are counted before padding. They come from near its server, but
-    all trainers get equally many. So with uneven partitions some of them belong to another server. Raises ConfigError:
-    fewer than one trainer per server, or more than 1024."""
+    parts: counts of each partition, as in ``quality["parts"]`` of ``describe``; types are added up. A trainer's
+    training vertices are counted before padding. All trainers get equally many, so with uneven partitions some belong
+    to another server. Raises ConfigError: fewer than one trainer per server, or more than 1024."""
     if not 1 <= trainers_per_server <= MOST_TRAINERS:
         raise ConfigError(f"--trainers-per-server {trainers_per_server}: must be 1 to {MOST_TRAINERS}")
     world = len(parts) * trainers_per_server

@@ -138,13 +138,11 @@ class Shard:
         by: str = "",
         threads: int | None = None,
     ) -> Answer:
-        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64).
-
-        The result for a row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times``
-        int64 [m], and the row's user id (docs/internals/architecture.md, determinism contract). ``tables`` names the
-        edge tables whose rows are wanted too. ``by``: the edge table that a weighted method draws by; empty:
-        ``weight``. Raises ConfigError: a row outside the partition, a fan-out below -1, or no usable weights or times;
-        UnknownNameError: no such edge type, or no such edge table."""
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
+        row is a pure function of ``stream_key``, its entries of ``trees`` int32 [m] and ``times`` int64 [m], and the
+        row's user id. ``tables`` names the edge tables whose rows are wanted too. ``by``: the edge table that a
+        weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the partition, a fan-out below
+        -1, or no usable weights or times; UnknownNameError: no such edge type, or no such edge table."""
         csc, drawn = self.csc(edge_type), self.drawn(edge_type)
         with self._blaming(edge_type):
             counts, neighbors, found = kernels.sample_neighbors(

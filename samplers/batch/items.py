@@ -91,9 +91,7 @@ class BatchSeeds:
         sources: int64 [S], the sources of the seed edges; None if the seeds are vertices.
         times: int64 [S]; None without a temporal method, and if vertices have their own times.
         types: int32 [S], the seeds' node types by number in the schema, ascending; None: all are of one.
-        exclude: edge types from which the seed edges are left out, each with a flag: whether to leave out the reverse
-            edges instead.
-    """
+        exclude: edge types from which the seed edges (True: their reverses) are left out."""
 
     ids: np.ndarray
     input_id: np.ndarray

@@ -135,14 +135,11 @@ class TaskRows:
     """Vertices that a task is about, in one group.
 
     Attributes:
-        rows: integers [n]. Positions in the owner's range; for a task of ``OTHERS`` internal ids, grouped by owner; if
-            they are ``kept``, rows of ``KeptEdges`` or ``KeptRows``.
+        rows: integers [n]. Positions in the owner's range; for a task of ``OTHERS`` internal ids, grouped by owner; rows of
+            ``KeptEdges`` or ``KeptRows`` if they are ``kept`` at home.
         positions: int64 [n], local ids of the same vertices.
-        starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p +
-            1]``. None for a task of one owner.
-        keep: integers [n] for a task of ``OTHERS``, where ``KeptRows`` may keep the rows that come; None: nowhere.
-        kept: whether they are other owners' vertices that are kept at home.
-    """
+        starts: int64 [parts + 1] for a task of ``OTHERS``: partition p owns the entries ``starts[p]`` to ``starts[p + 1]``.
+        keep: integers [n] for a task of ``OTHERS``, where ``KeptRows`` may keep the rows that come; None: nowhere."""
 
     rows: np.ndarray
     positions: np.ndarray
@@ -159,17 +156,15 @@ class NewVertices:
     """Vertices of one node type with local ids in [start, stop), grouped by owner; home's come last.
 
     Attributes:
-        rows: int64 [n]: internal ids of other owners' vertices, then positions in the home range.
-        positions: int64 [n]: local ids of the same vertices.
+        rows, positions: int64 [n]: internal ids of other owners' vertices, then positions in the home range; and their local
+            ids.
         starts: int64 [parts + 1]: partition p, except ``home``, owns the entries ``starts[p]`` to ``starts[p + 1]``.
             Home's begin at ``starts[parts]``, and ``starts[home]`` to ``starts[home + 1]`` is empty.
         trees: int32 [stop - start], by local id; None without trees.
-        home: the home partition.
         kept_rows, kept_positions: integers and int64 [kept]: other owners' vertices that are expanded, or whose table
             rows are fetched, at home. These are rows of ``KeptEdges`` or ``KeptRows``, and they count as home's.
-        keep: integers [starts[parts]], where ``KeptRows`` may keep the table rows that come; None: nowhere.
-        pins: what holds the kept table rows in their place.
-    """
+        keep: integers [starts[parts]], where ``KeptRows`` may keep the table rows that come; None: nowhere. ``pins`` holds
+            the kept rows in their place."""
 
     start: int
     stop: int

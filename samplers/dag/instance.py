@@ -120,14 +120,10 @@ class DagInstance:
     def done(
         self, task: Task, growth: Sequence[OwnedVertices] = (), expand: Sequence[OwnedVertices] | None = None
     ) -> list[Task]:
-        """Record that ``task`` is done and return the tasks that become ready.
-
-        ``growth``: for SEED and JOIN tasks, the vertices that the task added to the batch, by owner. Owners without
-        rows may be left out. If an owner is named twice, its shares are added up. ``expand``: for SEED and JOIN tasks,
-        the vertices that the next hop expands, if they differ from ``growth`` (frontier "all": every vertex known so
-        far).
-
-        Raises DagError when the task was not handed out, or was done before."""
+        """Record that ``task`` is done and return the tasks that become ready. ``growth``: for SEED and JOIN tasks, the
+        vertices that the task added to the batch, by owner; shares of an owner named twice are added up. ``expand``:
+        those that the next hop expands, if they differ (frontier "all": every vertex known so far). Raises DagError
+        when the task was not handed out, or was done before."""
         if task not in self._issued:
             raise DagError(f"{task} is not running in this DAG (done before, or never handed out)")
         kind = task.kind

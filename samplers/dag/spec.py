@@ -32,18 +32,15 @@ class Hops:
 
     Attributes:
         num_neighbors: fan-outs from the seeds outward, one per hop; -1 takes all in-neighbours, 0 skips the edge type
-            in that hop. A sequence applies to every edge type. A mapping names every edge type (``"src__rel__dst"`` or
-            the triple).
-        replace: draw with replacement.
-        method: how edges are drawn; a temporal method implies ``disjoint``.
-        by: edge table that a weighted method reads; empty: ``weight``.
+            in that hop. A mapping has them for every edge type (``"src__rel__dst"`` or the triple).
+        method: how edges are drawn; a temporal method implies ``disjoint``. ``by``: the edge table that a weighted method
+            reads; empty: ``weight``.
         frontier: ``"new"`` expands the vertices that the previous hop reached first (PyG), ``"all"`` every known vertex
             (DGL).
         disjoint: every seed grows a tree of its own.
         edge_tables: tables of edge types whose rows come with the sampled edges.
         within: all edges among the sampled vertices take the place of the drawn ones.
-        weights: of the edge types whose edges are weighed.
-    """
+        weights: of the edge types whose edges are weighed."""
 
     num_neighbors: FanOuts
     replace: bool = False
@@ -189,10 +186,9 @@ def pair_spec(
     """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all
     three.
 
-    The seeds are destinations of ``edge_type``, their partners are sources. The three branches share one node space. A
-    vertex has the same sampled neighbours in every branch, so it is sampled once for all of them. Without negatives
-    there are two branches. Other arguments and errors are those of ``neighbor_spec``. Operators: ``seed``,
-    ``positive``, ``negative``, ``nbr{h}`` and one ``feature...`` for each."""
+    The seeds are destinations of ``edge_type``, their partners are sources. The branches share one node space: a vertex
+    is sampled once for all of them. Operators: ``seed``, ``positive``, ``negative`` (unless there are none), ``nbr{h}``
+    and one ``feature...`` for each. Other arguments and errors are those of ``neighbor_spec``."""
     name = _known_edge_type(schema, edge_type)
     whole("negatives", negatives, 0, SpecLimits.negatives)
     source, target = schema.endpoints(name)

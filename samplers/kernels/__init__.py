@@ -63,8 +63,7 @@ def sample_neighbors(
     these edges; None: uniformly (Floyd's algorithm). Rows of different ``trees`` (int32 [m]) draw independently.
     ``times`` int64 [m] hides later edges from a temporal method. Returns counts int32 [m], neighbours [sum(counts)] in
     the dtype of ``indices``, and edge ids in their own dtype. With ``positions`` (only without ``edge_ids``) these are
-    the edges' positions, int64. Without both they are None. A row's result depends only on ``stream_key`` and on its
-    tree, time, vertex key and edges."""
+    the edges' positions, int64. Without both they are None."""
     if isinstance(method, InNumpy):
         found = method.picks(
             rows, vertex_keys, fan_out=fan_out, replace=replace, stream_key=stream_key, trees=trees, times=times

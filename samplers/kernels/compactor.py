@@ -143,11 +143,9 @@ def admit(
 
     ``targets`` int64 [m], their in-edges ``counts`` int32 [m] and ``sources`` int64 [sum(counts)], ``keys`` int64 [N]
     user ids of all vertices. Sources are ordered by ``scores`` (uint64, one per source), ties by user id. Without
-    scores they are ordered by a hash of (``stream_key``, user id of the target, user id of the source). Then every set
-    of ``limit`` sources is equally likely.
-
-    Targets choose independently, so two may admit the same vertex. Returns how many vertices each target admits, int32
-    [m], and these vertices, int64 [sum], the lowest first."""
+    scores they are ordered by a hash of (``stream_key``, user id of the target, user id of the source): then every set
+    of ``limit`` sources is equally likely. Targets choose independently, so two may admit the same vertex. Returns how
+    many vertices each target admits, int32 [m], and these vertices, int64 [sum], the lowest first."""
     return _native.admit(members, targets, counts, sources, keys, limit, stream_key, scores)
 
 

@@ -29,21 +29,18 @@ def blaming() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on the order
-    in which the edges were given.
+    """In-edges of all vertices (CSC). Rows are ordered by the source's key, so that results do not depend on the order in which
+    the edges were given.
 
     Attributes:
-        indptr: int64 [n + 1].
-        indices: int32|int64 [E], sources.
+        indptr, indices: int64 [n + 1]; int32|int64 [E], sources.
         keys: int64 [n], user ids. Random draws are a function of them.
         edge_ids: int32|int64 [E], positions of the edges in the user's input; None: an edge's id is its position in
             ``indices``.
-        source_keys: int64 [m], user ids of the sources if they are of another node type; None: sources and targets are
-            of the same type.
+        source_keys: int64 [m], user ids of the sources if they are of another node type.
         weight, time: [E] in the order of ``indices``, for the methods that need them.
-        node_time: int64 [n], from when on each vertex exists, for temporal methods; None: always.
-        source_time: int64 [m], the same of the sources if they are of another node type.
-    """
+        node_time, source_time: int64 [n] and [m], from when on each vertex exists, for temporal methods; None: always.
+            Sources have ``source_time`` if they are of another node type."""
 
     indptr: np.ndarray
     indices: np.ndarray

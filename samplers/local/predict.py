@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Means over sampled batches with the seeds of one partition, and the standard errors of these means.
+    """Means over ``batches`` sampled batches of ``seeds`` seeds of partition ``part``, and the standard errors of these means.
 
     Attributes:
-        part: partition that the seeds belong to; batches: number of batches; seeds: number of seeds per batch.
         rows: vertices of a batch; remote_rows: the vertices that other partitions own. Their table rows cross the
             network.
         remote_bytes: bytes of these table rows; remote_frontier: vertices expanded at other partitions.
         contested_rows: the remote rows that batches of some other partition ask for at least as often. Moving such a
             row gains nothing: it is then remote for the other partition. Only other seeds per partition would help.
-        halo_per_hop: share of other partitions' vertices among the vertices that a hop reaches first.
-    """
+        halo_per_hop: share of other partitions' vertices among the vertices that a hop reaches first."""
 
     part: int
     batches: int

@@ -45,11 +45,8 @@ def tables_for(
     threads: int = 1,
 ) -> Tables | None:
     """Prepare a method for the edges of a CSC. None means that edges are drawn uniformly, which needs no preparation.
-
-    ``weight`` and ``time`` [E] are in the order of ``indices``. ``source_keys`` and ``source_time`` int64 are user ids
-    and times of the sources; None: ids are user ids, sources have no times. The tables take 16 bytes per edge
-    (weighted), 12 (temporal) or 4 (LABOR). Raises ConfigError: the weights are missing, a weight is NaN, infinite or
-    negative, or times are not integers."""
+    Arguments are those of ``InEdges``. The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR). Raises
+    ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers."""
     try:
         return method.rules.tables(InEdges(indptr, indices, weight, time, source_keys, source_time, threads))
     except ValueError as error:

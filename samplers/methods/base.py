@@ -21,16 +21,13 @@ class Hop:
     """The m vertices that a method expands.
 
     Attributes:
-        first: int64 [m], position of each vertex' first in-edge.
-        degree: int64 [m], its number of in-edges; their positions are ``first`` ... ``first + degree - 1``.
+        first, degree: int64 [m]; the in-edges of a vertex have the positions ``first`` ... ``first + degree - 1``.
         keys: int64 [m], its user id.
-        fan_out: edges wanted per vertex, -1 = all.
-        replace: draw with replacement.
+        fan_out, replace: edges wanted per vertex, -1 = all; whether to draw with replacement.
         stream_key: key of the hop's random numbers.
         trees: int32 [m], the tree that a vertex grows in; None if the batch has no trees.
         times: int64 [m], the time of a vertex: no edge may be later; None if vertices have no times.
-        indices: int32|int64 [E], source of each edge: internal ids. The sources of one vertex are ascending by user id.
-    """
+        indices: int32|int64 [E], source of each edge: internal ids, those of one vertex by ascending user id."""
 
     first: np.ndarray
     degree: np.ndarray
@@ -140,14 +137,11 @@ class InEdges:
 
     Attributes:
         indptr: int64 [n + 1]; the edges of vertex v are ``indptr[v]`` ... ``indptr[v + 1] - 1``.
-        indices: int32|int64 [E], internal ids of the sources. The sources of one vertex are in ascending order of their
-            user ids.
-        weight: [E], or None if the edges have no weights.
-        time: [E], or None if the edges have no times.
+        indices: int32|int64 [E], internal ids of the sources, those of one vertex by ascending user id.
+        weight, time: [E]; None: the edges have none.
         source_keys: int64, user ids by internal id of the source; None: an internal id is the user id.
         source_time: int64, times by internal id of the source; None: sources have no times.
-        threads: number of threads for the preparation.
-    """
+        threads: number of threads for the preparation."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -163,12 +157,9 @@ class DrawnEdges:
     """The edges that a method drew for m vertices, vertex after vertex in the order of draws.
 
     Attributes:
-        counts: int [m], number of edges of each vertex.
-        degree: int [m], number of its edges in the graph.
-        weight: [edges], by which they were drawn.
-        total: float64 [m], sum of the weights of all its edges in the graph.
-        fan_out, replace: as for ``Hop``.
-    """
+        counts, degree: int [m], number of edges of each vertex, and of those in the graph.
+        weight: [edges], by which they were drawn. ``total``: float64 [m], sum over all its edges in the graph.
+        fan_out, replace: as for ``Hop``."""
 
     counts: np.ndarray
     degree: np.ndarray
@@ -191,23 +182,20 @@ class NeighborMethod:
     """A description of a neighbour method. The rest of Atta knows a method by this description only.
 
     Attributes:
-        number: the method's number in messages. No two methods share a number, and it never changes.
-        prepare: makes the native tables for some edges, or returns None to draw them uniformly. Raises ValueError for
-            bad edges.
-        draw: draws in numpy, for a method without native code. A method has ``prepare`` or ``draw``; with neither it
-            draws uniformly.
+        number: in messages. No two methods share a number, and it never changes.
+        prepare: makes the native tables for some edges, or returns None to draw them uniformly. Raises ValueError for bad
+            edges.
+        draw: draws in numpy, for a method without native code. With neither it draws uniformly.
         table: the edge table that the method reads (``"weight"``, ``"time"``).
-        needs_table: whether to refuse an edge type without this table. If not, such edges are drawn uniformly.
+        needs_table: whether an edge type without this table is refused; otherwise its edges are drawn uniformly.
         temporal: whether every seed has a time, and its tree holds no later edge, and no edge of a later source. Implies
             disjoint trees.
-        bounded: whether a vertex gets at most ``fan_out`` edges. If not, messages and memory are planned for all its
-            edges.
+        bounded: whether a vertex gets at most ``fan_out`` edges. If not, room is planned for all its edges.
         may_replace: whether the method can draw with replacement.
         deterministic: whether it takes the same edges each time, so that the others never come.
-        weigh_vertices: gives what each drawn edge of a vertex weighs so that sums over drawn edges are unbiased, from
-            degrees, ``fan_out`` and ``replace``: see ``degree_by_draws``.
-        weigh_edges: the same where it differs from edge to edge: float64 [edges]. With neither, sums are biased.
-    """
+        weigh_vertices: what each drawn edge of a vertex weighs so that sums over drawn edges are unbiased, from degrees,
+            ``fan_out`` and ``replace``: see ``degree_by_draws``.
+        weigh_edges: the same where it differs from edge to edge: float64 [edges]. With neither, sums are biased."""
 
     number: int
     prepare: Callable[[InEdges], _native.Method | None] | None = None

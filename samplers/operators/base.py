@@ -29,11 +29,9 @@ class Batch:
 
     Attributes:
         seeds: int64 [S], different internal ids.
-        keys: int64 [N], user ids of all vertices, by internal id. Order and randomness must depend on user ids, never
-            on internal ids, which differ between partitionings.
-        by_rank: int32|int64 [N], internal ids in ascending order of user ids.
-        seed, epoch, number: the draws are a function of these numbers and of user ids.
-    """
+        keys: int64 [N], user ids by internal id. Order and randomness must depend on them, never on internal ids, which
+            differ between partitionings. ``by_rank``: int32|int64 [N], internal ids in ascending order of user ids.
+        seed, epoch, number: the draws are a function of these numbers and of user ids."""
 
     seeds: np.ndarray
     keys: np.ndarray

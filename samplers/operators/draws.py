@@ -33,15 +33,13 @@ def unit(bits: np.ndarray) -> np.ndarray:
 
 
 def draw_edges(batch: Batch, count: int, key: int, *, power: int) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2). D_v is the in-degree of
-    v.
+    """Draw ``count`` edges with replacement, u → v with probability ∝ 1 / D_v**power (1 or 2), D_v the in-degree of v:
+    int64 [at most count], u and v.
 
-    Candidates for v are drawn uniformly, by rank of user id. For power 2 a candidate is accepted with probability 1 /
-    D_v. Then u is a uniform in-neighbour of v. So the sampler needs no statistics of the graph beforehand. If many
-    vertices have many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than asked for. A graph
-    without edges gives none.
-
-    Returns u and v, int64 [at most count] each."""
+    Candidates for v are drawn uniformly, by rank of user id, and for power 2 accepted with probability 1 / D_v. Then u
+    is a uniform in-neighbour of v. So the sampler needs no statistics of the graph beforehand. If many vertices have
+    many in-edges, acceptance is rare: after 64 rounds there may be fewer edges than asked for. A graph without edges
+    gives none."""
     sources, targets = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     tried, most = 0, max(4 * count, min(_MOST, _FEWEST * len(batch.by_rank)))
     for _ in range(_ROUNDS if len(batch.by_rank) else 0):

@@ -30,16 +30,11 @@ _SELECTIONS = ("uniform", "degree")
 @dataclass(frozen=True)
 class Closure:
     """All vertices and edges that ``hops`` layers over the seeds depend on (shared preloading; GraNNDis, Song et al.,
-    PACT 2024, section 4.2).
-
-    It has every vertex from which a path of at most ``hops`` edges leads to a seed. ``extra["hop"]`` is the length of
-    the shortest such path. So all in-edges of vertices with hop < ``hops`` are there, and layer l of L is exact for the
-    vertices with hop <= L - l.
-
-    Edges into the vertices of the last hop are not needed for that. Without ``rim`` they are left out, and nobody reads
-    them: with one hop, the result is a partition's own vertices with their HALO.
-
-    Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False."""
+    PACT 2024, section 4.2): every vertex from which a path of at most ``hops`` edges leads to a seed. ``extra["hop"]``
+    is the length of the shortest such path. All in-edges of vertices with hop < ``hops`` are there, and layer l of L is
+    exact for the vertices with hop <= L - l. Without ``rim`` edges into the vertices of the last hop, which are not
+    needed for that, are left out, and nobody reads them: with one hop, the result is a partition's own vertices with
+    their HALO. Raises ConfigError for ``hops`` outside 0..1024, or a ``rim`` that is neither True nor False."""
 
     hops: int
     rim: bool = True
@@ -61,26 +56,18 @@ class ExpansionAware:
     """Expansion-aware sampling: few vertices from outside the server, all edges among them (section 4.3).
 
     Let A(0) be the seeds. In hop h = 1 ... ``max_hop`` each vertex v that hop h - 1 has admitted (in hop 1: each seed)
-    chooses among its candidates C(v): the different in-neighbours of v outside A(h - 1). It admits ``fanout`` of them,
-    or all if there are not more. A(h) is A(h - 1) and all vertices that hop h admits. The vertices of a hop choose
-    independently, and none sees the choice of another. So several may admit the same vertex, and the result does not
-    depend on an order. All edges between vertices of the result are kept. ``fanout`` -1 admits all candidates: the
-    result is that of ``Closure(max_hop)``.
+    admits ``fanout`` of its candidates, or all (-1): the different in-neighbours of v outside A(h - 1). A(h) is A(h - 1)
+    and all vertices that hop h admits. The vertices of a hop choose independently. All edges between vertices of the
+    result are kept. ``select`` says which candidates v admits:
 
-    ``select`` says which candidates v admits:
+    - ``"uniform"``: those with the lowest hash of (seed, ``resample``, user id of v, user id of the candidate). So each
+      set of ``fanout`` candidates is equally likely.
+    - ``"degree"``: those with the highest in-degrees in the whole graph, ties by the lower user id. An early version of
+      the paper does not say how to choose. The later version prefers candidates with many edges.
 
-    - ``"uniform"``: the candidates with the lowest hash of (seed, ``resample``, user id of v, user id of the
-      candidate). The hash gives every candidate of v an independent number, so each set of ``fanout`` candidates is
-      equally likely. C(v) is sampled uniformly without replacement, each candidate with probability fanout / |C(v)|.
-    - ``"degree"``: the candidates with the highest in-degrees in the whole graph, ties by the lower user id. An early
-      version of the paper does not say how to choose. The later version prefers candidates with many edges.
-
-    With one hop, a larger ``fanout`` admits all vertices that a smaller one admits. The draws do not depend on epoch
-    and number of the batch: as in the paper a server samples once. ``resample`` = 1, 2, ... draws anew.
-
-    Raises ConfigError for ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another
-    ``select``.
-    """
+    With one hop, a larger ``fanout`` admits all vertices that a smaller one admits. The draws do not depend on epoch and
+    number of the batch: as in the paper a server samples once. ``resample`` = 1, 2, ... draws anew. Raises ConfigError for
+    ``max_hop`` outside 0..1024 or ``fanout`` outside -1..2**24, UnknownNameError for another ``select``."""
 
     max_hop: int = 1
     fanout: int = 15
