@@ -19,15 +19,16 @@ class Compactor(_native.Compactor):
     """Maps internal ids to local ids 0, 1, 2, ... in the order in which they are first seen. Not thread-safe.
 
     ``Compactor(num_ids)``: all ids are below this number (0 = unknown). Up to 2**24 a direct table replaces hashing.
-    ``insert`` and ``find`` take ids [n] and give local ids, int32 [n]. ``insert`` appends new ids in order; ``find``
-    gives -1 for ids that were never inserted. ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a
-    copy. ``size``: number of different ids so far. ``reset`` forgets all ids but keeps the memory for the next batch.
+    ``ids(start, stop)``: int64, those numbered ``start`` ... ``stop - 1``, a copy. ``size``: number of different ids so
+    far. ``reset`` forgets all ids but keeps the memory for the next batch.
     """
 
     def insert(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [n]: local ids of ``ids`` [n]. New ids are appended in order."""
         return super().insert(ids_of(ids))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [n]: local ids of ``ids`` [n], -1 for those that were never inserted."""
         return super().find(ids_of(ids))
 
     def in_trees(self, start: int, stop: int, sources: int) -> tuple[np.ndarray, np.ndarray]:
