@@ -129,16 +129,13 @@ class LocalAccess:
                 case Expand():
                     return self._expand(request)
                 case Step():
-                    begin, degree = self._rows(request.vertices)
-                    at = np.where(degree > 0, begin + kernels.scaled(request.bits, degree), 0)
-                    found = self._graph.indices[at] if len(self._graph.indices) else at
-                    return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+                    return kernels.step(self._graph.indptr, self._graph.indices, request.vertices, request.bits)
                 case Contains():
                     graph = self._graph
                     keys = graph.keys if graph.source_keys is None else graph.source_keys
                     return kernels.has_edges(graph.indptr, graph.indices, keys, request.targets, request.sources)
                 case Degrees():
-                    return self._rows(request.vertices)[1]
+                    return kernels.in_degrees(self._graph.indptr, request.vertices)
                 case DegreeSums():
                     return self._sums_by_time if request.by_time else self._sums
 
@@ -169,12 +166,6 @@ class LocalAccess:
         )
         assert edge_ids is not None
         return only_within(Neighbors(counts, sources.astype(np.int64), edge_ids.astype(np.int64)), request.within)
-
-    def _rows(self, vertices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if len(vertices) and not (vertices.min() >= 0 and vertices.max() < self._graph.num_nodes):
-            raise ValueError(f"vertices: outside 0..{self._graph.num_nodes - 1}")
-        begin = self._graph.indptr[vertices]
-        return begin, self._graph.indptr[vertices + 1] - begin
 
 
 def degree_sums(degrees: np.ndarray) -> np.ndarray:

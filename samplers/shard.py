@@ -163,11 +163,11 @@ class Shard:
         assert found is not None
         if not tables:
             return Answer(counts, neighbors, found)
-        rows_of = {name: _taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
+        rows_of = {name: kernels.taken(self._edge_table(edge_type, name), found) for name in tables if name != TIMELY}
         if TIMELY in tables:
             rows_of[TIMELY] = np.repeat(self._timely(edge_type, rows, method, times), counts)
             rows_of = {name: rows_of[name] for name in tables}
-        return Answer(counts, neighbors, _taken(csc.edge_ids, found), rows_of)
+        return Answer(counts, neighbors, kernels.taken(csc.edge_ids, found), rows_of)
 
     def _method(self, edge_type: str, csc: CSC, method: Method, by: str) -> Tables | None:
         if method is Method.UNIFORM:
@@ -207,10 +207,8 @@ class Shard:
         A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
         ``degrees``."""
         csc = self.csc(edge_type)
-        degree = self.degrees(edge_type, rows)
-        at = np.where(degree > 0, csc.indptr[rows] + kernels.scaled(bits, degree), 0)
-        found = _taken(csc.indices, at) if len(csc.indices) else np.zeros(len(rows), dtype=np.int64)
-        return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+        with self._blaming(edge_type):
+            return kernels.step(csc.indptr, csc.indices, rows, bits)
 
     def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """bool [m]: whether core row ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as
@@ -252,10 +250,8 @@ class Shard:
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages. Raises
         ConfigError: a row outside the partition."""
-        indptr = self.csc(edge_type).indptr
-        if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: row outside 0..{len(indptr) - 2}")
-        return np.asarray(indptr[rows + 1] - indptr[rows])
+        with self._blaming(edge_type):
+            return kernels.in_degrees(self.csc(edge_type).indptr, rows)
 
     def digests(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
@@ -355,10 +351,3 @@ def places(groups: Sequence[tuple[np.ndarray, Answer]], start: int, stop: int) -
         own = np.cumsum(answer.counts) - answer.counts
         shift = first[positions - start] - own
         yield np.repeat(shift, answer.counts) + np.arange(len(answer.neighbors)), answer
-
-
-def _taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """``table[positions]``. Cache lines are requested ahead."""
-    out = np.empty((len(positions), *table.shape[1:]), table.dtype)
-    kernels.gather_rows(table, positions, out)
-    return out

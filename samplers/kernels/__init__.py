@@ -124,6 +124,29 @@ def degree_sum(indptr: np.ndarray, rows: np.ndarray) -> int:
     return _native.degree_sum(indptr, ids_of(rows))
 
 
+def in_degrees(indptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """int64 [rows]: in-degrees."""
+    if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(indptr) - 1):
+        raise ValueError(f"row outside 0..{len(indptr) - 2}")
+    return np.asarray(indptr[rows + 1] - indptr[rows])
+
+
+def step(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """One source of each row (int64 [m]), chosen by ``bits`` (uint64 [m]): of d in-edges the one at ``bits * d >> 64``; -1
+    for a row without in-edges. int64 [m]."""
+    degree = in_degrees(indptr, rows)
+    at = np.where(degree > 0, indptr[rows] + scaled(bits, degree), 0)
+    found = taken(indices, at) if len(indices) else np.zeros(len(rows), dtype=np.int64)
+    return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+
+
+def taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """``table[positions]``. Cache lines are requested ahead."""
+    out = np.empty((len(positions), *table.shape[1:]), table.dtype)
+    gather_rows(table, positions, out)
+    return out
+
+
 def group_by_owner(
     ids: np.ndarray, offsets: np.ndarray, home: int, *, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
