@@ -20,9 +20,8 @@ from atta.samplers.local.graph import LocalGraph, blaming
 @dataclass(frozen=True, slots=True)
 class Neighbors:
     """In-edges of the vertices of a request, in the order of the request: ``counts`` int32 [m]; ``sources`` and
-    ``edge_ids`` int64 [sum(counts)].
-
-    Sources are internal ids. The sources of one vertex are in the order of user ids, or in the order of the draws."""
+    ``edge_ids`` int64 [sum(counts)]. Sources are internal ids. The sources of one vertex are in the order of user ids,
+    or in the order of the draws."""
 
     counts: np.ndarray
     sources: np.ndarray
@@ -56,10 +55,9 @@ class Expand:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]).
-
-    Answered by int64 [m]: a vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1
-    for a vertex without in-edges."""
+    """One in-neighbour of each of ``vertices`` (int64 [m]), chosen by ``bits`` (uint64 [m]). Answered by int64 [m]: a
+    vertex' d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen; -1 for a vertex without
+    in-edges."""
 
     vertices: np.ndarray
     bits: np.ndarray

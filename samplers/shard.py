@@ -36,10 +36,8 @@ _LAST_BITS = (1 << 16) - 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Sampled in-neighbours of some rows.
-
-    ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal source ids. ``edge_ids`` int32|int64 and
-    ``tables`` (rows of edge tables) have the length of ``neighbors``."""
+    """Sampled in-neighbours of some rows. ``counts`` int32 [rows]; ``neighbors`` int32|int64 [sum(counts)] internal
+    source ids. ``edge_ids`` int32|int64 and ``tables`` (rows of edge tables) have the length of ``neighbors``."""
 
     counts: np.ndarray
     neighbors: np.ndarray
@@ -202,9 +200,7 @@ class Shard:
 
     def step(self, edge_type: str, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
         """One in-neighbour of each core row (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 =
-        none.
-
-        A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
+        none. A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
         ``degrees``."""
         csc = self.csc(edge_type)
         with self._blaming(edge_type):
@@ -238,10 +234,8 @@ class Shard:
 
     def degree(self, edge_types: Iterable[str], rows: np.ndarray) -> int:
         """Estimate the total in-degree of core ``rows`` over ``edge_types``: the cost of expanding them (ByteGNN's NSC
-        cost).
-
-        Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs an
-        estimate only."""
+        cost). Of many rows only a sample is looked up. An exact sum costs a cache miss per row, and the scheduler needs
+        an estimate only."""
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
         found = sum(kernels.degree_sum(self.csc(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
@@ -303,10 +297,8 @@ def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
 def without_edges(
     answer: Answer, near: np.ndarray, ids: np.ndarray, targets: np.ndarray, sources: np.ndarray
 ) -> Answer:
-    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them.
-
-    ``near`` int64: which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are
-    read."""
+    """``answer`` without the edges ``sources[i]`` → ``targets[i]`` and without edges parallel to them. ``near`` int64:
+    which rows of the answer may be targets; ``ids`` int64: their internal ids. Only their edges are read."""
     ends, number = np.unique(targets, return_inverse=True)
     if not len(ends) or not len(answer.neighbors):
         return answer

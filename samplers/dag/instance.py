@@ -38,12 +38,10 @@ class Lane(enum.Enum):
 
 
 class Task(NamedTuple):
-    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG.
-
-    SEED, JOIN, END, whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task
-    concerns vertices of the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task
-    concerns the vertices of one owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of
-    that owner's share."""
+    """One physical task. It is a plain value: two tasks with equal fields are the same task of a DAG. SEED, JOIN, END,
+    whole batches and negative links run at home as a single chunk. A NEIGHBORHOOD or FEATURE task concerns vertices of
+    the home partition, or all of ``OTHERS`` as a single chunk. A POSITIVE or NEGATIVE task concerns the vertices of one
+    owner. Chunk ``c`` of ``chunks`` covers the rows ``chunk_range(rows, c, chunks)`` of that owner's share."""
 
     kind: Kind
     op: str  # operator id; a JOIN carries the id of the operator it joins, END the empty string

@@ -110,11 +110,9 @@ def sample_pairs(
     sorted_internal: np.ndarray,
 ) -> np.ndarray:
     """``count`` in-neighbours (or, ``negative``, vertices that are neither in-neighbours nor the vertex itself) per
-    row.
-
-    ``ids`` int64 [N] are user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id. Rows
-    of ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, drawn uniformly with replacement; -1
-    if no such vertex exists."""
+    row. ``ids`` int64 [N] are user ids of all source vertices, ``sorted_internal`` [N] internal ids by rank of user id.
+    Rows of ``indices`` are ordered by user id. Returns int64 [m * count] internal ids, drawn uniformly with
+    replacement; -1 if no such vertex exists."""
     given = indptr, ids_of(indices), vertex_keys, ids_of(rows)
     return _native.sample_pairs(*given, count, stream_key, negative, ids, ids_of(sorted_internal))
 
@@ -150,12 +148,11 @@ def taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:
 def group_by_owner(
     ids: np.ndarray, offsets: np.ndarray, home: int, *, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]. Those of part ``home`` come last.
-
-    Returns rows int64 [m], positions int64 [m] and starts int64 [P+1]. Part p, except ``home``, has the entries
-    ``starts[p]`` to ``starts[p + 1]`` of rows, which are ids. Home has none there. It has the entries from
-    ``starts[P]`` on, which are positions in its range. The position of ``ids[i]`` is ``first + i``. The order of
-    ``ids`` is kept within a part."""
+    """Group internal ``ids`` int64 [m] by the ranges ``offsets`` int64 [P+1]. Those of part ``home`` come last. Returns
+    rows int64 [m], positions int64 [m] and starts int64 [P+1]. Part p, except ``home``, has the entries ``starts[p]``
+    to ``starts[p + 1]`` of rows, which are ids. Home has none there. It has the entries from ``starts[P]`` on, which
+    are positions in its range. The position of ``ids[i]`` is ``first + i``. The order of ``ids`` is kept within a part.
+    """
     return _native.group_by_owner(ids, offsets, home, first)
 
 
