@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -120,6 +119,7 @@ class LocalAccess:
 
     def __init__(self, graph: LocalGraph, *, threads: int = 1) -> None:
         self._graph, self._threads = graph, threads
+        self._sums: dict[bool, np.ndarray] = {}
 
     def answer(self, request: Request) -> Any:
         with blaming():
@@ -135,18 +135,15 @@ class LocalAccess:
                 case Degrees():
                     return kernels.in_degrees(self._graph.indptr, request.vertices)
                 case DegreeSums():
-                    return self._sums_by_time if request.by_time else self._sums
+                    if request.by_time not in self._sums:
+                        self._sums[request.by_time] = self._degree_sums(by_time=request.by_time)
+                    return self._sums[request.by_time]
 
-    @cached_property
-    def _sums(self) -> np.ndarray:
-        return degree_sums(np.diff(self._graph.indptr)[np.argsort(self._graph.keys, kind="stable")])
-
-    @cached_property
-    def _sums_by_time(self) -> np.ndarray:
-        graph = self._graph
-        if graph.node_time is None:
+    def _degree_sums(self, *, by_time: bool) -> np.ndarray:
+        graph, first = self._graph, self._graph.node_time if by_time else np.zeros(self._graph.num_nodes)
+        if first is None:
             raise ConfigError("degree sums by time: vertices have no times")
-        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, graph.node_time))])
+        return degree_sums(np.diff(graph.indptr)[np.lexsort((graph.keys, first))])
 
     def _expand(self, request: Expand) -> Neighbors:
         graph = self._graph
