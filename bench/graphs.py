@@ -10,18 +10,20 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from atta.errors import ConfigError
+from atta.observe.settings import Option
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.graph import MANIFEST, Graph
 from atta_bench.lab.distdgl import fingerprint
+from atta_bench.lab.workload import Seed
 
 
 def work_folder(work: str | None) -> Path:
@@ -127,23 +129,18 @@ def _features(source: Path) -> Array:
     return normalized
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphSource:
-    """Which graph is measured, and how it is cut.
+    """Which graph is measured, and how it is cut. The sizes are those of a generated one."""
 
-    Attributes:
-        graph: graph folder; None: a power-law graph is generated.
-        nodes, edges, features: size of the generated graph: vertices, edges (about), columns of float32.
-        method: partitioning method.
-        seed: of generating and cutting.
-    """
-
-    graph: str | None = None
-    nodes: int = 244_903
-    edges: int = 12_000_000
-    features: int = 100
-    method: str = "metis"
-    seed: int = 0
+    graph: Annotated[str | None, Option("Graph folder.", metavar="FOLDER", unset="a power-law graph is generated")] = (
+        None
+    )
+    nodes: Annotated[int, Option("Vertices of the generated graph.", at_least=1)] = 244_903
+    edges: Annotated[int, Option("Edges of the generated graph, about.", at_least=0)] = 12_000_000
+    features: Annotated[int, Option("Columns of the generated feature table.", at_least=0)] = 100
+    method: Annotated[str, Option("Partitioning method.")] = "metis"
+    seed: Seed = 0
 
     @property
     def generated(self) -> GenerateOptions:

@@ -1,6 +1,5 @@
-"""``atta bench partition``: time, memory and quality of partitioning, by Atta's methods and by DistDGL.
-
-Peak memory of `atta partition --engine ray` on three nodes beside that of one process.
+"""``atta bench partition``: time, memory and quality of partitioning, by Atta's methods and by DistDGL. As a script: peak
+memory of `atta partition --engine ray` on three nodes beside that of one process.
 
     python -m bench.pieces.partition [--nodes 1000000] [--edges 50000000] [--parts 4] [--work data/partition-ray]
 
@@ -25,22 +24,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import psutil
 
-from atta.cli.output import NAMES
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError
 from atta.observe.extras import missing, not_installed
+from atta.observe.settings import Option, check_bounds
 from atta.partition import Dataset, Graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.partition.methods import make_method
-from atta_bench.command import (
-    COUNT,
-    Run,
-    measured,
-)
+from atta_bench.command import measured
 from atta_bench.lab.rounds import PEERS, alternate
 from atta_bench.results import ROOT, BenchReport, command, document, head, parser_of, rows_of, write
 
@@ -50,29 +44,21 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class PartitionBench:
-    """Settings of the benchmark.
+    """Settings of the benchmark."""
 
-    Attributes:
-        graph: a graph folder.
-        parts: number of partitions.
-        methods: each ``NAME`` or ``NAME:KEY=VALUE+KEY=VALUE``; ratios are about the first one.
-        vs: peers.
-        runs: number of rounds; methods alternate within a round.
-    """
-
-    graph: str
-    parts: int = 4
-    methods: tuple[str, ...] = ("metis", "metis:tame=no", "ldg", "fennel", "block", "random")
-    vs: tuple[str, ...] = ()
-    runs: int = 1
+    graph: Annotated[str, Option("Graph folder.")]
+    parts: Annotated[int, Option("Number of partitions.", at_least=1)] = 4
+    methods: Annotated[
+        tuple[str, ...], Option("NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.")
+    ] = ("metis", "metis:tame=no", "ldg", "fennel", "block", "random")
+    vs: Annotated[
+        tuple[str, ...],
+        Option("Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).", choices=PEERS),
+    ] = ()
+    runs: Annotated[int, Option("Rounds; methods alternate within a round.", at_least=1)] = 1
 
     def __post_init__(self) -> None:
-        for peer in self.vs:
-            if peer not in PEERS:
-                raise UnknownNameError.of("peer", peer, PEERS)
-        for name in ("parts", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} {getattr(self, name)}: must be at least 1")
+        check_bounds(self)
         if not self.methods:
             raise ConfigError("--methods: name at least one")
         for spec in self.methods:
@@ -315,25 +301,12 @@ def record(found: dict[str, dict[str, Any]], given: Namespace, typed: str) -> No
     write(given.out / "partition-ray.json", about, lines)
 
 
-@click.command("partition")
-@click.option("--graph", required=True, help="Graph folder.")
-@click.option("--parts", type=COUNT, default=4, show_default=True)
-@click.option(
-    "--methods",
-    type=NAMES,
-    default="metis,metis:tame=no,ldg,fennel,block,random",
-    show_default=True,
-    help="NAME or NAME:KEY=VALUE+KEY=VALUE each; ratios are about the first.",
-)
-@click.option("--vs", type=NAMES, default=(), help="Peers: dgl (dgl.distributed.partition_graph; needs atta[dgl]).")
-@click.option("--runs", type=COUNT, default=1, show_default=True, help="Rounds; methods alternate within a round.")
-@measured("Draw the edge cuts.")
-def partition_(**options: Any) -> tuple[Run, Any]:
+@measured(PartitionBench, run, "Draw the edge cuts.")
+def partition_() -> None:
     """Time, memory and quality of partitioning methods, from graph folder to dataset.
 
     Example: atta bench partition --graph graphs/demo --parts 4 --methods metis,ldg --vs dgl --json partition.json
     """
-    return run, PartitionBench(**options)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from atta.cli.options import CommandGroup
 from atta.cli.output import quiet_option, say
 from atta.cli.token import role_option
 from atta.errors import ConfigError, DataError
@@ -29,7 +30,7 @@ _folder = click.argument("folder", type=click.Path(file_okay=False))
 _days = click.IntRange(1, 3650)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cert() -> None:
     """A test authority and certificates for TLS.
 
@@ -41,8 +42,8 @@ def cert() -> None:
 
 @cert.command()
 @_folder
-@click.option("--name", default="atta-test-authority", show_default=True, help="Its common name.")
-@click.option("--days", type=_days, default=365, show_default=True, help="How long it is good.")
+@click.option("--name", default="atta-test-authority", help="Its common name.")
+@click.option("--days", type=_days, default=365, help="How long it is good.")
 @quiet_option
 def authority(folder: str, *, name: str, days: int, quiet: bool) -> None:
     """Make an authority in FOLDER: ca.pem, which everybody needs, and ca.key, which signs.
@@ -63,7 +64,7 @@ def authority(folder: str, *, name: str, days: int, quiet: bool) -> None:
     multiple=True,
     help="IP address or name at which a daemon shows it; may be given several times. Without one it is for callers.",
 )
-@click.option("--days", type=_days, default=90, show_default=True, help="How long it is good.")
+@click.option("--days", type=_days, default=90, help="How long it is good.")
 @quiet_option
 def new(folder: str, name: str, *, roles: tuple[str, ...], hosts: tuple[str, ...], days: int, quiet: bool) -> None:
     """Make the certificate NAME.pem and its key NAME.key, signed by the authority in FOLDER.

@@ -28,18 +28,8 @@ if TYPE_CHECKING:  # rich takes longer to import than everything else `atta --he
     from atta.observe.progress import Progress
 
 _PIPE_COLUMNS = 160
-_DURATIONS = {
-    "": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86_400.0,
-}
+_DURATIONS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATIONS |= {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATES = {f"{p}bit": 1000.0**i / 8 for i, p in enumerate(("", "k", "m", "g", "t"))}
 
 
@@ -89,8 +79,10 @@ def _word(text: str) -> str:
 
 SIZE = _Quantity("size", SIZES, "4GiB", whole=True)  # -> int, bytes
 DURATION = _Quantity("duration", _DURATIONS, "2ms", whole=False)  # -> float, seconds
+MILLISECONDS = _Quantity("duration", {unit: 1e3 * s for unit, s in _DURATIONS.items()}, "2ms", whole=False)  # -> float
 RATE = _Quantity("rate", _RATES, "1gbit", whole=False)  # -> float, bytes per second
 INTS = _Listed("integers", int, "15,10,5")  # -> tuple[int, ...]
+NUMBERS = _Listed("numbers", float, "1,2.5,10")  # -> tuple[float, ...]
 NAMES = _Listed("names", _word, "dgl,pyg")  # -> tuple[str, ...]
 
 

@@ -18,6 +18,7 @@ import structlog
 
 from atta.cli.cluster.page import MOST_CHARACTERS, TrainerHistory, View, figures_of, page
 from atta.cli.cluster.trace import recorded
+from atta.cli.options import command
 from atta.cli.output import DURATION, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
@@ -188,11 +189,11 @@ def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iter
         yield
 
 
-@click.command()
+@command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option("--listen", default="127.0.0.1:8800", show_default=True, metavar="HOST:PORT", help="Where the page is.")
+@click.option("--listen", default="127.0.0.1:8800", metavar="HOST:PORT", help="Where the page is.")
 @click.option("--trainer", "trainers", multiple=True, metavar="HOST:PORT", help="Metrics of `atta train --metrics`.")
-@click.option("--interval", type=DURATION.at_least("500ms"), default="2s", show_default=True, help="Between two looks.")
+@click.option("--interval", type=DURATION.at_least("500ms"), default="2s", help="Between two looks.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine: the network is trusted.")
 @quiet_option
 def dashboard(

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from atta.cli.cluster.rolling import Seen
+from atta.cli.options import command
 from atta.cli.output import DURATION, echo, json_option, quiet_option, write_json
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all
@@ -171,7 +172,7 @@ def is_gone(pid: int) -> bool:
     return True
 
 
-@click.command()
+@command()
 @click.argument("target", metavar="CLUSTER")
 @click.option("--command", default="", help="Starts a daemon that has ended; {part}, {address} and {host} are its own.")
 @click.option("--local", is_flag=True, help="Start daemons of this machine again as they ran: atta serve, atta.local.")
@@ -179,7 +180,6 @@ def is_gone(pid: int) -> bool:
     "--timeout",
     type=DURATION.at_least("1s"),
     default="2min",
-    show_default=True,
     help="For a daemon to stop, and again to start, and to be seen by its peers.",
 )
 @click.option("--allow-pause", is_flag=True, help="Restart also the only daemon of a part: its consumers wait.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from atta.cli.options import command
 from atta.cli.output import DURATION, echo, json_option, printer, write_json
 from atta.errors import AttaError
 
@@ -25,15 +26,9 @@ DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
 
 
-@click.command()
+@command()
 @_cluster
-@click.option(
-    "--interval",
-    type=DURATION.at_least("100ms"),
-    default="500ms",
-    show_default=True,
-    help="Rates are means over this.",
-)
+@click.option("--interval", type=DURATION.at_least("100ms"), default="500ms", help="Rates are means over this.")
 @click.option("--all", "everything", is_flag=True, help="Also all counters of each daemon.")
 @json_option
 def status(target: str, interval: float, everything: bool, json_file: str | None) -> None:
@@ -162,7 +157,7 @@ def _counters(found: Sequence[DaemonRates]) -> Table:
     return table
 
 
-@click.command()
+@command()
 @_cluster
 def stop(target: str) -> None:
     """Ask every daemon of a cluster to drain and exit.

@@ -6,12 +6,13 @@ import warnings
 
 import click
 
+from atta.cli.options import CommandGroup
 from atta.cli.output import echo, json_option, printer, quiet_option, say, size, write_json
 
 _cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tables() -> None:
     """Mutable tables (embeddings, states) of a running cluster.
 

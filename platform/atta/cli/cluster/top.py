@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from atta.cli.options import command
 from atta.cli.output import DURATION, json_option, printer, size, write_json
 from atta.client.rates import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
@@ -149,11 +150,9 @@ def _jobs(jobs: Sequence[JobFigures]) -> Table:
     return table
 
 
-@click.command()
+@command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
-@click.option(
-    "--interval", type=DURATION.at_least("100ms"), default="1s", show_default=True, help="Rates are means over this."
-)
+@click.option("--interval", type=DURATION.at_least("100ms"), default="1s", help="Rates are means over this.")
 @click.option("--once", is_flag=True, help="Print one picture, after one interval, and exit.")
 @json_option
 def top(target: str, interval: float, once: bool, json_file: str | None) -> None:

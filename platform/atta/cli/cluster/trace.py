@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from atta.cli.options import command
 from atta.cli.output import DURATION, TO_WRITE, echo, write_text
 from atta.errors import AttaError, ConfigError
 
@@ -22,7 +23,7 @@ DEADLINE_S, TRANSFER_S = 5.0, 30.0
 """How long a daemon may take to describe itself, and to send its recording."""
 
 
-@click.command()
+@command()
 @click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 @click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
 @click.option(

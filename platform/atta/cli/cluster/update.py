@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from atta.cli.options import CommandGroup
 from atta.cli.output import echo, json_option, quiet_option, say, write_json
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def update() -> None:
     """New versions of a dataset's tables and edges, while its daemons serve.
 
@@ -22,13 +23,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         quiet_option,
         json_option,
-        click.option(
-            "--keep",
-            type=click.IntRange(1),
-            default=2,
-            show_default=True,
-            help="Versions that stay on the disk if unread.",
-        ),
+        click.option("--keep", type=click.IntRange(1), default=2, help="Versions that stay on the disk if unread."),
         click.option("--data", required=True, metavar="FOLDER", help="Folder of the dataset."),
         click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port."),
     ):

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from atta.cli.options import command
 from atta.cli.output import (
     COLUMNS,
     INTS,
@@ -70,7 +71,7 @@ refused by name. An edge list may have several files SRC, which are read in this
 {_FORMATS}"""
 
 
-@click.command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
+@command("import", help=_IMPORT_HELP, epilog="Example: atta import npz data/cora graphs/cora --undirected")
 @click.argument("paths", metavar="[FORMAT] SRC... DST", nargs=-1, required=True)
 @click.option("--format", "format_", type=click.Choice(sorted(IMPORTERS)), help="What SRC is, if the guess is wrong.")
 @click.option(
@@ -89,9 +90,7 @@ refused by name. An edge list may have several files SRC, which are read in this
     "--string-ids", is_flag=True, help="Take the ids of an edge list as strings although they look like numbers."
 )
 @click.option(
-    "--bipartite",
-    is_flag=True,
-    help="Take sources and destinations of an edge list as two node types, left and right.",
+    "--bipartite", is_flag=True, help="Take sources and destinations of an edge list as two node types, left and right."
 )
 @click.option(
     "--drop",
@@ -187,7 +186,7 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(
+@command(
     "generate", epilog="Example: atta generate powerlaw graphs/demo --nodes 245000 --edges 12000000 --features 100"
 )
 @click.argument("kind", type=click.Choice(KINDS))
@@ -202,7 +201,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     say(quiet, f"{dst}: generated")
 
 
-@click.command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
+@command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
 @click.argument("path", type=click.Path())
 @click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions  [default: all].")
 @click.option(
@@ -211,10 +210,8 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
     default=(),
     help="Also predict what batches with these fan-outs need from other partitions.",
 )
-@click.option("--batch-size", type=int, default=1024, show_default=True, help="Seeds per predicted batch.")
-@click.option(
-    "--batches", type=int, default=8, show_default=True, help="Batches per partition to sample for the prediction."
-)
+@click.option("--batch-size", type=int, default=1024, help="Seeds per predicted batch.")
+@click.option("--batches", type=int, default=8, help="Batches per partition to sample for the prediction.")
 @click.option(
     "--split",
     help="Split whose vertices are the seeds of these batches  [default: train; all vertices if it is empty].",

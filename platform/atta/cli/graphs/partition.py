@@ -14,7 +14,7 @@ from rich.text import Text
 from atta.cli.figures import hand_out
 from atta.cli.graphs.compare import compare, explain
 from atta.cli.graphs.compare import plot as plot_methods
-from atta.cli.options import GroupedCommand, config_option
+from atta.cli.options import command, config_option
 from atta.cli.output import (
     DURATION,
     INTS,
@@ -59,9 +59,8 @@ _GROUPS = {
 }
 
 
-@click.command(
+@command(
     "partition",
-    cls=GroupedCommand,
     groups=_GROUPS,
     epilog="Example: atta partition graphs/demo data/demo --parts 2 --method metis",
 )
@@ -73,14 +72,12 @@ _GROUPS = {
     "--method",
     type=click.Choice(sorted(METHODS)),
     default="metis",
-    show_default=True,
     help="Decides which partition owns which vertices.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
-    show_default=True,
     help="Where it runs: in this process, or by tasks on all machines of a Ray cluster (only ldg; same result).",
 )
 @click.option(
@@ -91,7 +88,7 @@ _GROUPS = {
     type=click.Choice(sorted(METHODS)),
     help="Method to use if the first one fails or needs too much memory.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the method.")
+@click.option("--seed", type=int, default=0, help="Seed of the method.")
 @click.option(
     "--balance",
     type=NAMES,
@@ -243,9 +240,8 @@ _PLAN_GROUPS = {
 }
 
 
-@click.command(
+@command(
     "plan",
-    cls=GroupedCommand,
     groups=_PLAN_GROUPS,
     epilog="Example: atta plan --nodes 111000000 --edges 3200000000 --row-bytes 512 --parts 16",
 )
@@ -254,17 +250,11 @@ _PLAN_GROUPS = {
 @click.option(
     "--edges", type=click.IntRange(0), help="Stored edges; an undirected one in both directions counts twice."
 )
-@click.option(
-    "--row-bytes", type=click.IntRange(0), default=400, show_default=True, help="Bytes of all node tables per vertex."
-)
-@click.option(
-    "--edge-bytes", type=click.IntRange(0), default=0, show_default=True, help="Bytes of all edge tables per edge."
-)
+@click.option("--row-bytes", type=click.IntRange(0), default=400, help="Bytes of all node tables per vertex.")
+@click.option("--edge-bytes", type=click.IntRange(0), default=0, help="Bytes of all edge tables per edge.")
 @click.option("--directed", is_flag=True, help="The graph does not store every edge in both directions.")
-@click.option(
-    "--halo-ratio", type=click.FloatRange(0), default=1.5, show_default=True, help="HALO vertices per vertex."
-)
-@click.option("--parts", type=click.IntRange(1), default=4, show_default=True, help="Partitions.")
+@click.option("--halo-ratio", type=click.FloatRange(0), default=1.5, help="HALO vertices per vertex.")
+@click.option("--parts", type=click.IntRange(1), default=4, help="Partitions.")
 @_strategy_options
 @json_option
 @quiet_option

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from atta.cli.options import CommandGroup
 from atta.cli.output import SIZE, TO_WRITE, echo, write_text
 from atta.errors import ConfigError, DataError
 
@@ -25,11 +26,11 @@ _COMMON: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--data", required=True, type=click.Path(), help="Partitioned dataset; its manifest tells the memory."
     ),
-    click.option("--name", default="atta", show_default=True, help="Begins the names of everything."),
+    click.option("--name", default="atta", help="Begins the names of everything."),
     click.option("--nnodes", type=click.IntRange(0), default=0, help="Machines with trainers  [default: none]."),
     click.option("--trainers", type=click.IntRange(1), help="Trainers on all of them  [default: one each]."),
-    click.option("--cache", type=SIZE, default="1GiB", show_default=True, help="Of each daemon, see atta serve."),
-    click.option("--buffer", type=SIZE, default="1GiB", show_default=True, help="Of each daemon, see atta serve."),
+    click.option("--cache", type=SIZE, default="1GiB", help="Of each daemon, see atta serve."),
+    click.option("--buffer", type=SIZE, default="1GiB", help="Of each daemon, see atta serve."),
     click.option(
         "--certificates",
         type=click.Path(file_okay=False),
@@ -119,7 +120,7 @@ def _common(command: Command) -> Command:
     decorated: Any = run
     for port, default in reversed(_PORTS.items()):
         kind, option = click.IntRange(1024, 65_535), f"--{port.replace('_', '-')}"
-        decorated = click.option(option, port, type=kind, default=default, show_default=True)(decorated)
+        decorated = click.option(option, port, type=kind, default=default)(decorated)
     for option in reversed(_COMMON):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]  # click returns what it was given
@@ -128,7 +129,7 @@ def _common(command: Command) -> Command:
 _out = click.option("--out", type=TO_WRITE, default="-", metavar="FILE", help="Where to write  [default: stdout].")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def render() -> None:
     """Write what Kubernetes, Slurm or systemd need to run a cluster: plain text, to edit.
 
@@ -140,12 +141,10 @@ def render() -> None:
 
 @render.command()
 @_common
-@click.option("--image", default="atta:0.1.0", show_default=True, help="Image of containers, see deploy/Dockerfile.")
-@click.option("--claim", default="atta-data", show_default=True, help="PersistentVolumeClaim with the dataset.")
+@click.option("--image", default="atta:0.1.0", help="Image of containers, see deploy/Dockerfile.")
+@click.option("--claim", default="atta-data", help="PersistentVolumeClaim with the dataset.")
 @click.option("--kueue", default="", metavar="QUEUE", help="Queue of Kueue for the trainers.")
-@click.option(
-    "--cpu", type=click.IntRange(1), default=1, show_default=True, help="Cores of a daemon, and of a trainer."
-)
+@click.option("--cpu", type=click.IntRange(1), default=1, help="Cores of a daemon, and of a trainer.")
 @_out
 def kubernetes(options: RenderOptions, *, image: str, claim: str, kueue: str, cpu: int, out: str) -> None:
     """Write a StatefulSet of daemons and an Indexed Job of trainers.
@@ -189,7 +188,7 @@ def slurm(options: RenderOptions, *, out: str) -> None:
 @render.command()
 @_common
 @click.option("--host", "hosts", multiple=True, required=True, help="Machine of each partition's daemon, in order.")
-@click.option("--program", default="/usr/local/bin/atta", show_default=True, help="Where atta is installed there.")
+@click.option("--program", default="/usr/local/bin/atta", help="Where atta is installed there.")
 @click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the units.")
 def systemd(options: RenderOptions, *, hosts: tuple[str, ...], program: str, out: str) -> None:
     """Write a unit per daemon and per machine with trainers, and the cluster file.
