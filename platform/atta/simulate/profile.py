@@ -30,6 +30,14 @@ class Linear:
     fixed_us: float = 0.0
     us_per_unit: float = 0.0
 
+    def at(self, units: float) -> float:
+        """Microseconds of a task of this cost."""
+        return self.fixed_us + self.us_per_unit * units
+
+    def times(self, ratio: float) -> Linear:
+        """Tasks that do so many times as much per unit."""
+        return Linear(self.fixed_us, self.us_per_unit * ratio)
+
 
 @dataclass(frozen=True)
 class Remote:
