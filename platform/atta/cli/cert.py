@@ -136,7 +136,7 @@ def make_certificate(
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name[:80]!r} is no name of a certificate: give 1 to 64 letters, digits, dots or dashes")
+        raise ConfigError(f"{name[:80]!r} cannot name a certificate: give 1 to 64 letters, digits, dots or dashes")
 
 
 def _host_name(host: str) -> x509.GeneralName:

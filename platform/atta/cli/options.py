@@ -25,7 +25,7 @@ _LIST_TYPES = {int: INTS, float: NUMBERS, str: NAMES}
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _LEFT = 24
 """Columns of help that options take; a longer one has a line of its own."""
-_SILENT = (None, "", (), {})
+_SILENT: tuple[Any, ...] = (None, "", (), {})
 """Defaults that help does not show."""
 _METAVARS = {
     "integer": "N", "integer range": "N", "float": "X", "float range": "X", "integers": "N,N", "numbers": "X,X",

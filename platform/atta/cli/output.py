@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from atta.errors import ConfigError
 from atta.observe.extras import need
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.observe.settings import SIZES, amount_of
 from atta.wire.parts import AUTO, NODE_VARIABLES, PART_VARIABLES, as_parts, own_number, parse_parts
 
@@ -218,6 +218,7 @@ TO_WRITE = _ToWrite()
 json_option = click.option(
     "--json", "json_file", type=TO_WRITE, metavar="FILE", help="Write the figures as JSON; - for stdout."
 )
+cluster_option = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 
 

@@ -18,8 +18,6 @@ from atta.scheduler.coarse import ScheduledSession
 from atta.scheduler.costs import CostModel
 from atta.scheduler.policies import TaskOrder
 
-__all__ = ["Dag", "LaneQueue"]
-
 
 @dataclass(eq=False, slots=True)
 class Dag:

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from atta.samplers.dag.instance import DagInstance, Lane, Task
-from atta.scheduler.coarse import Load, ScheduledSession
+from atta.scheduler.coarse import Load, ScheduledSession, SessionView, WakeUps, view
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.costs import CostModel
 from atta.scheduler.events import (
@@ -30,10 +30,6 @@ from atta.scheduler.events import (
 from atta.scheduler.fine import Dag, LaneQueue
 from atta.scheduler.pace import Pace, PaceMemory
 from atta.scheduler.policies import policy_named
-from atta.scheduler.views import SessionView, view
-from atta.scheduler.wakeups import WakeUps
-
-__all__ = ["Scheduler", "SchedulerConfig", "SchedulerError"]
 
 
 class SchedulerError(AssertionError):

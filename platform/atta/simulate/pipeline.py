@@ -105,7 +105,7 @@ def planned_costs(path: str | Path, intervals: int) -> dict[str, Any]:
     except OSError as error:
         raise DataError(path, f"cannot read the plan: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(path, f"is no file of `atta plan --strategy auto --json`: {error}") from error
+        raise DataError(path, f"is not a file of `atta plan --strategy auto --json`: {error}") from error
 
 
 @dataclass(frozen=True)

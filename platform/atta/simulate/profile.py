@@ -199,9 +199,9 @@ def load_profile(path: str | Path) -> Profile:
     except OSError as error:
         raise DataError(path, f"cannot read the profile: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(path, f"is no JSON: {error}") from error
+        raise DataError(path, f"is not JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise DataError(path, f'is no profile: "format" must be "{FORMAT}"')
+        raise DataError(path, f'is not a profile: "format" must be "{FORMAT}"')
     if (version := document.pop("version", None)) != VERSION:
         raise DataError(path, f"is a profile of version {version!r}, this release reads version {VERSION}")
     try:

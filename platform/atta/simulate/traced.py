@@ -84,7 +84,7 @@ def _read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
     except OSError as error:
         raise DataError(path, f"cannot read the trace: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(path, "is no trace: write one with `atta trace`") from error
+        raise DataError(path, "is not a trace; `atta trace` writes one") from error
 
 
 def _dags(events: Iterable[dict[str, Any]]) -> dict[tuple[int, int], _Dag]:

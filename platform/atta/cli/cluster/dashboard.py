@@ -19,7 +19,7 @@ import structlog
 from atta.cli.cluster.page import MOST_CHARACTERS, TrainerHistory, View, figures_of, page
 from atta.cli.cluster.trace import recorded
 from atta.cli.options import command
-from atta.cli.output import DURATION, quiet_option, say
+from atta.cli.output import DURATION, cluster_option, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security.security import DaemonSecurity, check_reached_by_others
@@ -190,7 +190,7 @@ def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iter
 
 
 @command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+@cluster_option
 @click.option("--listen", default="127.0.0.1:8800", metavar="HOST:PORT", help="Where the page is.")
 @click.option("--trainer", "trainers", multiple=True, metavar="HOST:PORT", help="Metrics of `atta train --metrics`.")
 @click.option("--interval", type=DURATION.at_least("500ms"), default="2s", help="Between two looks.")

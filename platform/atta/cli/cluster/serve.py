@@ -49,7 +49,8 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     """
     _let_grpc_log()
     from atta.daemon.daemon import serve as run
-    from atta.observe.logs import LoggedProgress, configure
+    from atta.observe.logs import configure
+    from atta.observe.progress import LoggedProgress
     from atta.partition.deploy import local_dataset
     from atta.partition.disk.store import is_url
     from atta.wire.clusterfile import read_cluster

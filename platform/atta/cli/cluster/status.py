@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.options import command
-from atta.cli.output import DURATION, echo, json_option, printer, write_json
+from atta.cli.output import DURATION, cluster_option, echo, json_option, printer, write_json
 from atta.errors import AttaError
 
 if TYPE_CHECKING:
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from atta.client.every import DaemonAnswer
     from atta.client.rates import DaemonRates
 
-_cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
 
 
 @command()
-@_cluster
+@cluster_option
 @click.option("--interval", type=DURATION.at_least("100ms"), default="500ms", help="Rates are means over this.")
 @click.option("--all", "everything", is_flag=True, help="Also all counters of each daemon.")
 @json_option
@@ -158,7 +157,7 @@ def _counters(found: Sequence[DaemonRates]) -> Table:
 
 
 @command()
-@_cluster
+@cluster_option
 def stop(target: str) -> None:
     """Ask every daemon of a cluster to drain and exit.
 

@@ -7,9 +7,7 @@ import warnings
 import click
 
 from atta.cli.options import CommandGroup
-from atta.cli.output import echo, json_option, printer, quiet_option, say, size, write_json
-
-_cluster = click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+from atta.cli.output import cluster_option, echo, json_option, printer, quiet_option, say, size, write_json
 
 
 @click.group(cls=CommandGroup)
@@ -21,7 +19,7 @@ def tables() -> None:
 
 
 @tables.command("list")
-@_cluster
+@cluster_option
 @json_option
 def list_(target: str, json_file: str | None) -> None:
     """Show the tables, with the rows that they have now, and the memory that they take.
@@ -57,7 +55,7 @@ def list_(target: str, json_file: str | None) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.argument("name")
 @quiet_option
 def save(target: str, name: str, *, quiet: bool) -> None:
@@ -75,7 +73,7 @@ def save(target: str, name: str, *, quiet: bool) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.argument("name")
 @quiet_option
 def load(target: str, name: str, *, quiet: bool) -> None:
@@ -96,7 +94,7 @@ def load(target: str, name: str, *, quiet: bool) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.argument("name")
 @quiet_option
 def delete(target: str, name: str, *, quiet: bool) -> None:
@@ -114,7 +112,7 @@ def delete(target: str, name: str, *, quiet: bool) -> None:
 
 
 @tables.command()
-@_cluster
+@cluster_option
 @click.option("--part", type=int, required=True, help="The partition whose tables move.")
 @click.option("--to", "address", metavar="HOST:PORT", help="The backup.  [default: the other daemon of the partition]")
 @quiet_option

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atta.cli.options import command
-from atta.cli.output import DURATION, json_option, printer, size, write_json
+from atta.cli.output import DURATION, cluster_option, json_option, printer, size, write_json
 from atta.client.rates import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
 
@@ -151,7 +151,7 @@ def _jobs(jobs: Sequence[JobFigures]) -> Table:
 
 
 @command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+@cluster_option
 @click.option("--interval", type=DURATION.at_least("100ms"), default="1s", help="Rates are means over this.")
 @click.option("--once", is_flag=True, help="Print one picture, after one interval, and exit.")
 @json_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atta.cli.options import command
-from atta.cli.output import DURATION, TO_WRITE, echo, write_text
+from atta.cli.output import DURATION, TO_WRITE, cluster_option, echo, write_text
 from atta.errors import AttaError, ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ DEADLINE_S, TRANSFER_S = 5.0, 30.0
 
 
 @command()
-@click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port.")
+@cluster_option
 @click.option("--out", required=True, type=TO_WRITE, metavar="FILE", help="Where to write the trace; - for stdout.")
 @click.option(
     "--seconds",
@@ -61,7 +61,7 @@ def recorded(target: str, seconds: float = 0.0) -> tuple[str, str, AttaError | N
     """
     from atta.client.every import down
     from atta.observe.timeline import document, trace_events
-    from atta.observe.version import __version__
+    from atta.observe.versions import __version__
     from atta.wire.named import credentials_for
 
     credentials = credentials_for(target)

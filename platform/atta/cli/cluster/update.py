@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from atta.cli.options import CommandGroup
-from atta.cli.output import echo, json_option, quiet_option, say, write_json
+from atta.cli.output import cluster_option, echo, json_option, quiet_option, say, write_json
 
 
 @click.group(cls=CommandGroup)
@@ -25,7 +25,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         json_option,
         click.option("--keep", type=click.IntRange(1), default=2, help="Versions that stay on the disk if unread."),
         click.option("--data", required=True, metavar="FOLDER", help="Folder of the dataset."),
-        click.option("--cluster", "target", required=True, help="Cluster file, or host:port,host:port."),
+        cluster_option,
     ):
         command = option(command)
     return command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -96,45 +96,17 @@ refused by name. An edge list may have several files SRC, which are read in this
     "--drop",
     multiple=True,
     metavar="NAME",
-    help="Leave out NAME, which a graph folder cannot hold  [default: refuse it].",
+    show_default="refuse it",
+    help="Leave out NAME, which a graph folder cannot hold.",
 )
 @rename_option
 @overwrite_option
 @quiet_option
-def _import(
-    paths: tuple[str, ...],
-    *,
-    format_: str | None,
-    undirected: bool,
-    reverse: bool,
-    normalize_features: bool,
-    columns: dict[str, str],
-    string_ids: bool,
-    bipartite: bool,
-    drop: tuple[str, ...],
-    rename: dict[str, str],
-    overwrite: bool,
-    quiet: bool,
-) -> None:
+def _import(paths: tuple[str, ...], *, format_: str | None, quiet: bool, **options: Any) -> None:
     format_, sources, dst = _format_and_paths(paths, format_, quiet=quiet)
     written: list[Schema] = []
     with work_progress(quiet) as progress:
-        notes = import_graph(
-            format_,
-            sources,
-            dst,
-            undirected=undirected,
-            reverse=reverse,
-            normalize_features=normalize_features,
-            columns=columns,
-            string_ids=string_ids,
-            bipartite=bipartite,
-            drop=drop,
-            rename=rename,
-            overwrite=overwrite,
-            progress=progress,
-            contents=written.append,
-        )
+        notes = import_graph(format_, sources, dst, progress=progress, contents=written.append, **options)
     for note in notes:
         echo(f"note: {note}", err=True)
     if not quiet:
@@ -172,17 +144,11 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "val": "Share of validation vertices.",
         "test": "Share of test vertices.",
     }
-    shares = {"inter", "exponent", "signal", "train", "val", "test"}
     for name, text in reversed(helps.items()):
-        required = name in ("nodes", "edges")
-        given: dict[str, Any] = {} if required else {"default": _DEFAULTS[name]}
-        kind: Any = float if name in shares else int
-        if name == "targets":
-            kind = click.Choice(TARGETS)
-        show = not required and _DEFAULTS[name] is not None
-        command = click.option(f"--{name}", type=kind, required=required, show_default=show, help=text, **given)(
-            command
-        )
+        default = _DEFAULTS[name]
+        given: dict[str, Any] = {"required": True} if default is MISSING else {"default": default}
+        kind: Any = click.Choice(TARGETS) if name == "targets" else float if isinstance(default, float) else int
+        command = click.option(f"--{name}", type=kind, help=text, **given)(command)
     return command
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from atta.client.folder import OwnFolder
 from atta.errors import AttaError
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.partition.disk.mirror import Mirror
 from atta.partition.schema import Schema
 from atta.train.config import TrainConfig

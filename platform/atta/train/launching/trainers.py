@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from atta.errors import AttaError, TrainerLostError
-from atta.observe.printable import printable
+from atta.observe.lastwords import printable
 from atta.train.launching.failure import Lives, Verdict, first_cause
 from atta.train.launching.life import START_S, watched
 from atta.train.launching.nodes import MeetingPlace, Nodes, Rank
