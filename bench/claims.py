@@ -121,32 +121,10 @@ def policies(work: Path) -> Mapping[str, Mapping[str, float]]:
     file = work / "policies.json"
     if not file.exists():
         data = cut(work, "powerlaw", "metis")
-        words = [
-            "--data",
-            data,
-            "--num-neighbors",
-            "10,10",
-            "--batch-size",
-            "64",
-            "--rtt",
-            "10ms",
-            "--netns",
-            "off",
-            "--cache-share",
-            "0",
-        ]
-        words += [
-            "--policies",
-            "two-level,sequential,fifo",
-            "--runs",
-            "1",
-            "--seconds",
-            "4s",
-            "--json",
-            file,
-            "--quiet",
-        ]
-        run(sys.executable, "-m", "atta.cli.main", "bench", "scheduler", *map(str, words))
+        words = ["--data", str(data), "--json", str(file), "--policies", "two-level,sequential,fifo", "--quiet"]
+        words += ["--num-neighbors", "10,10", "--batch-size", "64", "--rtt", "10ms", "--netns", "off"]
+        words += ["--cache-share", "0", "--runs", "1", "--seconds", "4s"]
+        run(sys.executable, "-m", "atta.cli.main", "bench", "scheduler", *words)
     found = json.loads(file.read_text())["results"]
     return {name: {figure: value["median"] for figure, value in of.items()} for name, of in found.items()}
 

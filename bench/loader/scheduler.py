@@ -51,7 +51,7 @@ from atta_bench.lab.rounds import (
 )
 from atta_bench.lab.workload import ints
 from atta_bench.loader import benchmark as loader
-from atta_bench.results import BenchReport, cell, command, head, parser_of, rows_of, write
+from atta_bench.results import BenchReport, Maybe, arguments_of, cell, head, rows_of, write
 
 OURS = SchedulerConfig.policy
 _LOADING = ("cpu_percent", "cpu_us_per_seed", "link_bytes_per_seed")
@@ -174,20 +174,22 @@ BUSY, NEAR = 0.9, 0.95
 
 def main() -> None:
     """Run all settings, and write the record after each of them."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--num-neighbors", default="15,10,5")
-    parser.add_argument("--batch-sizes", default="128,1024,4096")
-    parser.add_argument("--links", default="unshaped,1gbit")
-    parser.add_argument("--slow-us", type=float, default=200.0, help="per seed, of slow consumers")
-    parser.add_argument("--depths", default="2,4,8")
-    parser.add_argument("--vs", default="", help="dgl: also run DistDGL")
-    parser.add_argument("--work", help="keeps graphs converted for DistDGL")
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm-up", type=int, default=6)
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="run the named settings even if there are results")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        data=str,
+        num_neighbors="15,10,5",
+        batch_sizes="128,1024,4096",
+        links="unshaped,1gbit",
+        slow_us=(200.0, "per seed, of slow consumers"),
+        depths="2,4,8",
+        vs=("", "dgl: also run DistDGL"),
+        work=Maybe(str, "keeps graphs converted for DistDGL"),
+        seconds=8.0,
+        warm_up=6,
+        runs=1,
+        again=(False, "run the named settings even if there are results"),
+    )
     target = arguments.out / "roofline.json"
     known = json.loads(target.read_text())["settings"] if target.exists() else {}
     for size, link, slow in product(ints(arguments.batch_sizes), arguments.links.split(","), (False, True)):
@@ -195,8 +197,8 @@ def main() -> None:
         if arguments.again or name not in known:
             print(f"== {name}", file=sys.stderr)
             known[name] = measure(arguments, size, link, arguments.slow_us * size / 1e3 if slow else 0.0)
-            record(known, target, command(parser, arguments))
-    record(known, target, command(parser, arguments))
+            record(known, target, arguments.typed)
+    record(known, target, arguments.typed)
 
 
 def measure(arguments: argparse.Namespace, size: int, link: str, think_ms: float) -> dict[str, Any]:

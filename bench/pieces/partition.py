@@ -36,7 +36,7 @@ from atta.partition.generate import GenerateOptions, generate
 from atta.partition.methods import make_method
 from atta_bench.command import measured
 from atta_bench.lab.rounds import PEERS, alternate
-from atta_bench.results import ROOT, BenchReport, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, BenchReport, arguments_of, document, head, rows_of, write
 
 _TIMEOUT_S = 3600.0
 _POLL_S = 0.02
@@ -267,12 +267,14 @@ def same(one: Path, other: Path) -> bool:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="vertices [1000000]")
-    parser.add_argument("--edges", type=int, default=50_000_000, help="edges [50000000]")
-    parser.add_argument("--parts", type=int, default=4, help="partitions [4]")
-    parser.add_argument("--work", type=Path, default=ROOT / "data/partition-ray", help="where the graph is kept")
-    given = parser.parse_args()
+    given = arguments_of(
+        __file__,
+        __doc__,
+        nodes=(1000000, "vertices"),
+        edges=(50000000, "edges"),
+        parts=(4, "partitions"),
+        work=(ROOT / "data/partition-ray", "where the graph is kept"),
+    )
     source = given.work / f"{given.nodes}-{given.edges}"
     if not (source / "graph.json").exists():
         sizes = {"nodes": given.nodes, "edges": given.edges, "features": 32, "classes": 8, "seed": 0}
@@ -282,7 +284,7 @@ def main() -> None:
     found["ray"] = on_ray(source, given.work / "on-ray", given)
     found["ray"]["same_files"] = same(given.work / "alone", given.work / "on-ray")
     print(found["ray"], flush=True)
-    record(found, given, command(parser, given))
+    record(found, given, given.typed)
 
 
 def record(found: dict[str, dict[str, Any]], given: Namespace, typed: str) -> None:

@@ -25,7 +25,7 @@ from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
 from atta.train.planning.value import PriceList, value_of
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, write
 from atta_bench.train.run import StopPattern
 from atta_bench.train.settings import VARIANT, StrategiesBench
 from atta_bench.train.strategies import run
@@ -270,29 +270,29 @@ MOST_TIME, MOST_SLOWER, MOST_POINTS = 0.6, 1.1, 1.0
 
 def main() -> None:
     """Measure what is asked for, and write its records."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--straggler", action="store_true", help="digest and digest-async while one trainer is stopped")
-    parser.add_argument(
-        "--dorylus", action="store_true", help="the modes of dorylus with slow workers, and their value"
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        straggler=(False, "digest and digest-async while one trainer is stopped"),
+        dorylus=(False, "the modes of dorylus with slow workers, and their value"),
+        graph=("sbm", "with --dorylus: a folder of --data-root instead of the SBM"),
+        layers=(LAYERS, "with --dorylus"),
+        data_root=Maybe(Path, "folder of real graphs in the neutral npz layout"),
+        seeds=3,
+        target=Maybe(float, "test accuracy that times are measured to"),
+        work=(ROOT / "build" / "bench", "graphs are kept here"),
+        keep=Maybe(Path, "keep rounds here, and make only those that are missing"),
     )
-    parser.add_argument("--graph", default="sbm", help="with --dorylus: a folder of --data-root instead of the SBM")
-    parser.add_argument("--layers", type=int, default=LAYERS, help="with --dorylus [2]")
-    parser.add_argument("--data-root", type=Path, help="folder of real graphs in the neutral npz layout")
-    parser.add_argument("--seeds", type=int, default=3, help="[3]")
-    parser.add_argument("--target", type=float, help="test accuracy that times are measured to")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="graphs are kept here")
-    parser.add_argument("--keep", type=Path, help="keep rounds here, and make only those that are missing")
-    arguments = parser.parse_args()
     if arguments.straggler == arguments.dorylus:
-        parser.error("give --straggler or --dorylus")
+        raise SystemExit("give --straggler or --dorylus")
     arguments.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         kept = arguments.keep or Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
         if arguments.straggler:
-            measure_straggler(arguments, kept, command(parser, arguments))
+            measure_straggler(arguments, kept, arguments.typed)
         else:
-            measure_dorylus(arguments, kept, command(parser, arguments))
+            measure_dorylus(arguments, kept, arguments.typed)
 
 
 # -- the straggler -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, command, document, head, parser_of, rows_of, write
+from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, write
 
 TIMEOUT = timedelta(seconds=300)
 """How long a trainer waits for the others."""
@@ -199,24 +199,24 @@ BOUNDS = (
 
 def main() -> None:
     """Measure what is asked for and write its record."""
-    parser = parser_of(__file__, __doc__)
-    parser.add_argument("--data-root", type=Path, help="folder of the real graphs")
-    parser.add_argument("--work", type=Path, default=ROOT / "data" / "stale", help="where datasets are kept")
-    parser.add_argument("--graphs", default="sbm,amazon_computers,coauthor_cs", help="-random after one: random parts")
-    parser.add_argument("--layers", default="2,3")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=120)
-    parser.add_argument("--only", default=",".join(GATED), help="variants, or all")
-    parser.add_argument("--keep", type=Path, help="folder that keeps what was measured; what is there is not measured")
-    parser.add_argument("--kept-only", action="store_true", help="measure nothing: record what is in --keep")
-    parser.add_argument("--sat", action="store_true", help="compare predicted and stale rows instead")
-    arguments = parser.parse_args()
+    arguments = arguments_of(
+        __file__,
+        __doc__,
+        data_root=Maybe(Path, "folder of the real graphs"),
+        work=(ROOT / "data" / "stale", "where datasets are kept"),
+        graphs=("sbm,amazon_computers,coauthor_cs", "-random after one: random parts"),
+        layers="2,3",
+        seeds=5,
+        epochs=120,
+        only=(",".join(GATED), "variants, or all"),
+        keep=Maybe(Path, "folder that keeps what was measured; what is there is not measured"),
+        kept_only=(False, "measure nothing: record what is in --keep"),
+        sat=(False, "compare predicted and stale rows instead"),
+    )
     if arguments.kept_only:
         if arguments.keep is None or not (cells := kept_cells(arguments.keep, arguments.epochs, sat=arguments.sat)):
-            parser.error("--kept-only: --keep names no folder with runs of --epochs")
-        (record_predictions if arguments.sat else record)(
-            cells, arguments.epochs, command(parser, arguments), arguments.out
-        )
+            raise SystemExit("--kept-only: --keep names no folder with runs of --epochs")
+        (record_predictions if arguments.sat else record)(cells, arguments.epochs, arguments.typed, arguments.out)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     with TrainerPool(PARTS) as pool, tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def main() -> None:
             arguments.only = ",".join(PREDICTING)
         cells = measured(pool, arguments, arguments.keep or Path(folder))
         write_record = record_predictions if arguments.sat else record
-        write_record(cells, arguments.epochs, command(parser, arguments), arguments.out)
+        write_record(cells, arguments.epochs, arguments.typed, arguments.out)
 
 
 def available(variants: Mapping[str, Settings]) -> dict[str, Settings]:

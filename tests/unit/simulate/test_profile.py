@@ -75,7 +75,7 @@ def test_no_file_and_no_json(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not JSON"):
         load_profile(tmp_path / "p.json")
     (tmp_path / "p.json").write_text("[]")
-    with pytest.raises(DataError, match="no profile"):
+    with pytest.raises(DataError, match="not a profile"):
         load_profile(tmp_path / "p.json")
 
 
