@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from atta.client.control import Description
     from atta.client.every import DaemonAnswer
-    from atta.client.rates import DaemonRates
+    from atta.client.watch import DaemonRates
 
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""

@@ -14,12 +14,11 @@ from rich.text import Text
 
 from atta.cli.options import command
 from atta.cli.output import DURATION, cluster_option, json_option, printer, size, write_json
-from atta.client.rates import DaemonRates, SessionRates
+from atta.client.watch import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
 
 if TYPE_CHECKING:
-    from atta.client.rates import DaemonRates
-    from atta.client.watch import Watch
+    from atta.client.watch import DaemonRates, Watch
 
 UNKNOWN = "-"
 
