@@ -125,7 +125,7 @@ _HOMES = {
     "OptimiserSpec": "atta.kvstore.spec",
     "PrefetchLoader": "atta.client.loaders.prefetch",
     "ServerLoader": "atta.client.loaders.server",
-    "__version__": "atta.observe.version",
+    "__version__": "atta.observe.versions",
     "check": "atta.train.launching.check",
     "connect": "atta.client.cluster",
     "explain": "atta.train.launching.explain",

@@ -18,7 +18,7 @@ from atta.client.watch import DaemonRates, SessionRates
 from atta.observe.figures import JobFigures, of_all_layers
 
 if TYPE_CHECKING:
-    from atta.client.watch import DaemonRates, Watch
+    from atta.client.watch import Watch
 
 UNKNOWN = "-"
 
