@@ -73,7 +73,7 @@ def _summary(report: PredictReport) -> str:
 @click.argument("model", metavar="MODULE:NAME")
 @click.option("--data", type=click.Path(file_okay=False), help="Partitioned dataset; its daemons are started here.")
 @click.option("--cluster", "target", help="Cluster file, or host:port,host:port, of running daemons.")
-@click.option("--hops", type=click.IntRange(1, 32), help="Hops of the batches.  [default: as many as the model reads]")
+@click.option("--hops", type=click.IntRange(1, 32), show_default="as many as the model reads", help="Of the batches.")
 @click.option("--features", default="x", metavar="TABLE", help="Node table that the model reads.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the choice of vertices.")
 @json_option

@@ -25,6 +25,7 @@ Reading order: ``events`` (the whole interface), ``policies`` (the table of laun
 """
 
 from atta.scheduler.coarse import SessionView
+from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.events import (
     Action,
     BatchReady,
@@ -44,7 +45,7 @@ from atta.scheduler.events import (
     WakeAt,
 )
 from atta.scheduler.policies import POLICIES, Policy, policy_named
-from atta.scheduler.scheduler import Scheduler, SchedulerConfig
+from atta.scheduler.scheduler import Scheduler
 
 __all__ = [
     "POLICIES",

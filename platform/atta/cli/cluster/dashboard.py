@@ -22,10 +22,10 @@ from atta.cli.options import command
 from atta.cli.output import DURATION, cluster_option, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
-from atta.daemon.security.security import DaemonSecurity, check_reached_by_others
+from atta.daemon.security.security import DaemonSecurity, check_reached_by_others, is_loopback
 from atta.errors import AttaError, ConfigError
 from atta.observe.answering import App, bounded_listener, run_aside
-from atta.wire.clusterfile import listening_at
+from atta.wire.clusterfile import check_address, listening_at
 from atta.wire.security.roles import METRICS
 
 SCRAPE_S = 2.0
@@ -95,9 +95,6 @@ def _scrape(trainer: TrainerHistory) -> None:
         trainer.error = f"no metrics: {reason}"
 
 
-PATHS = ("/", "/trace")
-"""What there is."""
-
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     "X-Content-Type-Options": "nosniff",
@@ -108,15 +105,15 @@ HEADERS = {
 
 
 def _answer(path: str, page: Callable[[], str], trace: Callable[[], str]) -> tuple[int, str, str]:
-    """Status, type and text for one of ``PATHS``."""
+    """Status, type and text of an answer."""
     try:
-        return (200, "text/html; charset=utf-8", page()) if path == "/" else (200, "application/json", trace())
+        if path == "/":
+            return 200, "text/html", page()
+        if path == "/trace":
+            return 200, "application/json", trace()
     except AttaError as error:
-        return 502, "text/plain; charset=utf-8", f"{error}\n"
-
-
-def _unknown(path: str) -> tuple[int, str, str]:
-    return 404, "text/plain; charset=utf-8", f"{path[:100]!r}: there are / and /trace\n"
+        return 502, "text/plain", f"{error}\n"
+    return 404, "text/plain", f"{path[:100]!r}: there are / and /trace\n"
 
 
 def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
@@ -125,11 +122,11 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO") or "/"
         if environ.get("REQUEST_METHOD") != "GET":
-            status, kind, text = 501, "text/plain; charset=utf-8", "GET alone\n"
+            status, kind, text = 501, "text/plain", "GET alone\n"
         else:
-            status, kind, text = _answer(path, page, trace) if path in PATHS else _unknown(path)
+            status, kind, text = _answer(path, page, trace)
         body = text.encode()
-        headers = {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
+        headers = {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
         start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
         return [body]
 
@@ -205,11 +202,6 @@ def dashboard(
 
     Example: atta dashboard --cluster cluster.toml --trainer 127.0.0.1:9100
     """
-    from atta.cli.cluster.page import page
-    from atta.cli.cluster.trace import recorded
-    from atta.daemon.security.security import is_loopback
-    from atta.observe.answering import run_aside
-    from atta.wire.clusterfile import check_address
 
     host, _, port = check_address(listen).rpartition(":")
     for trainer in trainers:

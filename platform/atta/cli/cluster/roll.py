@@ -15,13 +15,14 @@ from typing import Any
 
 import click
 
-from atta.cli.cluster.rolling import Seen
+from atta.cli.cluster.rolling import Roll, Seen
 from atta.cli.options import command
 from atta.cli.output import DURATION, echo, json_option, quiet_option, write_json
 from atta.client.control import Connection, Description
-from atta.client.every import DaemonAnswer, ask_all
+from atta.client.every import DaemonAnswer, ask_all, check_operator
 from atta.errors import AttaError, ConfigError, UnavailableError
 from atta.observe.machine.processor import machine_id
+from atta.wire.named import credentials_for, resolve_target
 from atta.wire.parts import Addresses
 from atta.wire.security.credentials import Credentials
 
@@ -196,9 +197,6 @@ def roll(
 
     Example: atta roll cluster.toml --command "ssh {host} sudo systemctl start atta-daemon-{part}"
     """
-    from atta.cli.cluster.rolling import Roll
-    from atta.client.every import check_operator
-    from atta.wire.named import credentials_for, resolve_target
 
     if command and local:
         raise ConfigError("--command and --local: give one of them")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from atta.cli.options import command
 from atta.cli.output import DURATION, cluster_option, json_option, printer, size, write_json
-from atta.client.watch import DaemonRates, SessionRates
+from atta.client.watch import DaemonRates, SessionRates, Watch
 from atta.observe.figures import JobFigures, of_all_layers
-
-if TYPE_CHECKING:
-    from atta.client.watch import Watch
 
 UNKNOWN = "-"
 
@@ -164,7 +161,6 @@ def top(target: str, interval: float, once: bool, json_file: str | None) -> None
 
     Example: atta top --cluster cluster.toml
     """
-    from atta.client.watch import Watch
 
     with Watch(target) as watch:
         if once or json_file is not None:
@@ -189,7 +185,6 @@ def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> 
 
 def _live(watch: Watch, target: str, interval: float) -> None:
     """One picture per interval: in place on a terminal, one after another elsewhere."""
-    from rich.live import Live
 
     console = printer()
     if not console.is_terminal:

@@ -9,6 +9,8 @@ import click
 
 from atta.cli.options import CommandGroup
 from atta.cli.output import cluster_option, echo, json_option, quiet_option, say, write_json
+from atta.client.tables.versions import publish, publish_edges
+from atta.wire.named import credentials_for, resolve_target
 
 
 @click.group(cls=CommandGroup)
@@ -49,8 +51,6 @@ def features(target: str, data: str, table: str, source: str, *, keep: int, json
 
     Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy
     """
-    from atta.client.tables.versions import publish
-    from atta.wire.named import credentials_for, resolve_target
 
     done = publish(data, table, source, resolve_target(target), credentials=credentials_for(target), keep=keep)
     _warn(done.untold)
@@ -90,8 +90,6 @@ def edges(
 
     Example: atta update edges --cluster cluster.toml --data products-2p --from new-edges/
     """
-    from atta.client.tables.versions import publish_edges
-    from atta.wire.named import credentials_for, resolve_target
 
     to, known = resolve_target(target), credentials_for(target)
     done = publish_edges(data, edge_type, to, added=added, removed=gone, replaces=replace, credentials=known, keep=keep)

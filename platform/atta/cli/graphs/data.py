@@ -136,7 +136,7 @@ def _generate_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "classes": "Number of classes.",
         "targets": "What y holds: the class, a row of labels (0 or 1) that follow from it, or a number.",
         "seed": "Same seed, same graph.",
-        "communities": "Planted communities  [default: one per class for sbm, 2,000 vertices each for powerlaw].",
+        "communities": "Planted communities; unless given, one per class for sbm, 2,000 vertices each for powerlaw.",
         "inter": "Share of edges that ignore communities.",
         "exponent": "Exponent of the power law of degrees.",
         "signal": "Strength of the class in the features of a vertex, in standard deviations of the noise.",
@@ -169,7 +169,7 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 
 @command("inspect", epilog="Example: atta inspect data/demo --num-neighbors 15,10,5 --json -")
 @click.argument("path", type=click.Path())
-@click.option("--part", "parts", type=int, multiple=True, help="Check only these partitions  [default: all].")
+@click.option("--part", "parts", type=int, multiple=True, show_default="all", help="Check only these partitions.")
 @click.option(
     "--num-neighbors",
     type=INTS,
@@ -180,12 +180,14 @@ def generate_(kind: str, dst: str, *, overwrite: bool, quiet: bool, **options: A
 @click.option("--batches", type=int, default=8, help="Batches per partition to sample for the prediction.")
 @click.option(
     "--split",
-    help="Split whose vertices are the seeds of these batches  [default: train; all vertices if it is empty].",
+    show_default="train; all vertices if it is empty",
+    help="Split whose vertices are the seeds of these batches.",
 )
 @click.option(
     "--trainers-per-server",
     type=int,
-    help="Show the placement with this number of trainers per partition  [default: 1].",
+    show_default="1",
+    help="Show the placement with this number of trainers per partition.",
 )
 @click.option(
     "--sample",
