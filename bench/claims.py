@@ -196,7 +196,7 @@ CLAIMS = (
     Claim("T4", "past rows compress", "3.5 x", 2.5, True, compression),
     Claim("O3", "workers may die: the same bits", "yes", 1, True,
           passing("tests/system/test_dorylus.py::test_workers_that_are_killed_or_slow_change_no_bit")),
-    Claim("O5", "value = 1 / (time x cost)", "Tables 4, 5", 1, True, passing("tests/unit/planning/test_value.py")),
+    Claim("O5", "value = 1 / (time x cost)", "Tables 4, 5", 1, True, passing("tests/unit/bench/test_value.py")),
 )  # fmt: skip
 """In the order of bench/results/claims.md."""
 

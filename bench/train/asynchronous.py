@@ -23,12 +23,12 @@ from typing import Any
 
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
-from atta.train.planning.value import PriceList, value_of
 from atta_bench.graphs import SPLITS, partitioned
 from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, write
 from atta_bench.train.run import StopPattern
 from atta_bench.train.settings import VARIANT, StrategiesBench
 from atta_bench.train.strategies import run
+from atta_bench.train.value import PriceList, value_of
 
 Figures = dict[str, float]
 Round = dict[str, Figures]

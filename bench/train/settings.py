@@ -15,13 +15,13 @@ from atta.cli.train import train
 from atta.errors import ConfigError, UnknownNameError
 from atta.observe.settings import NoOption, Option, check_bounds
 from atta.train.config import TrainConfig, option_words
-from atta.train.planning.value import PriceList
 from atta.train.settings import MODELS
 from atta.train.strategies import STRATEGIES as TRAINING
 from atta_bench.lab.netlab import bits_per_s
 from atta_bench.lab.rounds import PEERS
 from atta_bench.lab.workload import BatchSize
 from atta_bench.train.run import StopPattern
+from atta_bench.train.value import PriceList
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _OF_THE_BENCHMARK = frozenset(

@@ -36,7 +36,6 @@ from atta.cli.output import json_option, plot_option, quiet_option, teller
 from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
 from atta.train.dorylus.faults import FAULTS_VARIABLE
-from atta.train.planning.value import PriceList, value_of
 from atta_bench.graphs import work_folder
 from atta_bench.lab.flow import flow_bytes_per_s
 from atta_bench.lab.netlab import Host, NetLab, loopback, no_namespaces
@@ -46,6 +45,7 @@ from atta_bench.lab.workload import BenchWorkload, Recipe
 from atta_bench.results import BenchReport
 from atta_bench.train.run import Trained, run_training
 from atta_bench.train.settings import PRICES, SHARE, STOP, VARIANT, StrategiesBench
+from atta_bench.train.value import PriceList, value_of
 
 Figures = dict[str, float]
 

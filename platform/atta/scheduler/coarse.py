@@ -47,7 +47,7 @@ class Load:
 
 @dataclass(eq=False)
 class ScheduledSession:
-    """The coarse level's state of one session. ``validate`` checks the invariants that the comments name."""
+    """The coarse level's state of one session. Comments name its invariants."""
 
     name: str
     plan: Plan = field(repr=False)
@@ -160,28 +160,6 @@ class ScheduledSession:
             return False
         return self.held_bytes + self.pace.batch_bytes <= min(config.queue_bytes, free_bytes)
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        name = f"session {self.name!r}"
-        assert 0 <= self.announced <= self.launched <= len(self.batches), (
-            f"{name}: announced {self.announced}, launched {self.launched} of {len(self.batches)}"
-        )
-        assert self.in_flight >= 0, f"{name}: {self.in_flight} batches are in flight"
-        assert self.in_flight + len(self.waiting) == self.launched - self.announced, (
-            f"{name}: {self.in_flight} in flight and {len(self.waiting)} waiting are not launched - announced"
-        )
-        assert len(self.dags) == self.launched - self.announced, f"{name}: {len(self.dags)} DAGs are not announced"
-        numbers = [*self.dags]
-        assert numbers == sorted(numbers), f"{name}: DAGs out of launch order"
-        unannounced = {self.batches[at] for at in range(self.announced, self.launched)}
-        assert self.waiting.keys() <= unannounced, f"{name}: waiting batches were not launched, or were announced"
-        assert not self.queue.keys() & unannounced, f"{name}: queued batches were not announced"
-        assert len(self.queue) <= self.announced, f"{name}: more batches in the queue than announced"
-        held = sum(nbytes for _, nbytes in self.waiting.values()) + sum(self.queue.values())
-        assert self.finished_bytes == held, f"{name}: finished_bytes is {self.finished_bytes}, not {held}"
-        assert 0 <= self.widening <= self.in_flight, f"{name}: {self.widening} of {self.in_flight} widen"
-        assert self.pace.most >= self.in_flight or not self.in_flight, f"{name}: more in flight than pace.most"
-
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
@@ -270,13 +248,3 @@ class WakeUps:
             self._asked = checks[0][0]
             return self._asked
         return None
-
-    def validate(self, session: ScheduledSession) -> None:
-        """Raise AssertionError where a check of ``session`` is missing, or no wake-up comes in time for it."""
-        if session.check_at == math.inf:
-            return
-        assert any(when == session.check_at and of is session for when, _, of in self._checks), (
-            f"session {session.name!r} is to be checked at {session.check_at}, but no check is planned"
-        )
-        assert self._asked is not None, f"session {session.name!r} is to be checked, but no wake-up was asked for"
-        assert self._asked <= session.check_at, f"the wake-up comes after the check of session {session.name!r}"

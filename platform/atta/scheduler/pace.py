@@ -136,13 +136,6 @@ class PaceMemory:
         if len(self._paces) > KEPT_PACES:
             self._paces.popitem(last=False)
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold."""
-        assert len(self._paces) <= KEPT_PACES, f"{len(self._paces)} paces are kept"
-        for loader, pace in self._paces.items():
-            assert loader, "a pace without a loader is kept"
-            assert pace.finished, f"the pace of loader {loader!r} has no finished batch"
-
 
 def _mean(old: float | None, new: float, weight: float) -> float:
     return new if old is None else old + weight * (new - old)

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from atta.cli.main import cli
 from atta.errors import ConfigError
 from atta.train.dorylus.faults import WorkerFaults
-from atta.train.planning.value import PriceList
 from atta_bench.train.run import JITTER, StopPattern, Straggler, trainer_process
 from atta_bench.train.strategies import values
+from atta_bench.train.value import PriceList
 from tests.waiting import eventually
 
 

@@ -14,6 +14,7 @@ from atta.scheduler.coarse import Load, ScheduledSession
 from atta.scheduler.pace import KEPT_PACES, SIZE_MARGIN, Pace, PaceMemory, balance, headroom, launch_score
 from atta.scheduler.policies import by_score
 from tests.unit.scheduler.harness import PLANS
+from tests.unit.scheduler.invariants import check_paces
 
 CONFIG = SchedulerConfig()
 times = st.floats(0.01, 1e5)
@@ -265,7 +266,7 @@ def test_the_paces_of_the_loaders_used_last_are_kept() -> None:
         memory.keep("used often", Pace(finished=2))
         memory.keep("empty", Pace())
         memory.keep("", Pace(finished=1))
-    memory.validate()
+    check_paces(memory)
     assert len(memory) == KEPT_PACES
     assert memory.get("used often") == Pace(finished=2)
     assert memory.get("loader5") is None

@@ -111,12 +111,6 @@ class Restart:
         if self.phase is Phase.JOINING and not missing:
             self.phase = Phase.DONE
 
-    def validate(self) -> None:
-        """Raise AssertionError where an invariant does not hold; for tests."""
-        assert (self.phase in {Phase.JOINING, Phase.DONE}) == bool(self.after), f"{self.phase} with {self.after!r}"
-        assert not self.after or self.after != self._before, "the process of before counts as its successor"
-        assert self._before or self.phase is not Phase.LEAVING, "a daemon that was down leaves"
-
 
 LOOK_S = 0.2
 """How long to wait between two looks at a daemon."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from atta.errors import ConfigError, DataError, UnknownNameError
-from atta.train.planning.value import PriceList, value_of
+from atta_bench.train.value import PriceList, value_of
 
 C5, C5N, C5N4, P3 = "c5.2xlarge", "c5n.2xlarge", "c5n.4xlarge", "p3.2xlarge"
 # Base instances of c5 and c5n cost 0.085 and 0.108 per hour (section 7.2); 2xlarge is four of them, 4xlarge eight.
