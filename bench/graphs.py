@@ -29,8 +29,7 @@ from atta_bench.lab.workload import Seed
 def work_folder(work: str | None) -> Path:
     """The folder that ``--work`` names; None: ``atta`` in the user's cache folder. It is made if need be.
 
-    Raises:
-        ConfigError: no files can be made in it.
+    Raises ConfigError: no files can be made in it.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(work or Path(base) / "atta").resolve()
@@ -152,9 +151,7 @@ class GraphSource:
 def graph_folder(source: GraphSource, work: Path, say: Callable[[str], None]) -> Path:
     """The graph, generated if need be.
 
-    Raises:
-        ConfigError: the size of the graph makes no sense.
-        DataError: there is no graph in the folder.
+    Raises ConfigError: the size of the graph makes no sense; DataError: there is no graph in the folder.
     """
     if source.graph is not None:
         Graph.open(source.graph, verify=False)

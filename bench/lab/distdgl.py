@@ -61,10 +61,8 @@ def fingerprint(path: str | Path) -> str:
 def read_plain(path: str | Path, split: str = "train") -> PlainGraph:
     """Read a graph folder, or join a partitioned dataset (internal ids then number the vertices).
 
-    Raises:
-        DataError: the folder is damaged.
-        ConfigError: it has several node or edge types.
-        UnknownNameError: it has no such split.
+    Raises DataError: the folder is damaged; ConfigError: it has several node or edge types; UnknownNameError: it has no
+    such split.
     """
     if (Path(path) / GRAPH_MANIFEST).exists():
         return _from_graph(Graph.open(path, verify=False), split)
@@ -125,8 +123,7 @@ _TIMEOUT_S = 3600.0
 def prepare(graph: Path, parts: int, split: str, cache: Path) -> Path:
     """Convert ``graph`` unless the cache has it, and return DGL's partition configuration (a JSON file).
 
-    Raises:
-        AttaError: DGL is missing or fails.
+    Raises AttaError: DGL is missing or fails.
     """
     try:
         dgl = version("dgl")

@@ -253,10 +253,7 @@ def alternate(
 ) -> None:
     """Run all rounds, each of which begins with the limits of the machine. A peer that fails leaves ``systems``.
 
-    A peer's name may have more words after a dash, such as its number of threads.
-
-    Raises:
-        AttaError: Atta itself failed.
+    A peer's name may have more words after a dash, such as its number of threads. Raises AttaError: Atta itself failed.
     """
     for number in range(runs):
         if limits_of is not None:

@@ -98,9 +98,8 @@ class SchedulerBench(ComparisonBench):
 def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
     """
     dataset = Dataset.open(bench.data, verify=False)
     dataset.schema.split_size(dataset.schema.node_types[0], bench.split)

@@ -149,9 +149,8 @@ class CacheBench:
 def run(bench: CacheBench, say: Callable[[str], None] = lambda _: None) -> CacheReport:
     """Sample the batches of every partition and replay them; ``say`` is told what happens.
 
-    Raises:
-        DataError: the dataset is damaged.
-        ConfigError: it has one partition only, or no partition's batches ask others for rows.
+    Raises DataError: the dataset is damaged; ConfigError: it has one partition only, or no partition's batches ask
+    others for rows.
     """
     dataset = Dataset.open(bench.data)
     if dataset.num_parts < 2:

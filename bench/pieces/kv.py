@@ -92,9 +92,8 @@ class KvBench:
 def run(bench: KvBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        ConfigError: a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises ConfigError: a setting is wrong; AttaError: Atta itself failed; a peer that fails only appears with its error
+    in the report.
     """
     config = {**asdict(bench), "row_bytes": 4 * bench.dim, "table_rows": bench.table_rows}
     bounds = {"link/bytes_per_s": "link_capacity_bytes_per_s"} if bench.link else {}
@@ -260,11 +259,7 @@ def _background(host: Host, command: Sequence[str], log: Path) -> Iterator[subpr
 
 
 def _ask(host: Host, what: str, settings: str, threads: int) -> Figures:
-    """The figures that a measuring process prints in the end.
-
-    Raises:
-        AttaError: it failed, or was not done in time.
-    """
+    """The figures that a measuring process prints in the end. Raises AttaError: it failed, or was not done in time."""
     env = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
     process = host.popen(
         _process(what, settings), env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE

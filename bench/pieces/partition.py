@@ -68,9 +68,8 @@ class PartitionBench:
 def run(bench: PartitionBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError: the graph is damaged.
-        AttaError: partitioning failed; a peer that fails only appears with its error in the report.
+    Raises DataError: the graph is damaged; AttaError: partitioning failed; a peer that fails only appears with its
+    error in the report.
     """
     graph = Graph.open(bench.graph)
     sizes = {"nodes": sum(graph.schema.node_counts.values()), "edges": sum(graph.schema.edge_counts.values())}

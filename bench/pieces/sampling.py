@@ -78,9 +78,8 @@ class SamplingBench:
 def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> BenchReport:
     """Run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError, ConfigError: the dataset or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
     """
     dataset = Dataset.open(bench.dataset, verify=False)
     if dataset.num_parts != 1 or len(dataset.schema.edge_types) != 1:

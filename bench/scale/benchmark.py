@@ -93,9 +93,8 @@ class ScaleBench(GraphSource, Batches, PeerBench):
 def run(bench: ScaleBench, say: Say = lambda _: None) -> ScaleReport:
     """Make graph and partitionings, and run all rounds; ``say`` is told what happens.
 
-    Raises:
-        DataError, ConfigError: the graph or a setting is wrong.
-        AttaError: Atta itself failed; a peer that fails only appears with its error in the report.
+    Raises DataError, ConfigError: the graph or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
     """
     work = work_folder(bench.work)
     graph = graph_folder(bench, work / "scale", say)

@@ -211,10 +211,7 @@ def run_cell(
 ) -> dict[int | None, Figures]:
     """Start all processes, warm up, measure, and end them. Partition i and rank i are on ``hosts[i]``.
 
-    Returns figures by batch size, and by None those of the first batches.
-
-    Raises:
-        AttaError: a process failed or hangs.
+    Returns figures by batch size, and by None those of the first batches. Raises AttaError: a process failed or hangs.
     """
     places = [(host, PORT) for host in hosts]
     with addresses_on(places) as addresses, SystemProcesses(cell.name, folder) as processes:

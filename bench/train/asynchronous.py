@@ -36,11 +36,7 @@ Round = dict[str, Figures]
 
 
 def measured(file: Path, bench: StrategiesBench) -> Round:
-    """The figures of one round, made unless ``file`` has them.
-
-    Raises:
-        SystemExit: a variant failed.
-    """
+    """The figures of one round, made unless ``file`` has them. Raises SystemExit: a variant failed."""
     if file.exists():
         found: Round = json.loads(file.read_text())
         return found

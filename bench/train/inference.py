@@ -267,8 +267,7 @@ class Comparison:
     def kill(self, times: int) -> None:
         """Kill ``atta predict`` at random moments, and repeat it each time.
 
-        Raises:
-            SystemExit: a file under a final name was not whole, or repeated runs have other rows.
+        Raises SystemExit: a file under a final name was not whole, or repeated runs have other rows.
         """
         rng, whole = np.random.default_rng(1), self._folder / "undisturbed"
         options = ("--files", str(FILES))

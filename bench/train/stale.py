@@ -261,8 +261,7 @@ def config_of(settings: Settings, *, layers: int, hidden: int, epochs: int, seed
 def measured(pool: TrainerPool, arguments: argparse.Namespace, kept: Path) -> list[dict[str, Any]]:
     """The runs of all cells, in the order of graph, layers, seed and variant; keeps each run as soon as it ends.
 
-    Raises:
-        SystemExit: ``--only`` names something unknown.
+    Raises SystemExit: ``--only`` names something unknown.
     """
     names = list(VARIANTS) if arguments.only == "all" else arguments.only.split(",")
     if unknown := set(names) - set(VARIANTS):

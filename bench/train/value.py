@@ -66,9 +66,8 @@ class PriceList:
     def parse(cls, found: Mapping[str, Any], source: str) -> PriceList:
         """The list that a TOML document describes; ``source`` names it in errors.
 
-        Raises:
-            ConfigError: a key is unknown or missing, or a price is not a number of at least 0.
-            UnknownNameError: ``instance`` has no price.
+        Raises ConfigError: a key is unknown or missing, or a price is not a number of at least 0; UnknownNameError:
+        ``instance`` has no price.
         """
         for key in found:
             if key not in _KEYS:
@@ -114,8 +113,7 @@ class PriceList:
 def value_of(seconds: float, cost: float) -> float:
     """1 / (time x cost), in one per second and unit of money; infinity for a run that cost nothing.
 
-    Raises:
-        ConfigError: the time is not positive, or the cost is negative.
+    Raises ConfigError: the time is not positive, or the cost is negative.
     """
     if not seconds > 0 or not cost >= 0:
         raise ConfigError(f"value of a run of {seconds} s that cost {cost}: time must be positive, cost at least 0")

@@ -89,8 +89,7 @@ _HOST = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za
 def make_authority(folder: Path, name: str, days: int) -> Path:
     """Make ``ca.pem`` and ``ca.key`` in ``folder``; returns the path of the first.
 
-    Raises:
-        ConfigError: the name is no name, or there is an authority already.
+    Raises ConfigError: the name is no name, or there is an authority already.
     """
     _check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,11 +105,8 @@ def make_certificate(
     """Make ``NAME.pem`` and ``NAME.key`` in ``folder``, signed by the authority there; returns the path of the first.
 
     ``roles`` stand in the certificate as URI names. Where ``hosts`` are given, a daemon may show it at these addresses.
-    ``begins``: from when it is good; None: from now.
-
-    Raises:
-        ConfigError: a name or host is none, the authority is missing, or the files exist.
-        DataError: the authority cannot be read.
+    ``begins``: from when it is good; None: from now. Raises ConfigError: a name or host is none, the authority is
+    missing, or the files exist; DataError: the authority cannot be read.
     """
     _check_name(name)
     paths = folder / "ca.pem", folder / "ca.key"

@@ -69,9 +69,7 @@ def figure(path: str | Path, size: tuple[float, float], columns: int = 1) -> Ite
 def save_figure(canvas: Any, path: str | Path) -> None:
     """Write a matplotlib figure, whole or not at all, in the format that the ending of ``path`` names (else PNG).
 
-    Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space left.
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space left.
     """
     with StagedFile(path, overwrite=True) as partial:
         canvas.savefig(partial, dpi=150, format=Path(path).suffix.lstrip(".") or "png")

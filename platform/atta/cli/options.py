@@ -249,11 +249,8 @@ def _option(setting: SettingField) -> tuple[list[str], dict[str, Any]]:
 def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapping[str, str]) -> dict[str, Any]:
     """Read ``NAME=VALUE,NAME=VALUE``: the values by field. The name alone turns a setting on that is on or off.
 
-    ``elsewhere``: what the error says of names that are known, but belong somewhere else.
-
-    Raises:
-        UnknownNameError: no setting has that name.
-        ConfigError: a setting is given twice, or refuses the value.
+    ``elsewhere``: what the error says of names that are known, but belong somewhere else. Raises UnknownNameError: no
+    setting has that name; ConfigError: a setting is given twice, or refuses the value.
     """
     known, found = {s.name: s for s in settings}, dict[str, str]()
     name = ""
@@ -369,8 +366,7 @@ def _key(option: click.Parameter) -> str:
 def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) -> Any:
     """The value of a key, as the option gives it.
 
-    Raises:
-        ConfigError: it has the wrong type, or the option refuses it.
+    Raises ConfigError: it has the wrong type, or the option refuses it.
     """
     if option.multiple and isinstance(value, list):
         once = click.Option([f"--{_key(option)}"], type=option.type)

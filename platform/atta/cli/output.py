@@ -182,8 +182,7 @@ def _check_file(option: str, path: Path) -> None:
 def check_folder(option: str, path: str | Path) -> None:
     """Check that the folder ``path``, which need not exist, can be written to.
 
-    Raises:
-        ConfigError: it cannot; names ``option``.
+    Raises ConfigError: it cannot; names ``option``.
     """
     if "://" in str(path):
         return  # object storage, which is tried when it is used
@@ -250,8 +249,7 @@ def plot_option(what: str) -> Callable[[Any], Any]:
 def write_json(target: str | None, document: Mapping[str, Any]) -> None:
     """Write ``document`` to the file ``target``, completely or not at all; ``-``: to standard output; None: nowhere.
 
-    Raises:
-        ConfigError: the file cannot be written.
+    Raises ConfigError: the file cannot be written.
     """
     if target is not None:
         write_text("--json", target, json.dumps(document, indent=1, allow_nan=False) + "\n")
@@ -260,9 +258,7 @@ def write_json(target: str | None, document: Mapping[str, Any]) -> None:
 def write_text(option: str, target: str, text: str) -> None:
     """Write ``text`` to the file ``target`` that ``option`` names, completely or not at all; ``-``: to standard output.
 
-    Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space for it; nothing is left behind.
+    Raises ConfigError: the file cannot be written; DiskFullError: there is no space for it; nothing is left behind.
     """
     if target == "-":
         sys.stdout.write(text)

@@ -142,9 +142,8 @@ def _kind(hint: Any) -> tuple[type, bool]:
 def check_bounds(config: object) -> None:
     """Refuse values of a settings dataclass that are outside the bounds or choices of their options.
 
-    Raises:
-        UnknownNameError: a value is not one of the choices; names the nearest choice.
-        ConfigError: a number is too small or too large.
+    Raises UnknownNameError: a value is not one of the choices; names the nearest choice; ConfigError: a number is too
+    small or too large.
     """
     for setting in settings_of(type(config)):
         option, value = setting.option, getattr(config, setting.field)

@@ -190,9 +190,8 @@ class Profile:
 def load_profile(path: str | Path) -> Profile:
     """Read a profile.
 
-    Raises:
-        DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names the
-            field.
+    Raises DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names
+    the field.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -213,12 +212,7 @@ def load_profile(path: str | Path) -> Profile:
 
 
 def save_profile(path: str | Path, profile: Profile) -> None:
-    """Write a profile.
-
-    Raises:
-        ConfigError: the file cannot be written.
-        DiskFullError: there is no space left.
-    """
+    """Write a profile. Raises ConfigError: the file cannot be written; DiskFullError: there is no space left."""
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(profile)}
     with StagedFile(path, overwrite=True) as partial:
         partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

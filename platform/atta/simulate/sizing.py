@@ -84,11 +84,7 @@ class SampleBytes:
 
 
 def sample_bytes(dataset: Dataset) -> SampleBytes:
-    """What the manifest of a partitioned sample tells.
-
-    Raises:
-        ConfigError: it has no edges.
-    """
+    """What the manifest of a partitioned sample tells. Raises ConfigError: it has no edges."""
     schema = dataset.schema
     size = GraphCounts(sum(schema.node_counts.values()), sum(schema.edge_counts.values()))
     if not size.edges:

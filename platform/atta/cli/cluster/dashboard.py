@@ -139,8 +139,7 @@ def server(
     """A server that listens; the caller runs ``serve_forever``. ``page``, ``trace``: make the answers. ``option``: what
     errors name.
 
-    Raises:
-        ConfigError: the port is in use, or the address is not of this machine.
+    Raises ConfigError: the port is in use, or the address is not of this machine.
     """
     try:
         return bounded_listener(host, port, application(page, trace))
@@ -160,10 +159,8 @@ TRACE = "atta.v1.ControlService/Trace"
 def daemon_page(config: DaemonConfig, address: str, cluster: str | None) -> Iterator[None]:
     """Serve the page at ``address`` within the block. It shows the daemons of the file ``cluster``; None: this one.
 
-    With TLS the page comes over HTTPS, to those who bring a token that may read metrics.
-
-    Raises:
-        ConfigError: the address is wrong, in use or reached by others without ``--insecure`` or TLS.
+    With TLS the page comes over HTTPS, to those who bring a token that may read metrics. Raises ConfigError: the
+    address is wrong, in use or reached by others without ``--insecure`` or TLS.
     """
     host, port = listening_at(OPTION, address)
     if cluster is None and config.listen.endswith(":0"):

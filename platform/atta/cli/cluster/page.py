@@ -29,8 +29,7 @@ _LEFT, _BOTTOM = 46, 112
 def figures_of(text: str) -> tuple[int, dict[str, float]]:
     """Number of ended epochs, and the latest epoch's figures by name, from a trainer's Prometheus metrics.
 
-    Raises:
-        ValueError: the text is none of metrics, or too long.
+    Raises ValueError: the text is none of metrics, or too long.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text)} characters of metrics")

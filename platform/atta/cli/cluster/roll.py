@@ -121,8 +121,7 @@ class LocalProcess:
     def __init__(self, daemon: Seen) -> None:
         """Read it while the daemon runs.
 
-        Raises:
-            ConfigError: it does not run on this machine, or belongs to somebody else.
+        Raises ConfigError: it does not run on this machine, or belongs to somebody else.
         """
         if not daemon.pid:
             raise ConfigError(f"{daemon.address} does not run on this machine: leave out --local")

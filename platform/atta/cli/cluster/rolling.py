@@ -175,11 +175,9 @@ class Roll:
         """Restart all daemons.
 
         ``interrupted`` is asked between two daemons; if it says so, KeyboardInterrupt is raised there, so that no
-        daemon stays half restarted.
-
-        Raises:
-            ConfigError: a part would be without any ready daemon. Nothing has been stopped, or no further daemon is.
-            AttaError: a daemon did not stop or come back in time; the rest are as they were.
+        daemon stays half restarted. Raises ConfigError: a part would be without any ready daemon. Nothing has been
+        stopped, or no further daemon is; AttaError: a daemon did not stop or come back in time; the rest are as they
+        were.
         """
         self._order = waiting_first(self._order, self._fleet.look())
         self._refuse(refusals(self._order, self._fleet.look()))

@@ -83,8 +83,7 @@ def _let_grpc_log() -> None:
 def _check_stdin() -> None:
     """Check that a daemon can wait for the end of standard input.
 
-    Raises:
-        ConfigError: it cannot: it is closed, a file, or a device such as /dev/null.
+    Raises ConfigError: it cannot: it is closed, a file, or a device such as /dev/null.
     """
     try:
         with select.epoll() as waiting:

@@ -172,11 +172,8 @@ def compare(
     An entry has ``method``, ``seconds``, ``edge_cut``, ``halo_ratio``, ``balance`` (maximum / mean, by what is
     balanced) and ``missed`` (a line for each bound that the method missed). With ``num_neighbors`` it also has
     ``remote_rows``, ``contested_rows`` (see ``Prediction``) and ``remote_bytes``. These three are per batch, means over
-    the partitions.
-
-    Raises:
-        ConfigError: an unknown method, one that needs options, what cannot be balanced, or a folder that may not be
-            written.
+    the partitions. Raises ConfigError: an unknown method, one that needs options, what cannot be balanced, or a folder
+    that may not be written.
     """
     for name in methods:
         check_balance(make_method(name), balance)

@@ -59,8 +59,7 @@ class DrawnTree:
 def sample_tree(path: str | Path, vertex: str, num_neighbors: Sequence[int], seed: int = 0) -> DrawnTree:
     """Sample the neighbourhood of ``vertex`` (an id, or ``TYPE:ID``) from daemons that are started for it.
 
-    Raises:
-        ConfigError: there is no such vertex. DataError: the dataset is damaged.
+    Raises ConfigError: there is no such vertex. DataError: the dataset is damaged.
     """
     dataset = Dataset.open(path_here(path, "inspect"), parts=[], verify=False)
     node_type, user_id = _named(dataset, vertex)

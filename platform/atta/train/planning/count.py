@@ -101,8 +101,7 @@ def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Server
     """Join the partitions of a dataset into one graph, of about 12 bytes per edge. A server has one partition, or all
     of them.
 
-    Raises:
-        ConfigError: the number of partitions is not that of servers, or the graph has several node or edge types.
+    Raises ConfigError: the number of partitions is not that of servers, or the graph has several node or edge types.
     """
     schema = dataset.schema
     if servers not in (1, dataset.num_parts):
@@ -127,8 +126,7 @@ def open_servers(dataset: Dataset, servers: int, split: str = "train") -> Server
 def count_sizes(whole: Servers, question: Question) -> Sizes:
     """Count what each strategy computes and sends. The same arguments give the same result.
 
-    Raises:
-        ConfigError: the question is for another number of servers.
+    Raises ConfigError: the question is for another number of servers.
     """
     if len(whole.ranges) != question.servers + 1:
         raise ConfigError(f"the graph is that of {len(whole.ranges) - 1} servers, not {question.servers}")

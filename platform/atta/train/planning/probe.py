@@ -59,10 +59,8 @@ def measure(
     A step runs alone, with one trainer's share of the cores. If memory is the bottleneck, several trainers together are
     slower than measured.
 
-    link: bytes per second over a server's link; device: of the steps, None: a GPU if there is one.
-
-    Raises:
-        AttaError: the processes that exchange rows failed.
+    link: bytes per second over a server's link; device: of the steps, None: a GPU if there is one. Raises AttaError:
+    the processes that exchange rows failed.
     """
     device = device or device_here()
     layers = min(network.layers, _PROBED_LAYERS)

@@ -50,9 +50,7 @@ class RenderOptions:
     def plan(self, data: str | None = None) -> DeploymentPlan:
         """The cluster. ``data``: folder of the dataset where daemons run, if it is another one.
 
-        Raises:
-            ConfigError: options make no sense.
-            DataError: the manifest is missing or damaged.
+        Raises ConfigError: options make no sense; DataError: the manifest is missing or damaged.
         """
         from atta.cli.cluster.rendering.manifests import DeploymentPlan
         from atta.partition.dataset import Dataset
@@ -83,8 +81,7 @@ class RenderOptions:
     def paths(self) -> tuple[dict[str, str], dict[str, str]]:
         """Options of daemons with their files, and what trainers bring by key: the files of ``--certificates``.
 
-        Raises:
-            DataError: one is missing.
+        Raises DataError: one is missing.
         """
         if self.certificates is None:
             return {}, {}

@@ -100,8 +100,7 @@ class DeploymentPlan:
     def cluster_file(self, hosts: Sequence[str], tls: Mapping[str, str]) -> str:
         """The text of the cluster file. ``hosts``: of each partition's daemon; ``tls``: what callers bring.
 
-        Raises:
-            ConfigError: a host is none.
+        Raises ConfigError: a host is none.
         """
         addresses = [check_address(f"{host}:{self.port}") for host in hosts]
         entries = [f'[[daemon]]\npart = {part}\naddress = "{address}"\n' for part, address in enumerate(addresses)]
