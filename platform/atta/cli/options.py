@@ -57,8 +57,8 @@ class _Percent(click.FloatRange):
 class GroupedCommand(click.Command):
     """A command whose help shows its options in groups, in a line or two each.
 
-    ``groups``: the names of options by heading, most used first. Options that no group names come last; commands may share
-    groups, and each has some of the options.
+    ``groups``: the names of options by heading, most used first. Options that no group names come last; commands may
+    share groups, and each has some of the options.
     """
 
     def __init__(self, *about: Any, groups: Mapping[str, str] | None = None, **more: Any) -> None:
@@ -364,10 +364,7 @@ def _key(option: click.Parameter) -> str:
 
 
 def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) -> Any:
-    """The value of a key, as the option gives it.
-
-    Raises ConfigError: it has the wrong type, or the option refuses it.
-    """
+    """The value of a key, as the option gives it. Raises ConfigError: wrong type, or the option refuses it."""
     if option.multiple and isinstance(value, list):
         once = click.Option([f"--{_key(option)}"], type=option.type)
         return [_value(where, entry, once, ctx) for entry in value]

@@ -182,7 +182,7 @@ def _check_file(option: str, path: Path) -> None:
 def check_folder(option: str, path: str | Path) -> None:
     """Check that the folder ``path``, which need not exist, can be written to.
 
-    Raises ConfigError: it cannot; names ``option``.
+    Raises ConfigError, which names ``option``.
     """
     if "://" in str(path):
         return  # object storage, which is tried when it is used
@@ -222,15 +222,7 @@ quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing b
 
 
 def refuse_given(options: Collection[str], why: str) -> None:
-    """Refuse options of the running command that somebody gave, whatever their values.
-
-    Args:
-        options: their names as arguments of the command's function.
-        why: what the message says after their names, such as "goes with --compare".
-
-    Raises:
-        click.UsageError: one was given; names all that were.
-    """
+    """Refuse ``options`` (names of arguments) that somebody gave, whatever their values. ``why`` follows their names."""
     context = click.get_current_context()
     given = [
         "/".join(option.opts + option.secondary_opts)

@@ -34,9 +34,9 @@ def not_installed(*packages: str) -> str:
 
 
 def need(what: str, *packages: str) -> None:
-    """Check that the ``packages`` for ``what`` are installed; all belong to one extra.
+    """Check that the ``packages`` for ``what``, all of one extra, are installed.
 
-    Raises ConfigError: a package is missing; names the extra to install.
+    ConfigError names the extra to install.
     """
     if missing(*packages):
         raise ConfigError(f"{what} needs {' and '.join(packages)}: install atta[{EXTRAS[packages[0]]}]")

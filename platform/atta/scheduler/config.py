@@ -18,10 +18,7 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Settings of both levels. Units stand in the names; utilisations are percent of the whole machine.
-
-    Raises ConfigError for values that make no sense.
-    """
+    """Units stand in the names; utilisations are percent of the whole machine."""
 
     workers: int = 2
     """Number of CPU tasks that run at once."""

@@ -29,14 +29,7 @@ TaskOrder = Callable[[int, float], tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A launch policy.
-
-    Attributes:
-        rule: when to launch the next DAG of a session.
-        order: which ready task runs next.
-        help: one sentence for users.
-        has_depth: whether ``SchedulerConfig.prefetch`` is its depth.
-    """
+    """When to launch the next DAG of a session, and which ready task runs next. ``has_depth``: it is ``prefetch``."""
 
     rule: LaunchRule
     order: TaskOrder

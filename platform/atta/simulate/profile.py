@@ -188,11 +188,7 @@ class Profile:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Read a profile.
-
-    Raises DataError: the file is missing or is not a profile, or a field is missing, unknown or makes no sense; names
-    the field.
-    """
+    """Read a profile. DataError names a field that is missing or unknown or makes no sense."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -33,8 +33,9 @@ SCRAPE_S = 2.0
 
 
 class Watching:
-    """Samples once per ``interval_s`` on a thread of its own. A context manager. However many browsers look, daemons are
-    asked once.
+    """Samples once per ``interval_s`` on a thread of its own. A context manager.
+
+    However many browsers look, daemons are asked once.
     """
 
     def __init__(
@@ -136,10 +137,9 @@ def application(page: Callable[[], str], trace: Callable[[], str]) -> App:
 def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
-    """A server that listens; the caller runs ``serve_forever``. ``page``, ``trace``: make the answers. ``option``: what
-    errors name.
+    """A server that listens; the caller runs ``serve_forever``.
 
-    Raises ConfigError: the port is in use, or the address is not of this machine.
+    Raises ConfigError, which names ``option``, if it cannot.
     """
     try:
         return bounded_listener(host, port, application(page, trace))

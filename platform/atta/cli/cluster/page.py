@@ -27,9 +27,9 @@ _LEFT, _BOTTOM = 46, 112
 
 
 def figures_of(text: str) -> tuple[int, dict[str, float]]:
-    """Number of ended epochs, and the latest epoch's figures by name, from a trainer's Prometheus metrics.
+    """Ended epochs, and the latest one's figures, from a trainer's metrics.
 
-    Raises ValueError: the text is none of metrics, or too long.
+    Raises ValueError: the text is none, or too long.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text)} characters of metrics")
@@ -50,13 +50,7 @@ def figures_of(text: str) -> tuple[int, dict[str, float]]:
 
 @dataclass
 class TrainerHistory:
-    """What one trainer has exported so far.
-
-    Attributes:
-        address: of its metrics.
-        error: why the last attempt failed; empty: it did not.
-        points: ended epochs, and the figures of the latest one.
-    """
+    """What one trainer has exported so far: the figures by number of ended epochs, or why the last attempt failed."""
 
     address: str
     error: str = ""
@@ -150,14 +144,7 @@ td.reason{text-align:left}td.reason::before{content:none}figure{width:100%}.bar{
 
 @dataclass(frozen=True)
 class View:
-    """What the page shows.
-
-    Attributes:
-        cluster: the name that the user gave.
-        daemons: with rates.
-        trainers: curves of those that were named.
-        refresh_s: how often browsers load the page again.
-    """
+    """What the page shows. Daemons have rates, trainers curves."""
 
     cluster: str
     daemons: Sequence[DaemonRates]
@@ -187,8 +174,10 @@ def page(view: View) -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], label: str) -> str:
-    """``rows`` have HTML; a row of one cell is a remark that takes the whole width. On a narrow screen each row is a box,
-    in which the heads stand before their figures."""
+    """``rows`` have HTML; a row of one cell is a remark that takes the whole width.
+
+    On a narrow screen each row is a box, in which the heads stand before their figures.
+    """
     heads = [escape(name) for name in heads]
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     lines = "".join(f"<tr>{_cells(heads, row)}</tr>" for row in rows)

@@ -15,13 +15,8 @@ from atta.wire.parts import Addresses, replicas_of
 class Seen:
     """What can be seen of a daemon.
 
-    Attributes:
-        part, address: its first partition, and where it listens.
-        incarnation: of its process; empty: nobody answers.
-        draining: it is stopping.
-        leaving: nobody answers, but its process is still there, or may be.
-        pid: of the process, if that runs on this machine; else 0.
-        version: its release.
+    An empty ``incarnation`` means that nobody answers. ``leaving``: nobody answers, but its process is still there, or
+    may be. ``pid``: if it runs on this machine; else 0.
     """
 
     part: int

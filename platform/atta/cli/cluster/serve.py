@@ -81,10 +81,7 @@ def _let_grpc_log() -> None:
 
 
 def _check_stdin() -> None:
-    """Check that a daemon can wait for the end of standard input.
-
-    Raises ConfigError: it cannot: it is closed, a file, or a device such as /dev/null.
-    """
+    """Check that a daemon can wait for the end of standard input: it is no file, and no device such as /dev/null."""
     try:
         with select.epoll() as waiting:
             waiting.register(0, select.EPOLLIN)

@@ -26,13 +26,7 @@ MOST_LINES = 200
 
 @dataclass(frozen=True)
 class SampledVertex:
-    """A vertex of a sampled batch.
-
-    Attributes:
-        label: the user's id, with the node type where there are several.
-        hop: that has reached it; 0: the seed.
-        owner: its partition.
-    """
+    """A vertex of a sampled batch, ``hop`` steps from the seed. ``owner``: its partition."""
 
     label: str
     hop: int
@@ -41,11 +35,9 @@ class SampledVertex:
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """A sampled neighbourhood.
+    """A sampled neighbourhood. The first of ``vertices`` is the seed.
 
-    Attributes:
-        vertices: the first is the seed.
-        edges: (source, target), positions in ``vertices``; a target's sources are its children in the tree.
+    ``edges``: (source, target), positions in ``vertices``; a target's sources are its children in the tree.
     """
 
     vertices: Sequence[SampledVertex]

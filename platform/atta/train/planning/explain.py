@@ -160,8 +160,8 @@ _BESIDE = "exchange"
 def recorded_losses(file: Path = RECORD) -> dict[str, str]:
     """A clause for each variant of the record: the most points that it lost beside exact training; {} without a file.
 
-    Points are medians over paired seeds; the worst graph and number of layers counts. Raises DataError: the file is no
-    such record.
+    Points are medians over paired seeds; the worst graph and number of layers counts. Raises DataError: it is no
+    record.
     """
     if not file.is_file():
         return {}
