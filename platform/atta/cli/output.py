@@ -222,7 +222,7 @@ quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing b
 
 
 def refuse_given(options: Collection[str], why: str) -> None:
-    """Refuse ``options`` (names of arguments) that somebody gave, whatever their values. ``why`` follows their names."""
+    """Refuse ``options`` (names of arguments) that somebody gave, whatever their values. ``why`` follows them."""
     context = click.get_current_context()
     given = [
         "/".join(option.opts + option.secondary_opts)

@@ -64,7 +64,7 @@ class SampleBytes:
     row: float
 
     def daemon(self, graph: GraphCounts, machines: int, cache: int, buffer: int) -> int:
-        """Bytes that each of ``machines`` daemons of a larger graph needs. ``cache``, ``buffer``: its bounds, in bytes."""
+        """Bytes that each of ``machines`` daemons of a larger graph needs. ``cache``, ``buffer``: its bounds."""
         wide = self.vertex_numbers * (graph.vertices >= _NARROW) + self.edge_numbers * (graph.edges >= _NARROW)
         part = (graph.vertices * self.per_vertex + graph.edges * (self.per_edge + wide)) / machines
         rows = graph.vertices * (1 - 1 / machines) * self.row

@@ -109,7 +109,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Machines:
-    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError for fewer than one of each."""
+    """Servers, and ``trainers`` on each; ``memory`` bytes per trainer. Raises ConfigError if there is none."""
 
     servers: int
     trainers: int
