@@ -217,7 +217,17 @@ def row_of(cells: Iterable[object]) -> str:
 
 def cell(found: Mapping[str, float] | None) -> str:
     """``MEDIAN (MIN to MAX)``; empty for None."""
-    return "" if found is None else f"{found['median']:,.4g} ({found['min']:,.4g} to {found['max']:,.4g})"
+    return "" if found is None else spread(list(found.values()))
+
+
+def spread(values: Sequence[float], form: str = ",.4g") -> str:
+    """``MEDIAN (MIN to MAX)``."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def yes_or_no(holds: bool) -> str:
+    """Whether a bound holds, for a table."""
+    return "yes" if holds else "**no**"
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from atta_bench.graphs import atta_command
-from atta_bench.results import ROOT, arguments_of, head, rows_of, write
+from atta_bench.results import ROOT, arguments_of, head, rows_of, write, yes_or_no
 
 TOLERANCE = 1.5  # points
 
@@ -96,7 +96,7 @@ def row(name: str, entry: dict[str, Any]) -> list[object]:
     difference = mean - settings.reference
     return [
         *(name, settings.reference, f"{mean:.1f} ± {sd:.1f}", ", ".join(f"{t:.1f}" for t in tests)),
-        *(f"{difference:+.1f}", "yes" if difference >= -TOLERANCE else "**no**"),
+        *(f"{difference:+.1f}", yes_or_no(difference >= -TOLERANCE)),
         f"{settings.hidden}, {settings.weight_decay:g}, {settings.dropout}, {'yes' if settings.normalize else 'no'}",
         f"{settings.epochs}, {settings.num_neighbors}, {settings.batch_size}",
         f"{statistics.median(r['seconds'] for r in runs):.0f}",

@@ -24,7 +24,7 @@ from typing import Any
 from atta.partition.dataset import Dataset
 from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, write
+from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, spread, write, yes_or_no
 from atta_bench.train.run import StopPattern
 from atta_bench.train.settings import VARIANT, StrategiesBench
 from atta_bench.train.strategies import run
@@ -55,8 +55,7 @@ def median(rounds: Sequence[Round], variant: str, figure: str) -> str:
     if not values:
         return "none"
     missing = len(rounds) - len(values)
-    text = f"{statistics.median(values):,.4g} ({min(values):,.4g} to {max(values):,.4g})"
-    return f"{text}, {missing} without" if missing else text
+    return spread(values) + (f", {missing} without" if missing else "")
 
 
 def quotients(rounds: Sequence[Round], figure: str, ours: str, theirs: str) -> list[float]:
@@ -74,8 +73,7 @@ def verdict(what: str, values: Sequence[float], bound: float, *, most: bool) -> 
 def verdict_rows(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table of all bounds."""
     rows = (
-        (v["bound"], "none" if v["median"] is None else f"{v['median']:.3f}", "yes" if v["holds"] else "**no**")
-        for v in verdicts
+        (v["bound"], "none" if v["median"] is None else f"{v['median']:.3f}", yes_or_no(v["holds"])) for v in verdicts
     )
     return rows_of(("bound", "median over seeds", "holds"), *rows)
 
@@ -176,7 +174,7 @@ def measure_dorylus(arguments: argparse.Namespace, kept: Path, typed: str) -> No
     schema = Dataset.open(data, verify=False).schema
     vertices, edges = sum(schema.node_counts.values()), sum(schema.edge_counts.values())
     about = [
-        f"GCN of {layers} layers, hidden size {HIDDEN}, on {'an DENSE_SBM' if graph == 'sbm' else graph} of {vertices:,} vertices and {edges:,} edges;",
+        f"GCN of {layers} layers, hidden size {HIDDEN}, on {'an SBM' if graph == 'sbm' else graph} of {vertices:,} vertices and {edges:,} edges;",
         f"2 hosts (namespaces on one machine) with links of {LINK}, a trainer each, {INTERVALS} intervals and at most {WORKERS} workers per trainer: {2 * WORKERS} worker processes. Each worker has a link",
         f"of 20 Mbit/s, each message takes 5 to 50 ms more (`{FAULTS}`, waited for in the worker). {WARM_UP} + {DORYLUS_EPOCHS} epochs,",
         f"seeds: {len(rounds)}, median (minimum to maximum). Target: {100 * target:g} % of test accuracy. exchange: exact, by the trainers alone.",
@@ -248,7 +246,6 @@ SBM = GenerateOptions(
     nodes=10_000, edges=200_000, features=32, classes=20, communities=200, inter=0.45, signal=0.6, **SPLITS
 )
 """Ten communities of each class: METIS cuts between communities, and each part has vertices of all classes."""
-# -- the straggler -----------------------------------------------------------------------------------------------------
 HOSTS, STRAGGLER, STOPPED, RUNNING = 4, 3, 9.0, 0.5
 """Stopped for so many epoch times (``JITTER`` makes that 8 to 10), then running for so many: about one epoch of its own,
 as no other trainer computes then."""

@@ -34,7 +34,7 @@ import psutil
 import atta
 from atta.partition.generate import GenerateOptions
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, arguments_of, document, head, rows_of, write
+from atta_bench.results import ROOT, arguments_of, document, head, rows_of, spread, write, yes_or_no
 from atta_bench.train.killed_trainer import MARKS, STEP_S
 
 MOST_S, MOST_OWN_S = 15.0, 5.0
@@ -257,8 +257,7 @@ def record(
     about = document("trainer-killed", command=typed, kills=told, wrong=wrong, sizes=sizes)
 
     def row(name: str, values: Sequence[float], most: float | None = None) -> list[str]:
-        spread = f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-        return [name, spread, "" if most is None else f"{most:g}: {'yes' if max(values) <= most else '**no**'}"]
+        return [name, spread(values, ".2f"), "" if most is None else f"{most:g}: {yes_or_no(max(values) <= most)}"]
 
     parts = {
         "Atta: noticing it, and stopping the others": [kill.noticing for kill in kills],

@@ -4,8 +4,8 @@
 
 Four trainers on one server train ResGCN+ on a power-law graph, without recomputing anything. A step has B training
 vertices: each trainer has a mini-batch of B / 4 with full neighbourhoods, or all four share the co-batch of B. Peaks
-    are those of the trainer
-processes (VmHWM), in total and above what they held when model and loaders existed. Daemons are not counted.
+are those of the trainer processes (VmHWM), in total and above what they held when model and loaders existed, without
+daemons.
 
 Then `atta train` runs both strategies with a limit on the memory of every process that it starts (RLIMIT_DATA, by
 prlimit). Writes memory.json and memory.md. Bounds: cooperative takes at most 0.4 of mini-batch at 28 layers; within the

@@ -29,7 +29,7 @@ import numpy as np
 from atta.errors import AttaError
 from atta.wire.clusterfile import write_cluster
 from atta_bench.lab.netlab import Host, NetLab
-from atta_bench.results import ROOT, arguments_of, document, head, rows_of, write
+from atta_bench.results import ROOT, arguments_of, document, head, rows_of, write, yes_or_no
 
 HOSTS, PORT, MEETING_PORT, DAEMON_PORT = 2, 30_050, 29_777, 7_070
 TIMEOUT_S = 900.0
@@ -360,8 +360,8 @@ def _lines(about: dict[str, Any], results: list[dict[str, Any]]) -> list[str]:
         error = 100 * sum(map(_variance_of_mean, tests.values())) ** 0.5
         rows.append((
             name, *(f"{epoch[by]:.2f} ({first[by]:.2f}; {model[by]:.2f})" for by in ("atta", "dgl")), f"{rate:.2f}",
-            "yes" if rate >= FASTER else "**no**", f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f} ± {error:.1f}",
-            "yes" if points >= -TOLERANCE else "**no**",
+            yes_or_no(rate >= FASTER), f"{test['atta']:.1f}", f"{test['dgl']:.1f}", f"{points:+.1f} ± {error:.1f}",
+            yes_or_no(points >= -TOLERANCE),
         ))  # fmt: skip
     titles = (
         "example", "Atta, s per epoch (first; model)", "DistDGL", "rate", f"≥ {FASTER:g}", "Atta, test %", "DistDGL", "points",
@@ -388,7 +388,7 @@ def _starts_lines(results: list[dict[str, Any]]) -> list[str]:
         if min(counts) < LEAST_RUNS:
             continue
         points, error, correlation = at_equal_starts(runs)
-        shown = f"{points:+.1f} ± {error:.1f}", f"{correlation:.2f}", "yes" if points >= -TOLERANCE else "**no**"
+        shown = f"{points:+.1f} ± {error:.1f}", f"{correlation:.2f}", yes_or_no(points >= -TOLERANCE)
         rows.append((name, " and ".join(map(str, counts)), *shown))
     if not rows:
         return []

@@ -36,7 +36,7 @@ from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, best_epoch
 from atta.train.strategies import STRATEGIES
 from atta_bench.graphs import SPLITS, partitioned
-from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, write
+from atta_bench.results import ROOT, Maybe, arguments_of, document, head, rows_of, spread, write, yes_or_no
 
 TIMEOUT = timedelta(seconds=300)
 """How long a trainer waits for the others."""
@@ -367,12 +367,6 @@ def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def spread(values: list[float], signs: str = "", digits: int = 1) -> str:
-    """Median, minimum and maximum, for people."""
-    median, low, high = (format(v, f"{signs}.{digits}f") for v in (statistics.median(values), min(values), max(values)))
-    return f"{median} ({low} to {high})"
-
-
 def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-accuracy.json and stale-accuracy.md."""
     held = verdicts(cells)
@@ -385,10 +379,10 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
         paired = differences(cells, graph, layers, variant, "exchange")
         rows.append(
             (
-                *(graph, layers, variant, spread([run["test"] for run in runs])),
+                *(graph, layers, variant, spread([run["test"] for run in runs], ".1f")),
                 *(
-                    spread(paired, "+") if paired and variant != "exchange" else "",
-                    spread([run["last"] for run in runs]),
+                    spread(paired, "+.1f") if paired and variant != "exchange" else "",
+                    spread([run["last"] for run in runs], ".1f"),
                 ),
                 f"{statistics.median(run['payload_bytes'] for run in runs) / 2**20:,.1f}",
                 runs[0]["evaluation"],
@@ -407,7 +401,7 @@ def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> N
             *(
                 (
                     f"{v['variant']} ≥ {v['beside']} {v['least']:+g}",
-                    *(v["graph"], v["layers"], f"{v['median']:+.2f}", "yes" if v["holds"] else "**no**"),
+                    *(v["graph"], v["layers"], f"{v['median']:+.2f}", yes_or_no(v["holds"])),
                 )
                 for v in held
             ),
@@ -443,11 +437,11 @@ def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out
         for layer in sorted({layer for of_run in found for layer in of_run}):
             values = [of_run[layer] for of_run in found if layer in of_run]
             holds = statistics.fmean(values) <= MOST_RATIO
-            errors.append((graph, layers, variant, layer, spread(values, digits=3), "yes" if holds else "**no**"))
+            errors.append((graph, layers, variant, layer, spread(values, ".3f"), yes_or_no(holds)))
         paired = differences(cells, graph, layers, variant, "digest-10")
-        less = spread(paired, "+") if paired and variant != "digest-10" else ""
+        less = spread(paired, "+.1f") if paired and variant != "digest-10" else ""
         times = f"{1000 * statistics.median(run['epoch_s'] for run in runs):,.0f}"
-        tests.append((graph, layers, variant, spread([run["test"] for run in runs]), less, times))
+        tests.append((graph, layers, variant, spread([run["test"] for run in runs], ".1f"), less, times))
     document_ = document("stale-sat", command=typed, results=cells) | {"epochs": epochs, "bounds": verdicts(cells)}
     lines = [
         *head("Predicted rows beside stale rows", document_),
