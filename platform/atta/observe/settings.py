@@ -37,14 +37,19 @@ Unit = Literal["", "bytes", "s", "ms", "rate", "percent", "parts"]
 class Option:
     """How a field appears on the command line and in TOML files.
 
-    Attributes: help: one sentence for people. name: name of the option, without dashes; empty: the field's name. also:
-    another name of it; of a switch that is on: the name that turns it off. unit: what the field's number counts.
-    ``bytes``, ``s``, ``ms`` and ``rate`` (bytes per second) accept units in text (``4GiB``, ``2ms``, ``1gbit``). A
-    field that is a text has ``auto``, or the number of seconds. ``percent`` is given in percent and stored as a share:
-    50 is 0.5. ``parts``: partitions, such as ``0-2``. choices: the only values allowed; of each entry where the field
-    is a tuple. at_least, at_most: bounds of the field's value; of each entry where the field is a tuple. too_many: why
-    there is an upper bound, in parentheses at the end of the message. metavar: what help shows in place of the type.
-    unset: what None means; help shows it as the default. path: the value names a ``file`` to read or a ``folder``.
+    Attributes:
+        help: one sentence for people.
+        name: name of the option, without dashes; empty: the field's name.
+        also: another name of it; of a switch that is on: the name that turns it off.
+        unit: what the field's number counts. ``bytes``, ``s``, ``ms`` and ``rate`` (bytes per second) accept units in
+            text (``4GiB``, ``2ms``, ``1gbit``). A field that is a text has ``auto``, or the number of seconds.
+            ``percent`` is given in percent and stored as a share: 50 is 0.5. ``parts``: partitions, such as ``0-2``.
+        choices: the only values allowed; of each entry where the field is a tuple.
+        at_least, at_most: bounds of the field's value; of each entry where the field is a tuple.
+        too_many: why there is an upper bound, in parentheses at the end of the message.
+        metavar: what help shows in place of the type.
+        unset: what None means; help shows it as the default.
+        path: the value names a ``file`` to read or a ``folder``.
     """
 
     help: str
