@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -215,6 +216,46 @@ def hosts_of(bench: PeerBench, count: int) -> Iterator[list[Host]]:
         yield list(lab.hosts)
 
 
+def atta_on(
+    bench: ComparisonBench,
+    hosts: Sequence[Host],
+    frontier: str,
+    deliver: str,
+    *options: str,
+    cached: bool = True,
+    recipe: Recipe | None = None,
+) -> System:
+    """Atta as a system of ``compared``, see ``run_atta``. ``options``: of ``atta serve``; ``cached``: by ``bench``."""
+    serve = (*cache_options(bench.cache_share if cached else 0), *options)
+    data = Path(bench.data).resolve()
+    return lambda folder: run_atta(
+        data, bench, hosts, folder, frontier=frontier, deliver=deliver, recipe=recipe, serve=serve
+    )
+
+
+def compared(
+    bench: ComparisonBench,
+    dataset: Dataset,
+    report: BenchReport,
+    systems_on: Callable[[Sequence[Host]], dict[str, System]],
+    figures: Callable[[Measured], dict[str, float]],
+    *,
+    say: Say,
+    recipe: Recipe | None = None,
+) -> BenchReport:
+    """Run all rounds of Atta's systems and of DistDGL if asked for, see ``add_distdgl``, and fill ``report``.
+
+    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
+    only appears with its error in the report.
+    """
+    with hosts_of(bench, dataset.num_parts) as hosts:
+        report.config = {**settings(bench, dataset, hosts), **report.config}
+        systems = systems_on(hosts) | add_distdgl(bench, hosts, report, say, recipe=recipe)
+        limits_of = partial(machine_limits, bench, dataset, hosts)
+        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
+    return report
+
+
 def settings(bench: ComparisonBench, dataset: Dataset, hosts: Sequence[Host]) -> dict[str, object]:
     """The settings in the report: those of ``bench``, whether namespaces were used, and the sizes of the dataset."""
     netns = "off" if hosts[0].interface is None else "on"
@@ -228,17 +269,24 @@ def add_distdgl(
     """DistDGL if asked for; if it cannot run, the report says why. With a ``recipe`` it trains, else it only loads."""
     if not bench.beside_dgl:
         return {}
-    from atta_bench.lab.distdgl import prepare, run_distdgl
+    from atta_bench.lab.distdgl import run_distdgl
 
     try:
-        if hosts[0].interface is None:
-            raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces: not with --netns off")
-        say("converting the graph for DistDGL")
-        partitions = prepare(Path(bench.data).resolve(), len(hosts), bench.split, work_folder(bench.work))
+        partitions = partitions_for_dgl(bench.data, hosts, bench.split, bench.work, say=say)
     except AttaError as error:
         report.fail("dgl", str(error))
         return {}
     return {"dgl": lambda folder: run_distdgl(partitions, bench, hosts, folder, recipe=recipe)}
+
+
+def partitions_for_dgl(data: str, hosts: Sequence[Host], split: str, work: str | None, *, say: Say) -> Path:
+    """The folder of a dataset's partitions for DistDGL. Raises AttaError: it cannot run on these hosts."""
+    from atta_bench.lab.distdgl import prepare
+
+    if hosts[0].interface is None:
+        raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces: not with --netns off")
+    say("converting the graph for DistDGL")
+    return prepare(Path(data).resolve(), len(hosts), split, work_folder(work))
 
 
 def alternate(

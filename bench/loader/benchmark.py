@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from atta.observe.settings import Option
@@ -18,14 +16,9 @@ from atta_bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
-    add_distdgl,
-    alternate,
-    cache_options,
+    atta_on,
+    compared,
     delivery,
-    hosts_of,
-    machine_limits,
-    run_atta,
-    settings,
 )
 from atta_bench.loader.consumer import DELIVERIES
 from atta_bench.results import BenchReport
@@ -49,25 +42,28 @@ class LoaderBench(ComparisonBench):
 
 
 def run(bench: LoaderBench, say: Say = lambda _: None) -> BenchReport:
-    """Run all rounds; ``say`` is told what happens.
-
-    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
-    only appears with its error in the report.
-    """
+    """Run all rounds; ``say`` is told what happens. Raises as ``compared``."""
     dataset = Dataset.open(bench.data, verify=False)
     dataset.schema.split_size(dataset.schema.node_types[0], bench.split)
     frontier = bench.frontier or ("all" if bench.beside_dgl else "new")
     deliver = bench.deliver or delivery(bench.beside_dgl)
-    with hosts_of(bench, dataset.num_parts) as hosts:
-        config = {**settings(bench, dataset, hosts), "frontier": frontier, "deliver": deliver}
-        report = BenchReport(
-            "loader", config, drawn="seeds_per_s", limit_of={"feature_bytes_per_s": "gather_bytes_per_s"}
-        )
-        systems = _systems(bench, hosts, frontier, deliver)
-        systems |= add_distdgl(bench, hosts, report, say)
-        limits_of = partial(machine_limits, bench, dataset, hosts)
-        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
-    return report
+    report = BenchReport(
+        "loader",
+        {"frontier": frontier, "deliver": deliver},
+        drawn="seeds_per_s",
+        limit_of={"feature_bytes_per_s": "gather_bytes_per_s"},
+    )
+
+    def systems_on(hosts: Sequence[Host]) -> dict[str, System]:
+        """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
+        systems = {"atta": atta_on(bench, hosts, frontier, deliver)}
+        if bench.cache_share != 0:
+            systems["atta-uncached"] = atta_on(bench, hosts, frontier, deliver, cached=False)
+        if bench.beside_dgl and frontier == "all":
+            systems["atta-new"] = atta_on(bench, hosts, "new", bench.deliver or delivery(False))
+        return systems
+
+    return compared(bench, dataset, report, systems_on, figures, say=say)
 
 
 def figures(measured: Measured) -> dict[str, float]:
@@ -95,28 +91,6 @@ def figures(measured: Measured) -> dict[str, float]:
         found["sampling_share"] = sampling / (sampling + measured.total("fetch_s"))
     found["measured_s"] = window
     return found
-
-
-def _systems(bench: LoaderBench, hosts: Sequence[Host], frontier: str, deliver: str) -> dict[str, System]:
-    """Atta with the chosen settings and, beside DGL, also as users of PyG run it."""
-
-    def atta_as(frontier: str, deliver: str, *, cached: bool = True) -> System:
-        return lambda folder: run_atta(
-            Path(bench.data).resolve(),
-            bench,
-            hosts,
-            folder,
-            frontier=frontier,
-            deliver=deliver,
-            serve=cache_options(bench.cache_share if cached else 0),
-        )
-
-    systems = {"atta": atta_as(frontier, deliver)}
-    if bench.cache_share != 0:
-        systems["atta-uncached"] = atta_as(frontier, deliver, cached=False)
-    if bench.beside_dgl and frontier == "all":
-        systems["atta-new"] = atta_as("new", bench.deliver or delivery(False))
-    return systems
 
 
 @measured(LoaderBench, run, "Draw seeds per second.")

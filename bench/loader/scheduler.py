@@ -41,13 +41,8 @@ from atta_bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
-    add_distdgl,
-    alternate,
-    cache_options,
-    hosts_of,
-    machine_limits,
-    run_atta,
-    settings,
+    atta_on,
+    compared,
 )
 from atta_bench.lab.workload import ints
 from atta_bench.loader import benchmark as loader
@@ -96,23 +91,12 @@ class SchedulerBench(ComparisonBench):
 
 
 def run(bench: SchedulerBench, say: Say = lambda _: None) -> BenchReport:
-    """Run all rounds; ``say`` is told what happens.
-
-    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
-    only appears with its error in the report.
-    """
+    """Run all rounds; ``say`` is told what happens. Raises as ``compared``."""
     dataset = Dataset.open(bench.data, verify=False)
     dataset.schema.split_size(dataset.schema.node_types[0], bench.split)
-    with hosts_of(bench, dataset.num_parts) as hosts:
-        if bench.link and hosts[0].interface is None:
-            raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
-        config = {**settings(bench, dataset, hosts), "frontier": bench.frontier}
-        report = BenchReport("scheduler", config, ours=OURS, drawn="seeds_per_s")
-        systems = _systems(bench, hosts) | add_distdgl(bench, hosts, report, say)
-        measured = partial(figures, bench=bench, hosts=len(hosts))
-        limits_of = partial(machine_limits, bench, dataset, hosts)
-        alternate(systems, bench.runs, report, measured, limits_of=limits_of, say=say)
-    return report
+    report = BenchReport("scheduler", {"frontier": bench.frontier}, ours=OURS, drawn="seeds_per_s")
+    measured = partial(figures, bench=bench, hosts=dataset.num_parts)
+    return compared(bench, dataset, report, partial(_systems, bench), measured, say=say)
 
 
 def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[str, float]:
@@ -148,17 +132,9 @@ def figures(measured: Measured, *, bench: SchedulerBench, hosts: int) -> dict[st
 def _systems(bench: SchedulerBench, hosts: Sequence[Host]) -> dict[str, System]:
     """A system per policy, and per depth where a policy has one."""
 
-    def daemons(*options: str) -> System:
-        return lambda folder: run_atta(
-            Path(bench.data).resolve(),
-            bench,
-            hosts,
-            folder,
-            frontier=bench.frontier,
-            deliver="arrays",
-            serve=(*cache_options(bench.cache_share), "--peer-delay", f"{bench.rtt_ms:g}ms", *options),
-        )
-
+    if bench.link and hosts[0].interface is None:
+        raise AttaError(f"--link {bench.link}: the links of network namespaces are shaped, and there are none here")
+    daemons = partial(atta_on, bench, hosts, bench.frontier, "arrays", "--peer-delay", f"{bench.rtt_ms:g}ms")
     found: dict[str, System] = {}
     for policy in bench.policies:
         if POLICIES[policy].has_depth:

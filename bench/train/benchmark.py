@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from atta.errors import ConfigError
@@ -22,15 +20,10 @@ from atta_bench.lab.rounds import (
     ComparisonBench,
     Say,
     System,
-    add_distdgl,
-    alternate,
-    cache_options,
+    atta_on,
+    compared,
     delivery,
-    hosts_of,
-    machine_limits,
     need_training,
-    run_atta,
-    settings,
 )
 from atta_bench.lab.workload import Recipe
 from atta_bench.loader import benchmark as loader
@@ -69,26 +62,21 @@ class TrainBench(ComparisonBench):
 
 
 def run(bench: TrainBench, say: Say = lambda _: None) -> BenchReport:
-    """Run all rounds; ``say`` is told what happens.
-
-    Raises DataError, ConfigError: the dataset or a setting is wrong; AttaError: Atta itself failed; a peer that fails
-    only appears with its error in the report.
-    """
+    """Run all rounds; ``say`` is told what happens. Raises as ``compared``."""
     need_training()
     dataset = Dataset.open(bench.data, verify=False)
     recipe = _recipe(bench, dataset)
-    with hosts_of(bench, dataset.num_parts) as hosts:
-        config = {
-            **settings(bench, dataset, hosts),
-            **asdict(recipe),
-            "frontier": bench.frontier,
-            "deliver": bench.deliver,
-        }
-        report = BenchReport("train", config, drawn="epoch_s")
-        systems = _systems(bench, hosts, recipe) | add_distdgl(bench, hosts, report, say, recipe=recipe)
-        limits_of = partial(machine_limits, bench, dataset, hosts)
-        alternate(systems, bench.runs, report, figures, limits_of=limits_of, say=say)
-    return report
+    config = {**asdict(recipe), "frontier": bench.frontier, "deliver": bench.deliver}
+    report = BenchReport("train", config, drawn="epoch_s")
+
+    def systems_on(hosts: Sequence[Host]) -> dict[str, System]:
+        """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it."""
+        systems = {"atta": atta_on(bench, hosts, bench.frontier, bench.deliver, recipe=recipe)}
+        if bench.beside_dgl:
+            systems["atta-pyg"] = atta_on(bench, hosts, "new", "pyg", recipe=recipe)
+        return systems
+
+    return compared(bench, dataset, report, systems_on, figures, say=say, recipe=recipe)
 
 
 def figures(measured: Measured) -> dict[str, float]:
@@ -123,27 +111,6 @@ def figures(measured: Measured) -> dict[str, float]:
 
 
 _LOADING = {"sample": "sampling", "fetch": "fetch"}
-
-
-def _systems(bench: TrainBench, hosts: Sequence[Host], recipe: Recipe) -> dict[str, System]:
-    """Atta, which beside DGL trains as DGL does, and then also Atta as its own users run it."""
-
-    def atta_as(frontier: str, deliver: str) -> System:
-        return lambda folder: run_atta(
-            Path(bench.data).resolve(),
-            bench,
-            hosts,
-            folder,
-            frontier=frontier,
-            deliver=deliver,
-            serve=cache_options(bench.cache_share),
-            recipe=recipe,
-        )
-
-    systems = {"atta": atta_as(bench.frontier, bench.deliver)}
-    if bench.beside_dgl:
-        systems["atta-pyg"] = atta_as("new", "pyg")
-    return systems
 
 
 def _recipe(bench: TrainBench, dataset: Dataset) -> Recipe:

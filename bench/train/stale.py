@@ -367,15 +367,20 @@ def verdicts(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def grouped(cells: list[dict[str, Any]]) -> dict[tuple[str, int, str], list[dict[str, Any]]]:
+    """The runs by graph, layers and variant."""
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
+    return groups
+
+
 def record(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-accuracy.json and stale-accuracy.md."""
     held = verdicts(cells)
     found = document("stale-accuracy", command=typed, results=cells) | {"epochs": epochs, "bounds": held}
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for cell in cells:
-        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
     rows = []
-    for (graph, layers, variant), runs in groups.items():
+    for (graph, layers, variant), runs in grouped(cells).items():
         paired = differences(cells, graph, layers, variant, "exchange")
         rows.append(
             (
@@ -428,11 +433,8 @@ def ratios(run: Mapping[str, Any], sync_every: int = 10) -> dict[int, float]:
 
 def record_predictions(cells: list[dict[str, Any]], epochs: int, typed: str, out: Path) -> None:
     """Write stale-sat.json and stale-sat.md."""
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for cell in cells:
-        groups.setdefault((cell["graph"], cell["layers"], cell["variant"]), []).append(cell)
     errors, tests = [], []
-    for (graph, layers, variant), runs in groups.items():
+    for (graph, layers, variant), runs in grouped(cells).items():
         found = [ratios(run) for run in runs]
         for layer in sorted({layer for of_run in found for layer in of_run}):
             values = [of_run[layer] for of_run in found if layer in of_run]

@@ -36,11 +36,10 @@ from atta.cli.output import json_option, plot_option, quiet_option, teller
 from atta.errors import AttaError, ConfigError
 from atta.partition.dataset import Dataset
 from atta.train.dorylus.faults import FAULTS_VARIABLE
-from atta_bench.graphs import work_folder
 from atta_bench.lab.flow import flow_bytes_per_s
 from atta_bench.lab.netlab import Host, NetLab, loopback, no_namespaces
 from atta_bench.lab.processes import Measured
-from atta_bench.lab.rounds import Say, alternate, need_training
+from atta_bench.lab.rounds import Say, alternate, need_training, partitions_for_dgl
 from atta_bench.lab.workload import BenchWorkload, Recipe
 from atta_bench.results import BenchReport
 from atta_bench.train.run import Trained, run_training
@@ -253,7 +252,7 @@ def distdgl(
     """DistDGL's mini-batches if they are asked for; if it cannot run, the report says why."""
     if "dgl" not in bench.vs:
         return {}
-    from atta_bench.lab.distdgl import prepare, run_distdgl
+    from atta_bench.lab.distdgl import run_distdgl
     from atta_bench.train import benchmark as train
 
     workload = BenchWorkload(
@@ -270,10 +269,7 @@ def distdgl(
     recipe = Recipe(channels, schema.num_classes or 2, bench.layers, bench.hidden, lr=bench.lr, dropout=bench.dropout)
     seeds = itertools.count(bench.seed)
     try:
-        if hosts[0].interface is None:
-            raise AttaError(no_namespaces() or "DistDGL runs only in network namespaces")
-        say("converting the graph for DistDGL")
-        partitions = prepare(Path(bench.data).resolve(), len(hosts), workload.split, work_folder(bench.work))
+        partitions = partitions_for_dgl(bench.data, hosts, workload.split, bench.work, say=say)
     except AttaError as error:
         report.fail("dgl", str(error))
         return {}
