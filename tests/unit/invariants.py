@@ -34,6 +34,7 @@ from atta.kvstore.parameters.spec import WeightVersions
 from atta.kvstore.spec import MutableSpec
 from atta.kvstore.tables import Tables
 from atta.wire.memfiles import Gaps
+from tests.unit.scheduler.invariants import validate as check_scheduler  # noqa: F401 - by its name
 
 
 def validate(machine: Any, *given: Any) -> None:
