@@ -17,8 +17,8 @@ import torch
 
 import atta
 from atta.daemon.services.tables import LEASE_LOOK_S
-from atta.train.exchange.daemons import DaemonTable
 from atta.train.exchange.policy import Rule, exact, latest
+from atta.train.exchange.tables import DaemonTable
 from tests.system.conftest import SmallGraph
 from tests.waiting import eventually
 
@@ -139,7 +139,7 @@ def test_a_job_that_is_killed_leaves_nothing(small_graph: SmallGraph, cluster: a
     other = table(cluster, "alive", {1: 5}, lease_s=lease_s)
     program = textwrap.dedent("""
         import sys, time, atta
-        from atta.train.exchange.daemons import DaemonTable
+        from atta.train.exchange.tables import DaemonTable
         cluster = atta.connect(sys.argv[1])
         DaemonTable(cluster.tables, {1: 5}, 300, job="dead", node_type="node", lease_s=2.0)
         print("made", flush=True)

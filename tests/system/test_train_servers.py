@@ -27,7 +27,8 @@ from atta.partition import Graph, partition_graph
 from atta.partition.generate import GenerateOptions, generate
 from atta.train import EpochReport, TrainConfig, fit
 from atta.train.cooperative import subgraphs as servers
-from atta.train.cooperative.shares import TrainerShare, divide
+from atta.train.cooperative.graph import WorkerView
+from atta.train.cooperative.shares import divide
 from atta.train.cooperative.trainer import ServerTrainer
 from atta.train.launching import worker
 from atta.train.launching.failure import first_cause
@@ -390,7 +391,7 @@ def train_until_a_share_is_wrong(rank: int, folder: str, port: int) -> None:
     """A trainer process that fails when it divides a co-batch for the third time."""
     calls = itertools.count()
 
-    def failing(*arguments: Any, **named: Any) -> Iterator[TrainerShare]:
+    def failing(*arguments: Any, **named: Any) -> Iterator[WorkerView]:
         if next(calls) == 2:
             raise atta.ConfigError("the third co-batch cannot be divided")
         return divide(*arguments, **named)

@@ -18,19 +18,14 @@ from atta.errors import ConfigError
 from atta.train.cooperative import Place, TrainingGraph, WorkerView, split_vertices, worker_view
 from atta.train.cooperative.groups import machines_per_server
 from atta.train.cooperative.halo import by_owner, rows_of
-from atta.train.cooperative.split import boundary_sizes
+from atta.train.cooperative.shares import boundary_sizes
+from tests.unit.train.graphs import training_graph
 
 
 def subgraph(vertices: int, edges: np.ndarray, rng: np.random.Generator) -> TrainingGraph:
-    return TrainingGraph(
-        global_ids=rng.permutation(1000 + vertices)[:vertices].astype(np.int64),
-        edges=edges.astype(np.int64).reshape(2, -1),
-        features=rng.standard_normal((vertices, 3)).astype(np.float32),
-        labels=rng.integers(0, 4, vertices),
-        loss_mask=rng.random(vertices) < 0.5,
-        in_degrees=np.bincount(edges[1][edges[0] != edges[1]].astype(np.int64), minlength=vertices),
-        distance=np.zeros(vertices, np.int64),
-    )
+    ids = rng.permutation(1000 + vertices)[:vertices].astype(np.int64)
+    features = rng.standard_normal((vertices, 3)).astype(np.float32)
+    return training_graph(edges, vertices, rng, global_ids=ids, features=features)
 
 
 @st.composite

@@ -17,9 +17,7 @@ from atta.train.checkpoint import BEST, LAST, load_checkpoint, load_weights, sav
 from atta.train.models import build_model, whole_model
 from atta.train.reports.epochs import PHASES, Watched, best_epoch, stalled
 from atta.train.settings.common import parse_early_stop, patience_of
-from atta.train.steps.allreduce import SyncClock
-from atta.train.steps.schedule import LearningRate
-from atta.train.steps.step import StepPart, step_parts, timed_step
+from atta.train.steps.step import LearningRate, StepPart, SyncClock, step_parts, timed_step
 from atta.train.steps.timing import Stopwatch
 from atta.train.tasks.watching import watched_by
 

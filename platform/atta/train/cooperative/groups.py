@@ -14,17 +14,8 @@ from atta.train.steps.timing import Stopwatch
 
 @dataclass(frozen=True)
 class Place:
-    """Server and number of a rank. Consecutive ranks form a server, as torchrun numbers them.
-
-    Attributes:
-        rank: from 0.
-        world_size: number of ranks.
-        trainers: per server.
-        machines: machines per server, each with the same number of consecutive trainers.
-
-    Raises:
-        ConfigError: the ranks do not divide into servers, a server's trainers do not divide into machines, or no such
-            rank exists.
+    """Server and number of a rank. Consecutive ranks form a server, as torchrun numbers them. A server has ``trainers``, on
+    ``machines`` with the same number of consecutive ones each. Raises ConfigError: they do not divide so.
     """
 
     rank: int
@@ -77,8 +68,7 @@ class Place:
 def machines_per_server(server_size: int, trainers_here: int) -> int:
     """How many machines a server of ``server_size`` trainers spans when each machine has ``trainers_here``.
 
-    Raises:
-        ConfigError: a server would have one whole machine and a part of another.
+    Raises ConfigError: a server would have one whole machine and a part of another.
     """
     if server_size % trainers_here and trainers_here % server_size:
         raise ConfigError(
@@ -94,18 +84,15 @@ class ServerGroups:
     over the slow link as a single trainer would (GraNNDis section 4.2: only gradients leave a server).
 
     Attributes:
-        place: server and number of this rank.
-        inside: process group of the server's trainers; a rank's number in it is its ``local_rank``.
-        handover: the same trainers again, for arrays in the machine's memory (gloo). Another thread may use it while
-            ``inside`` is in use.
+        handover: of the server again, for arrays in the machine's memory (gloo), in another thread.
         watch: where ``sum_`` counts its time, as phases ``sync`` (inside) and ``external``; None: it is not counted.
     """
 
     def __init__(self, trainers: int, machines: int = 1, *, timeout_s: float | None = None) -> None:
         """Make the groups; all ranks of the default process group must call this, with the same numbers.
 
-        trainers: per server; machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any
-        case, since a large subgraph takes long to extract. Raises ConfigError as ``Place`` does.
+        trainers, machines: per server; timeout_s: of a collective, None: torch's. ``handover`` has torch's in any case, since
+        a large subgraph takes long to extract. Raises ConfigError as ``Place`` does.
         """
         self.place = Place(dist.get_rank(), dist.get_world_size(), trainers, machines)
         self.watch: Stopwatch | None = None

@@ -1,7 +1,4 @@
-"""Estimates the memory of a trainer's step, and the fewest steps per epoch with which a step fits.
-
-``cooperative`` and ``atta plan --strategy auto`` both use it. It does not import torch.
-"""
+"""The memory of a trainer's step, and the fewest steps per epoch with which a step fits. Does not import torch."""
 
 from __future__ import annotations
 
@@ -40,12 +37,8 @@ class Size:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The figures that memory depends on: the model, widths of features (``channels``) and layers (``hidden``),
-    attention heads (gat).
-
-    Attributes:
-        recomputed: ``--checkpoint-layers``.
-        device: ``cpu``, or anything else.
+    """The figures that memory depends on; ``channels``: of features, ``hidden``: of layers, ``heads``: of attention (gat),
+    ``recomputed``: ``--checkpoint-layers``.
     """
 
     model: str
@@ -89,17 +82,15 @@ def estimate(config: TrainSettings, size: Size, channels: int, weights: int) -> 
 
 
 def step_bytes(shape: ModelShape, size: Size, weights: float, mean_layer: Size | None = None) -> int:
-    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the
-    weights.
+    """Bytes that a trainer needs for a step over ``size``: what backward needs, one layer's temporary rows, and the weights.
 
         1.3 * (4 * (own * channels + layers * kept + widest) + 64 * edges + 16 * weights)
         kept   = (own * r + remote) * width + edges * e
         widest = 2 * edges * width where a layer makes a row per edge
 
-    weights: number of parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get
-    smaller; None: ``size``. ``width`` is ``hidden``; in the first layer it is ``channels`` if that is larger. ``r`` is
-    the number of rows of that width that a layer keeps per own vertex, ``e`` the number of values that it keeps per
-    edge. If activations are recomputed, a layer keeps only its input, and one layer at a time is computed in full.
+    weights: parameters of the model. mean_layer: mean size of a layer, for mini-batches, whose layers get smaller. ``width``
+    is ``hidden``; in the first layer it is ``channels`` if that is larger. A layer keeps ``r`` rows of that width per own
+    vertex, and ``e`` values per edge. If activations are recomputed, it keeps only its input, and one is computed in full.
     """
     width, one = shape.hidden, mean_layer or size
     layer = (one.own * shape.rows + one.remote) * width + one.edges * shape.per_edge
@@ -117,9 +108,7 @@ def fewest_batches(need: Callable[[int], int], memory: int, most: int) -> int:
     """The number of co-batches with which a step fits into ``memory`` bytes, at most an eighth more than the fewest.
 
     need: returns the bytes of a step for a number of co-batches. most: the largest number, with one target in each.
-
-    Raises:
-        ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough.
+    Raises ConfigError: a step does not fit even with ``most``; the message says how much memory would be enough.
     """
     low, high = 0, 1
     while (needed := need(high)) > memory:

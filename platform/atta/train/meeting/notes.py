@@ -1,7 +1,4 @@
-"""What outlives a trainer's process: the name of its run, and notes, named bytes in a store of torch.
-
-A note never changes, so a process that is started anew finds what its former life has left, and others may read it late.
-"""
+"""What outlives a trainer's process: the name of its run, and notes, named bytes in a store of torch, which never change."""
 
 from __future__ import annotations
 

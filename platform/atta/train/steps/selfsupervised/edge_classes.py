@@ -11,8 +11,7 @@ import torch.distributed as dist
 from atta.train.models.links import PairClasses
 from atta.train.steps.selfsupervised.links import EdgeBatches, LinkTrainer, edge_batches
 from atta.train.steps.selfsupervised.typed_links import TypedLinkTrainer
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta.train.tasks.classes import UNLABELLED
 from atta.train.tasks.links.candidates import SPLITS, parse_shares
 from atta.train.tasks.links.classes import check_labels

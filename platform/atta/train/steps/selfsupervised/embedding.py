@@ -13,8 +13,7 @@ import torch.distributed as dist
 import atta
 from atta.client.loaders.seeds import InputNodes
 from atta.train.steps.minibatch import MinibatchTrainer
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta.train.tasks.links.pairs import Split, without_held_out
 
 __all__ = ["EmbeddingTrainer"]

@@ -18,8 +18,7 @@ from atta.train.models.typed import TypedLinkModel
 from atta.train.settings import MinibatchSettings
 from atta.train.steps.selfsupervised.links import EdgeBatches, edge_batches, negatives_of
 from atta.train.steps.selfsupervised.ranking import LinkRanking
-from atta.train.steps.timing import Stopwatch
-from atta.train.steps.transfer import on_device
+from atta.train.steps.timing import Stopwatch, on_device
 from atta.train.steps.typed import TypedTrainer
 from atta.train.tasks.links.pairs import Split, without_held_out_types
 from atta.train.tasks.objective import Objective

@@ -56,6 +56,7 @@ class WalkBatches:
         return self._pairs
 
     def state_dict(self) -> dict[str, Any]:
+        """The place in the epoch."""
         return self._of_epoch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
